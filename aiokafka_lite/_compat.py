@@ -73,9 +73,14 @@ if TYPE_CHECKING:  # a default is Python 3.13's, and only speaks to type checker
 
     KT = TypeVarWithDefault("KT", covariant=True, default=bytes | None)
     VT = TypeVarWithDefault("VT", covariant=True, default=bytes | None)
+    # What serializers take.
+    SentKT = TypeVarWithDefault("SentKT", contravariant=True, default=bytes | None)
+    SentVT = TypeVarWithDefault("SentVT", contravariant=True, default=bytes | None)
 else:
     KT = TypeVar("KT", covariant=True)
     VT = TypeVar("VT", covariant=True)
+    SentKT = TypeVar("SentKT", contravariant=True)
+    SentVT = TypeVar("SentVT", contravariant=True)
 
 
 def is_being_cancelled(task: asyncio.Task[T]) -> bool:
@@ -87,6 +92,8 @@ def is_being_cancelled(task: asyncio.Task[T]) -> bool:
 __all__ = [
     "KT",
     "VT",
+    "SentKT",
+    "SentVT",
     "Buffer",
     "Never",
     "Self",

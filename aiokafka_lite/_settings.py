@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, SupportsIndex
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import TYPE_CHECKING, ClassVar, Concatenate, ParamSpec, SupportsIndex, TypeVar
 
 from aiokafka_lite._compat import dataclass_transform
+
+P = ParamSpec("P")
+MadeT = TypeVar("MadeT")
+OwnerT = TypeVar("OwnerT")
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -54,3 +60,24 @@ class Settings:
         """Show what was given, but for secrets."""
         shown = (f"{name}={vars(self)[name]!r}" for name in vars(self) if name not in self.secrets)
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def takes_arguments_of(
+    config: Callable[P, MadeT],
+) -> Callable[[Callable[[OwnerT, MadeT], None]], Callable[Concatenate[OwnerT, P], None]]:
+    """Make a constructor that is written to take a config take the config's arguments instead.
+
+    Type checkers, `help` and `inspect.signature` show these with types, defaults and docs.
+    """
+
+    def decorate(init: Callable[[OwnerT, MadeT], None]) -> Callable[Concatenate[OwnerT, P], None]:
+        def construct(self: OwnerT, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            init(self, config(*args, **kwargs))
+
+        taking = vars(config)["__init__"]
+        taking.__qualname__ = init.__qualname__  # which a TypeError names: what the user called
+        update_wrapper(construct, taking)
+        construct.__module__ = init.__module__
+        return construct
+
+    return decorate

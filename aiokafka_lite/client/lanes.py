@@ -28,6 +28,7 @@ class Lane:
 
     FETCH: ClassVar[Lane]  # long polls wait in the broker for records
     QUICK: ClassVar[Lane]  # fetches that wait for nothing, beside a long poll
+    PRODUCE: ClassVar[Lane]  # acks=all waits in the broker for replicas
     GROUP: ClassVar[Lane]  # JoinGroup and SyncGroup wait in the broker for other members
     GENERAL: ClassVar[Lane]  # heartbeats, commits, metadata: everything that is answered at once
 
@@ -41,9 +42,10 @@ class Lane:
         return f"<lane {self.name}>"
 
 
-# Only fetches wait for a throttled broker: a late heartbeat would cost the membership.
+# Only what moves records waits for a throttled broker: a late heartbeat would cost the membership.
 Lane.FETCH = Lane("fetch", waits_for_throttled=True)
 Lane.QUICK = Lane("quick", waits_for_throttled=True)
+Lane.PRODUCE = Lane("produce", waits_for_throttled=True)
 Lane.GROUP = Lane("group")
 Lane.GENERAL = Lane("general")
 

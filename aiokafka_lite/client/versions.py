@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final, TypeAlias, TypeVar
 
 from aiokafka_lite._version import __version__
@@ -26,6 +27,7 @@ R = TypeVar("R", bound=Response)
 
 # Which version to use, and what decodes the answer.
 Choice: TypeAlias = tuple[int, ResponseDecoder[R]]
+NO_FEATURES: Final[Mapping[str, int]] = MappingProxyType({})
 MAX_TRIES: Final = 3
 SOFTWARE_NAME: Final = "aiokafka-lite"
 
@@ -47,11 +49,21 @@ def _offer(ranges: tuple[tuple[int, tuple[int, int]], ...]) -> _Offer:
 
 
 class ApiVersions(Mapping[int, tuple[int, int]]):
-    """Maps API keys to the (lowest, highest) versions of one broker, and says what we use of it."""
+    """Maps API keys to the (lowest, highest) versions of one broker, and says what we use of it.
 
-    __slots__ = ("_choices", "_chosen", "_peer", "_ranges")
+    Attributes:
+        features: The levels of the features that the cluster has finalized (KIP-584), by name.
+    """
 
-    def __init__(self, ranges: Mapping[int, tuple[int, int]], peer: str) -> None:
+    __slots__ = ("_choices", "_chosen", "_peer", "_ranges", "features")
+
+    def __init__(
+        self,
+        ranges: Mapping[int, tuple[int, int]],
+        peer: str,
+        features: Mapping[str, int] = NO_FEATURES,
+    ) -> None:
+        self.features = features
         offer = _offer(tuple(ranges.items()))
         self._ranges = offer.ranges
         self._peer = peer
@@ -69,7 +81,7 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
 
     def of_peer(self, peer: str) -> ApiVersions:
         """Return the same under another name of the broker."""
-        return ApiVersions(self._ranges, peer)
+        return ApiVersions(self._ranges, peer, self.features)
 
     def choose(self, request_class: type[Request[R]], max_version: int | None = None) -> int:
         """Return the newest version that both sides know, at most ``max_version``.
@@ -138,7 +150,10 @@ async def ask_api_versions(
         response = await ask(request, version)
         if response.error_code == NoError.errno:
             ranges = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
-            return ApiVersions(ranges, peer)
+            features = {
+                feature.name: feature.max_version_level for feature in response.finalized_features
+            }
+            return ApiVersions(ranges, peer, features)
         if response.error_code != UnsupportedVersionError.errno:
             raise for_code(response.error_code)(f"{peer} refuses ApiVersions v{version}")
         if version == 0:

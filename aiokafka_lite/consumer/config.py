@@ -13,19 +13,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import update_wrapper
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Concatenate, Final, Generic, ParamSpec, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeGuard
 
 from aiokafka_lite._compat import KT, VT, override
-from aiokafka_lite._settings import Settings
 from aiokafka_lite._version import __version__
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.client.config import (
-    check_plaintext_credentials,
-    check_unused_tls,
-    parse_bootstrap_servers,
-)
+from aiokafka_lite.client.arguments import ClientArguments
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -39,10 +33,6 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor
     from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
     from aiokafka_lite.deserializers import DeserializerOf
-
-P = ParamSpec("P")
-MadeT = TypeVar("MadeT")
-OwnerT = TypeVar("OwnerT")
 
 DEFAULT_CLIENT_ID: Final = f"aiokafka-lite-{__version__}"
 DEFAULT_MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
@@ -60,8 +50,6 @@ DEFAULT_ASSIGNORS: Final = (
 # (group.consumer.session.timeout.ms).
 CONSUMER_SESSION_S: Final = 45.0
 
-SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-SASL_MECHANISMS: Final = ("PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 ISOLATION_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
     {"read_uncommitted": 0, "read_committed": 1}
 )
@@ -90,7 +78,7 @@ HOLD_MARGIN: Final = 0.2
 NOT_NEGATIVE: Final = ("fetch_max_wait_ms", "fetch_min_bytes", "retry_backoff_ms")
 
 
-class ConsumerConfig(Settings, Generic[KT, VT]):
+class ConsumerConfig(ClientArguments, Generic[KT, VT]):
     """The arguments of a consumer, each under its name; those that cannot be used are refused.
 
     To type checkers it is generic in what the deserialisers make of keys and values.
@@ -103,9 +91,6 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
             was given that security_protocol leaves unused on the way to another machine.
         NotImplementedError: sasl_mechanism is GSSAPI.
     """
-
-    secrets = frozenset({"sasl_plain_password", "sasl_oauth_token_provider"})
-    _is_made = False
 
     # AIOKafkaConsumer takes these arguments (`takes_arguments_of`): they are written here only.
     def __init__(
@@ -290,27 +275,12 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
         self.on_bad_record = on_bad_record
         self.rebalance_hold_ms = rebalance_hold_ms
         self.heartbeat_thread = heartbeat_thread
-        self._is_made = True
-        self._check()
+        self._made()
 
-    if not TYPE_CHECKING:
-
-        def __setattr__(self, name, value):
-            if self._is_made:
-                super().__setattr__(name, value)  # refuses
-            vars(self)[name] = value
-
+    @property
     @override
-    def __repr__(self) -> str:
-        """Show what differs from the defaults, but for secrets."""
-        defaults = type(self).__init__.__kwdefaults__ or {}
-        given = [repr(topic) for topic in self.topics]
-        given += [
-            f"{name}={value!r}"
-            for name, value in vars(self).items()
-            if name in defaults and name not in self.secrets and value != defaults[name]
-        ]
-        return f"{type(self).__name__}({', '.join(given)})"
+    def _positional(self) -> Sequence[object]:
+        return self.topics
 
     @override
     def _check(self) -> None:
@@ -329,10 +299,6 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
                 f"group_protocol is one of {', '.join(GROUP_PROTOCOLS)}, not "
                 f"{self.group_protocol!r}"
             )
-
-    def _is_given(self, name: str) -> bool:
-        """Whether an argument differs from its default."""
-        return bool(getattr(self, name) != (type(self).__init__.__kwdefaults__ or {})[name])
 
     @property
     def joins_as(self) -> str:
@@ -378,67 +344,6 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
         )
         return same
 
-    def _check_security(self) -> None:
-        if self.security_protocol not in SECURITY_PROTOCOLS:
-            raise ValueError(
-                "`security_protocol` should be SSL or PLAINTEXT, SASL_SSL or SASL_PLAINTEXT, "
-                f"not {self.security_protocol!r}"
-            )
-        if self.sasl_mechanism not in SASL_MECHANISMS:
-            raise ValueError(
-                "only `PLAIN`, `GSSAPI`, `SCRAM-SHA-256`, `SCRAM-SHA-512` and `OAUTHBEARER`"
-                "sasl_mechanism are supported at the moment, "  # aiokafka's words, to the letter
-                f"not {self.sasl_mechanism!r}"
-            )
-        self._check_tls()
-        if self.security_protocol.startswith("SASL_"):
-            self._check_sasl()
-
-    def _check_tls(self) -> None:
-        if self.ssl_context is None:
-            if self.security_protocol in ("SSL", "SASL_SSL"):
-                raise ValueError(
-                    "`ssl_context` is mandatory if security_protocol=='SSL', "
-                    f"as with {self.security_protocol}: make one with create_ssl_context()"
-                )
-            return
-        import ssl  # imported where it is used: it takes milliseconds
-
-        if not isinstance(self.ssl_context, ssl.SSLContext):
-            raise TypeError(
-                f"ssl_context is an ssl.SSLContext, not of {type(self.ssl_context).__name__}: "
-                "make one with create_ssl_context()"
-            )
-        check_unused_tls(
-            self.security_protocol,
-            parse_bootstrap_servers(self.bootstrap_servers),
-            is_allowed=self.allow_plaintext_credentials,
-        )
-
-    def _check_sasl(self) -> None:
-        for name in ("sasl_plain_username", "sasl_plain_password"):
-            # Not what it is: the wrong one may be the password.
-            if not isinstance(given := getattr(self, name), (str, type(None))):
-                raise TypeError(f"{name} is a str, not of {type(given).__name__}")
-        mechanism = self.sasl_mechanism
-        if mechanism == "GSSAPI":
-            raise NotImplementedError("sasl_mechanism=GSSAPI (Kerberos) is not supported yet")
-        if mechanism == "OAUTHBEARER":
-            if not callable(getattr(self.sasl_oauth_token_provider, "token", None)):
-                raise ValueError(
-                    "sasl_oauth_token_provider needs to be provided implementing "
-                    "aiokafka.abc.AbstractTokenProvider, or aiokafka_lite's"
-                )
-        elif self.sasl_plain_username is None or self.sasl_plain_password is None:
-            raise ValueError(
-                f"sasl_plain_username and sasl_plain_password required for {mechanism} sasl"
-            )
-        check_plaintext_credentials(
-            self.security_protocol,
-            parse_bootstrap_servers(self.bootstrap_servers),
-            is_allowed=self.allow_plaintext_credentials,
-        )
-
     def _check_numbers(self) -> None:
         for name in POSITIVE:
             if getattr(self, name) <= 0:
@@ -482,20 +387,8 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
         return self.fetch_max_wait_ms / 1000
 
     @property
-    def request_timeout_s(self) -> float:
-        return self.request_timeout_ms / 1000
-
-    @property
-    def retry_backoff_s(self) -> float:
-        return self.retry_backoff_ms / 1000
-
-    @property
     def auto_commit_interval_s(self) -> float:
         return self.auto_commit_interval_ms / 1000
-
-    @property
-    def metadata_max_age_s(self) -> float:
-        return self.metadata_max_age_ms / 1000
 
     @property
     def max_poll_interval_s(self) -> float:
@@ -532,33 +425,6 @@ class ConsumerConfig(Settings, Generic[KT, VT]):
     @property
     def heartbeat_interval_s(self) -> float:
         return self.heartbeat_interval_ms / 1000
-
-    @property
-    def connections_max_idle_s(self) -> float | None:
-        """Seconds after which an unused connection is closed; None: never."""
-        idle_ms = self.connections_max_idle_ms
-        return None if idle_ms is None else idle_ms / 1000
-
-
-def takes_arguments_of(
-    config: Callable[P, MadeT],
-) -> Callable[[Callable[[OwnerT, MadeT], None]], Callable[Concatenate[OwnerT, P], None]]:
-    """Make a constructor that is written to take a config take the config's arguments instead.
-
-    Type checkers, `help` and `inspect.signature` show these with types, defaults and docs.
-    """
-
-    def decorate(init: Callable[[OwnerT, MadeT], None]) -> Callable[Concatenate[OwnerT, P], None]:
-        def construct(self: OwnerT, /, *args: P.args, **kwargs: P.kwargs) -> None:
-            init(self, config(*args, **kwargs))
-
-        taking = vars(config)["__init__"]
-        taking.__qualname__ = init.__qualname__  # which a TypeError names: what the user called
-        update_wrapper(construct, taking)
-        construct.__module__ = init.__module__
-        return construct
-
-    return decorate
 
 
 # --- Where to start without a usable offset ---------------------------------------------------

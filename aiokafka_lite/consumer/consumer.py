@@ -15,6 +15,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, SupportsIndex, overload
 
 from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
+from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.aiokafka_names import ClientNames, CoordinatorNames, SubscriptionNames
 from aiokafka_lite.consumer.assignment.batches import OpenBatch
@@ -36,7 +37,6 @@ from aiokafka_lite.consumer.config import (
     check_pattern,
     check_timestamps,
     check_topics,
-    takes_arguments_of,
 )
 from aiokafka_lite.consumer.delivery.iteration import RecordIterator
 from aiokafka_lite.consumer.events.stream import (

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
@@ -27,9 +26,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import aiokafka_lite.consumer.events.kinds  # noqa: F401
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.arguments import authenticator
 from aiokafka_lite.client.cluster import Cluster
-from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES, ClientConfig
-from aiokafka_lite.client.connection import Authenticate
+from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES
 from aiokafka_lite.consumer.assignment.topics import is_subscribed, watch_topics
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.sources import Sources
@@ -42,7 +41,6 @@ from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.abc import AbstractTokenProvider
     from aiokafka_lite.client.blocking_cluster import BlockingCluster
     from aiokafka_lite.client.latest_token import RememberedTokens
     from aiokafka_lite.client.sasl import Mechanism
@@ -55,8 +53,6 @@ log = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 SCOPE_NAMES: Final = ("fetch", "positions", "group", "cluster")
-# How long one address may take to connect, and its broker to say who it is (KIP-601).
-MAX_CONNECT_S: Final = 10.0
 # What an answer to Fetch has beside the records: some tens of bytes for each partition.
 FRAME_OVERHEAD_BYTES: Final = 1 << 20
 # Each step of a stop gets this even when the time is used up: most need no network.
@@ -94,7 +90,7 @@ class Running:
         self.scopes = Scopes(
             *(TaskScope(name, on_failure=on_failure, on_restart=on_restart) for name in SCOPE_NAMES)
         )
-        client = client_config(config)
+        client = config.client_config(max_frame_bytes=max_frame_bytes(config))
         self._credentials = Credentials(config)
         mechanism = self._credentials.of_loop
         self.cluster = Cluster(
@@ -171,7 +167,9 @@ class Running:
         from aiokafka_lite.client.blocking_cluster import BlockingCluster
 
         # So that there is time for another attempt, perhaps at another broker, in a session.
-        client = client_config(config, at_most_s=config.session_timeout_s / 4)
+        client = config.client_config(
+            max_frame_bytes=max_frame_bytes(config), at_most_s=config.session_timeout_s / 4
+        )
         mechanism = self._credentials.of_thread()
         if mechanism is not None:
             import aiokafka_lite.client.blocking_sasl  # noqa: F401
@@ -296,31 +294,10 @@ async def _bounded(step: Awaitable[T], deadline: float, name: str) -> T | None:
     return None
 
 
-def client_config(config: ConsumerConfig, *, at_most_s: float = math.inf) -> ClientConfig:
-    """Return what the connections need to know.
-
-    Args:
-        config: Of the consumer.
-        at_most_s: How long requests and connecting may take, if they may not take as long as is
-            configured.
-    """
-    return ClientConfig(
-        bootstrap_servers=config.bootstrap_servers,
-        client_id=config.client_id,
-        request_timeout_s=min(config.request_timeout_s, at_most_s),
-        connect_timeout_s=min(MAX_CONNECT_S, config.request_timeout_s, at_most_s),
-        retry_backoff_s=config.retry_backoff_s,
-        metadata_max_age_s=config.metadata_max_age_s,
-        connections_max_idle_s=config.connections_max_idle_s,
-        security_protocol=config.security_protocol,
-        ssl_context=config.ssl_context,
-        allow_plaintext_credentials=config.allow_plaintext_credentials,
-        allow_auto_create_topics=config.allow_auto_create_topics,
-        max_frame_bytes=max(
-            DEFAULT_MAX_FRAME_BYTES,
-            max(config.fetch_max_bytes, config.max_partition_fetch_bytes) + FRAME_OVERHEAD_BYTES,
-        ),
-    )
+def max_frame_bytes(config: ConsumerConfig) -> int:
+    """Return how long an answer may be."""
+    records = max(config.fetch_max_bytes, config.max_partition_fetch_bytes)
+    return max(DEFAULT_MAX_FRAME_BYTES, records + FRAME_OVERHEAD_BYTES)
 
 
 class Credentials:
@@ -338,7 +315,7 @@ class Credentials:
             from aiokafka_lite.client.latest_token import RememberedTokens
 
             provider = self._tokens = RememberedTokens(provider)
-        self.of_loop = self._mechanism(provider)
+        self.of_loop = self._config.mechanism(provider)
 
     def of_thread(self) -> Mechanism | None:
         """Return the same for a thread."""
@@ -346,27 +323,4 @@ class Credentials:
             return self.of_loop
         from aiokafka_lite.client.latest_token import LatestToken
 
-        return self._mechanism(LatestToken(self._tokens))
-
-    def _mechanism(self, provider: AbstractTokenProvider | None) -> Mechanism | None:
-        config = self._config
-        if not config.security_protocol.startswith("SASL_"):
-            return None
-        # Imported where it is used: hashing and its modules take milliseconds to import.
-        from aiokafka_lite.client.sasl import mechanism_of
-
-        return mechanism_of(
-            config.sasl_mechanism,
-            username=config.sasl_plain_username,
-            password=config.sasl_plain_password,
-            token_provider=provider,
-        )
-
-
-def authenticator(mechanism: Mechanism | None, client: ClientConfig) -> Authenticate | None:
-    """Return what authenticates the loop's connections, None where nobody asks."""
-    if mechanism is None:
-        return None
-    from aiokafka_lite.client.sasl import Authenticator
-
-    return Authenticator(mechanism, timeout_s=client.connect_timeout_s)
+        return self._config.mechanism(LatestToken(self._tokens))

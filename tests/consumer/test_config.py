@@ -24,7 +24,7 @@ def test_each_argument_is_an_attribute_of_its_name() -> None:
     }
     arguments = [*inspect.signature(ConsumerConfig).parameters]
     assert {name: kept.pop(name) for name in arguments} == {name: name for name in arguments}
-    assert [*kept] == ["_is_made"]
+    assert not kept
 
 
 def test_the_consumer_shows_the_arguments_with_types_defaults_and_docs() -> None:

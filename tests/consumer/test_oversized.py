@@ -9,7 +9,7 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.parts import client_config
+from aiokafka_lite.consumer.parts import max_frame_bytes
 from aiokafka_lite.errors import RecordTooLargeError
 from aiokafka_lite.structs import TopicPartition
 from tests.support import tuning
@@ -97,7 +97,7 @@ async def test_it_is_skipped_where_that_is_wanted() -> None:
 
 async def test_answers_as_large_as_the_application_asks_for_are_accepted() -> None:
     config = ConsumerConfig(fetch_max_bytes=300 * MIB)
-    assert client_config(config).max_frame_bytes > 300 * MIB
+    assert max_frame_bytes(config) > 300 * MIB
     config = ConsumerConfig(max_partition_fetch_bytes=300 * MIB)
-    assert client_config(config).max_frame_bytes > 300 * MIB
-    assert client_config(ConsumerConfig()).max_frame_bytes == 100 * MIB
+    assert max_frame_bytes(config) > 300 * MIB
+    assert max_frame_bytes(ConsumerConfig()) == 100 * MIB

@@ -1,0 +1,220 @@
+"""What consumers and producers are both told of the cluster and of credentials, and its checks.
+
+The arguments keep aiokafka's names and units; inside the package everything is in seconds, read
+from the `_s` properties. Messages begin with aiokafka's words, where it has some: programs match
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite._compat import override
+from aiokafka_lite._settings import Settings
+from aiokafka_lite.client.config import (
+    SECURITY_PROTOCOLS,
+    ClientConfig,
+    check_plaintext_credentials,
+    check_unused_tls,
+    parse_bootstrap_servers,
+)
+
+if TYPE_CHECKING:
+    import ssl
+
+    from aiokafka_lite.abc import AbstractTokenProvider
+    from aiokafka_lite.client.connection import Authenticate
+    from aiokafka_lite.client.sasl import Mechanism
+
+SASL_MECHANISMS: Final = ("PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+# How long one address may take to connect, and its broker to say who it is (KIP-601).
+MAX_CONNECT_S: Final = 10.0
+
+
+class _Given:
+    """What the constructor sets; apart, because what settings annotate is read-only to mypy."""
+
+    bootstrap_servers: str | Sequence[str]
+    client_id: str
+    request_timeout_ms: int
+    retry_backoff_ms: int
+    metadata_max_age_ms: int
+    connections_max_idle_ms: int | None
+    security_protocol: str
+    ssl_context: ssl.SSLContext | None
+    sasl_mechanism: str
+    sasl_plain_username: str | None
+    sasl_plain_password: str | None
+    sasl_oauth_token_provider: AbstractTokenProvider | None
+    allow_plaintext_credentials: bool
+    allow_auto_create_topics: bool
+
+
+class ClientArguments(_Given, Settings):
+    """The arguments that every client has, in a class with a constructor that lists its own.
+
+    The constructor sets each argument as an attribute, and then calls `_made`.
+    """
+
+    secrets = frozenset({"sasl_plain_password", "sasl_oauth_token_provider"})
+    _is_made = False
+
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name, value):
+            if self._is_made:
+                super().__setattr__(name, value)  # refuses
+            vars(self)[name] = value
+
+    @override
+    def __repr__(self) -> str:
+        """Show what differs from the defaults, but for secrets."""
+        defaults = type(self).__init__.__kwdefaults__ or {}
+        given = [repr(each) for each in self._positional]
+        given += [
+            f"{name}={value!r}"
+            for name, value in vars(self).items()
+            if name in defaults and name not in self.secrets and value != defaults[name]
+        ]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    def _made(self) -> None:
+        """Check what was given; from now on nothing changes."""
+        self._is_made = True
+        self._check()
+
+    @property
+    def _positional(self) -> Sequence[object]:
+        """The arguments that have no names."""
+        return ()
+
+    def _is_given(self, name: str) -> bool:
+        """Whether an argument differs from its default."""
+        return bool(getattr(self, name) != (type(self).__init__.__kwdefaults__ or {})[name])
+
+    def _check_security(self) -> None:
+        if self.security_protocol not in SECURITY_PROTOCOLS:
+            raise ValueError(
+                "`security_protocol` should be SSL or PLAINTEXT, SASL_SSL or SASL_PLAINTEXT, "
+                f"not {self.security_protocol!r}"
+            )
+        if self.sasl_mechanism not in SASL_MECHANISMS:
+            raise ValueError(
+                "only `PLAIN`, `GSSAPI`, `SCRAM-SHA-256`, `SCRAM-SHA-512` and `OAUTHBEARER`"
+                "sasl_mechanism are supported at the moment, "  # aiokafka's words, to the letter
+                f"not {self.sasl_mechanism!r}"
+            )
+        self._check_tls()
+        if self.security_protocol.startswith("SASL_"):
+            self._check_sasl()
+
+    def _check_tls(self) -> None:
+        if self.ssl_context is None:
+            if self.security_protocol in ("SSL", "SASL_SSL"):
+                raise ValueError(
+                    "`ssl_context` is mandatory if security_protocol=='SSL', "
+                    f"as with {self.security_protocol}: make one with create_ssl_context()"
+                )
+            return
+        import ssl  # imported where it is used: it takes milliseconds
+
+        if not isinstance(self.ssl_context, ssl.SSLContext):
+            raise TypeError(
+                f"ssl_context is an ssl.SSLContext, not of {type(self.ssl_context).__name__}: "
+                "make one with create_ssl_context()"
+            )
+        check_unused_tls(
+            self.security_protocol,
+            parse_bootstrap_servers(self.bootstrap_servers),
+            is_allowed=self.allow_plaintext_credentials,
+        )
+
+    def _check_sasl(self) -> None:
+        for name in ("sasl_plain_username", "sasl_plain_password"):
+            # Not what it is: the wrong one may be the password.
+            if not isinstance(given := getattr(self, name), (str, type(None))):
+                raise TypeError(f"{name} is a str, not of {type(given).__name__}")
+        mechanism = self.sasl_mechanism
+        if mechanism == "GSSAPI":
+            raise NotImplementedError("sasl_mechanism=GSSAPI (Kerberos) is not supported yet")
+        if mechanism == "OAUTHBEARER":
+            if not callable(getattr(self.sasl_oauth_token_provider, "token", None)):
+                raise ValueError(
+                    "sasl_oauth_token_provider needs to be provided implementing "
+                    "aiokafka.abc.AbstractTokenProvider, or aiokafka_lite's"
+                )
+        elif self.sasl_plain_username is None or self.sasl_plain_password is None:
+            raise ValueError(
+                f"sasl_plain_username and sasl_plain_password required for {mechanism} sasl"
+            )
+        check_plaintext_credentials(
+            self.security_protocol,
+            parse_bootstrap_servers(self.bootstrap_servers),
+            is_allowed=self.allow_plaintext_credentials,
+        )
+
+    @property
+    def request_timeout_s(self) -> float:
+        return self.request_timeout_ms / 1000
+
+    @property
+    def retry_backoff_s(self) -> float:
+        return self.retry_backoff_ms / 1000
+
+    @property
+    def metadata_max_age_s(self) -> float:
+        return self.metadata_max_age_ms / 1000
+
+    @property
+    def connections_max_idle_s(self) -> float | None:
+        """Seconds after which an unused connection is closed; None: never."""
+        idle_ms = self.connections_max_idle_ms
+        return None if idle_ms is None else idle_ms / 1000
+
+    def client_config(self, *, max_frame_bytes: int, at_most_s: float = math.inf) -> ClientConfig:
+        """Return what connections need to know.
+
+        Args:
+            max_frame_bytes: Longest answer that is accepted.
+            at_most_s: How long requests and connecting may take, if they may not take as long as
+                is configured.
+        """
+        return ClientConfig(
+            bootstrap_servers=self.bootstrap_servers,
+            client_id=self.client_id,
+            request_timeout_s=min(self.request_timeout_s, at_most_s),
+            connect_timeout_s=min(MAX_CONNECT_S, self.request_timeout_s, at_most_s),
+            retry_backoff_s=self.retry_backoff_s,
+            metadata_max_age_s=self.metadata_max_age_s,
+            connections_max_idle_s=self.connections_max_idle_s,
+            security_protocol=self.security_protocol,
+            ssl_context=self.ssl_context,
+            allow_plaintext_credentials=self.allow_plaintext_credentials,
+            allow_auto_create_topics=self.allow_auto_create_topics,
+            max_frame_bytes=max_frame_bytes,
+        )
+
+    def mechanism(self, token_provider: AbstractTokenProvider | None) -> Mechanism | None:
+        """Return what proves to brokers who we are; None where nobody asks."""
+        if not self.security_protocol.startswith("SASL_"):
+            return None
+        # Imported where it is used: hashing and its modules take milliseconds to import.
+        from aiokafka_lite.client.sasl import mechanism_of
+
+        return mechanism_of(
+            self.sasl_mechanism,
+            username=self.sasl_plain_username,
+            password=self.sasl_plain_password,
+            token_provider=token_provider,
+        )
+
+
+def authenticator(mechanism: Mechanism | None, client: ClientConfig) -> Authenticate | None:
+    """Return what authenticates an event loop's connections, None where nobody asks."""
+    if mechanism is None:
+        return None
+    from aiokafka_lite.client.sasl import Authenticator
+
+    return Authenticator(mechanism, timeout_s=client.connect_timeout_s)
