@@ -64,6 +64,25 @@ AnyRequest: TypeAlias = Request[R] | PreparedRequest[R]
 """What can be sent."""
 
 
+class UpTo(_Message[R_co]):
+    """A request whose newest version the sender decides, not what it says.
+
+    Some versions mean more than their layout: from Produce v12 on a broker adds partitions to the
+    transaction by itself (KIP-890), which only a producer knows to be wanted.
+    """
+
+    __slots__ = ("_newest",)
+
+    def __init__(self, request: Request[R_co], newest: int) -> None:
+        super().__init__(request)
+        self._newest = newest
+
+    @property
+    @override
+    def usable_max_version(self) -> int:
+        return self._newest
+
+
 def prepared(request: AnyRequest[R]) -> PreparedRequest[R]:
     """Return a request as a connection sends it."""
     return request if isinstance(request, PreparedRequest) else _Message(request)

@@ -15,7 +15,15 @@ from aiokafka_lite.errors import CorruptRecordException, UnsupportedMagicError
 from aiokafka_lite.records import checksum
 from aiokafka_lite.records.codec import Codec
 
-__all__ = ["BatchHeader", "check_crc", "iter_batches", "patch_batch", "peek_header", "read_header"]
+__all__ = [
+    "BatchHeader",
+    "check_crc",
+    "iter_batches",
+    "patch_batch",
+    "patch_producer",
+    "peek_header",
+    "read_header",
+]
 
 # base offset, length | leader epoch, magic, crc | attributes, last offset delta, base and max
 # timestamp, producer id, producer epoch, base sequence, count
@@ -24,6 +32,7 @@ HEADER_BYTES: Final = _HEADER.size
 # offset, length | crc, magic, attributes
 _MESSAGE: Final = struct.Struct(">qi Ibb")
 _int64 = struct.Struct(">q")
+_PRODUCER: Final = struct.Struct(">qhi")  # id, epoch, base sequence
 _LENGTH: Final = struct.Struct(">i")
 
 LOG_OVERHEAD: Final = 12  # offset and length, which the length does not count
@@ -32,6 +41,7 @@ _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
 _ATTRIBUTES_AT: Final = 21  # the CRC of magic 2 starts here: what brokers patch is ahead of it
 _MAX_TIMESTAMP_AT: Final = 35
+_PRODUCER_AT: Final = 43
 _LEGACY_CRC_START: Final = 16
 # A length can at least hold: crc, magic, attributes, [timestamp,] two lengths; or the header.
 _MIN_LENGTHS: Final = (14, 22, HEADER_BYTES - LOG_OVERHEAD)
@@ -244,6 +254,16 @@ def patch_batch(
         view[offset + _ATTRIBUTES_AT + 1] |= _APPEND_TIME
         _int64.pack_into(view, offset + _MAX_TIMESTAMP_AT, append_time_ms)
         reseal(view[offset:])
+
+
+def patch_producer(
+    batch: bytes, *, producer_id: int, producer_epoch: int, base_sequence: int
+) -> bytes:
+    """Return a batch of magic 2 with another producer and sequence; the records stay."""
+    patched = bytearray(batch)
+    _PRODUCER.pack_into(patched, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
+    reseal(memoryview(patched))
+    return bytes(patched)
 
 
 def reseal(batch: memoryview) -> None:
