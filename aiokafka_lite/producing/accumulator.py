@@ -1,0 +1,447 @@
+"""Records become batches here: which partition, which batch, whether there is room.
+
+`append` is the way of every record, and awaits nothing. Where it would have to, for a topic that
+is not known yet or for room, it returns None, and the caller waits with `until_room` or asks for
+metadata.
+
+Room is counted by an upper bound of what records take in a batch, from `append` to the outcome.
+Who waits for room gets it in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite._compat import timeout_at
+from aiokafka_lite.errors import (
+    IllegalArgumentError,
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+)
+from aiokafka_lite.producing.batch import (
+    BATCH_OVERHEAD_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    BatchState,
+    Headers,
+    ProducerBatch,
+    record_size_bound,
+)
+from aiokafka_lite.producing.partition_queue import PartitionQueue
+from aiokafka_lite.records.partitioner import partition_for_key
+from aiokafka_lite.structs import RecordMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.client.view import ClusterView, TopicView
+    from aiokafka_lite.producing.config import AnyProducerConfig, Partitioner
+
+NO_HEADERS: Final[Headers] = ()
+_now_s = time.time
+
+
+class KnownTopic:
+    """A topic that was sent to: its partitions, and which of them gets records without a key."""
+
+    __slots__ = ("_rng", "_sticky_bytes", "all", "available", "name", "queues", "sticky")
+
+    def __init__(self, name: str, rng: random.Random) -> None:
+        self.name = name
+        self.queues: list[PartitionQueue] = []
+        # Their numbers, and the numbers of those with a leader.
+        self.all: list[int] = []
+        self.available: list[int] = []
+        self.sticky = 0
+        self._sticky_bytes = 0
+        self._rng = rng
+
+    def update(self, view: TopicView, leaders: set[int]) -> None:
+        """Take over what metadata say; partitions never become fewer."""
+        for index in range(len(self.queues), max(view.partitions, default=-1) + 1):
+            self.queues.append(PartitionQueue(TopicPartition(self.name, index)))
+        self.all = list(range(len(self.queues)))
+        available = [index for index, each in view.partitions.items() if each.leader in leaders]
+        if available != self.available:
+            self.available = available
+            if self.sticky not in available:
+                self.unstick()
+
+    def stick(self, size_bytes: int, enough_bytes: int) -> int:
+        """Return the partition for a record without a key.
+
+        It stays the same for as many bytes as a batch holds (KIP-794, without its weights).
+        """
+        if self._sticky_bytes >= enough_bytes:
+            self.unstick()
+        self._sticky_bytes += size_bytes
+        return self.sticky
+
+    def unstick(self) -> None:
+        """Turn to another partition, one that has a leader if there is any."""
+        others = [index for index in self.available or self.all if index != self.sticky]
+        if others:
+            self.sticky = self._rng.choice(others)
+        self._sticky_bytes = 0
+
+
+class Accumulator:
+    """The records on their way, by topic and partition.
+
+    Args:
+        config: Of the producer.
+        loop: Its clock stamps batches.
+        rng: Draws partitions.
+        wake: Called with a queue that has something to send, and is not listed.
+        give_up: Called with a batch whose time is over, and the error for its senders.
+    """
+
+    def __init__(
+        self,
+        config: AnyProducerConfig,
+        loop: asyncio.AbstractEventLoop,
+        rng: random.Random,
+        *,
+        wake: Callable[[PartitionQueue], None],
+        give_up: Callable[[PartitionQueue, ProducerBatch, KafkaError], None],
+    ) -> None:
+        self._loop = loop
+        self._rng = rng
+        self._wake = wake
+        self._give_up = give_up
+        self._codec = config.codec
+        self._is_transactional = config.transactional_id is not None
+        self._max_request_size = config.max_request_size
+        self._max_batch_size = min(config.max_batch_size, config.max_request_size)
+        self._buffer_memory = config.buffer_memory
+        self._linger_s = config.linger_s
+        self._delivery_timeout_s = config.delivery_timeout_s
+        self._partitioner: Partitioner | None = config.partitioner
+        self._topics: dict[str, KnownTopic] = {}
+        self.used_bytes = 0
+        # Whoever waits for room, in order.
+        self._room: deque[asyncio.Future[None]] = deque()
+        # All batches without an outcome, oldest first, among some that have one.
+        self._pending: deque[ProducerBatch] = deque()
+        self._expiry: asyncio.TimerHandle | None = None
+        # Whoever waits until all batches up to a number have an outcome; batches are counted.
+        self._made_count = 0
+        self._done_count = 0
+        self._flushes: list[tuple[int, asyncio.Future[None]]] = []
+
+    # --- Topics ----------------------------------------------------------------------------
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that were sent to."""
+        return frozenset(self._topics)
+
+    def is_known(self, topic: str) -> bool:
+        """Whether the partitions of a topic are known."""
+        found = self._topics.get(topic)
+        return found is not None and bool(found.queues)
+
+    def has(self, topic: str, partition: int | None) -> bool:
+        """Whether a topic's partitions are known, and the one that is named is among them."""
+        return self.is_known(topic) and (
+            partition is None or 0 <= partition < self.partition_count(topic)
+        )
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic is known to have."""
+        return len(self._topics[topic].queues)
+
+    def add_topic(self, topic: str) -> None:
+        """Keep the partitions of a topic up to date from now on."""
+        self._topics.setdefault(topic, KnownTopic(topic, self._rng))
+
+    def drop_topic(self, topic: str) -> None:
+        """Undo `add_topic` for one that does not exist."""
+        if not self.is_known(topic):
+            self._topics.pop(topic, None)
+
+    def view_changed(self, view: ClusterView) -> None:
+        """Take over which partitions there are, and who leads them."""
+        nodes = set(view.nodes)
+        for name, topic in self._topics.items():
+            found = view.topics.get(name)
+            if found is not None and found.partitions:
+                topic.update(found, nodes)
+
+    def queues(self) -> Iterator[PartitionQueue]:
+        """Return every partition's queue."""
+        for topic in self._topics.values():
+            yield from topic.queues
+
+    def queue_of(self, batch: ProducerBatch) -> PartitionQueue:
+        """Return the queue that a batch is in."""
+        return self._topics[batch.tp.topic].queues[batch.tp.partition]
+
+    # --- Records ---------------------------------------------------------------------------
+    def append(
+        self,
+        topic_name: str,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers,
+        *,
+        is_in_turn: bool = False,
+    ) -> asyncio.Future[RecordMetadata] | None:
+        """Put a record into a batch; None if that has to wait.
+
+        Args:
+            topic_name: Where to.
+            key: In bytes.
+            value: In bytes.
+            partition: None leaves it to the partitioner.
+            timestamp_ms: None for now.
+            headers: Pairs of name and value.
+            is_in_turn: Whoever sends it has waited for room: others who wait came later.
+
+        Raises:
+            IllegalArgumentError: The partitioner chose a partition that is not there.
+            MessageSizeTooLargeError: The record fits into no request.
+        """
+        topic = self._topics.get(topic_name)
+        if topic is None or not topic.queues:
+            return None
+        if headers:
+            size = record_size_bound(key, value, headers)
+        else:
+            size = RECORD_OVERHEAD_BYTES
+            if key is not None:
+                size += len(key)
+            if value is not None:
+                size += len(value)
+        if self.used_bytes + size > self._buffer_memory or (self._room and not is_in_turn):
+            return None
+        queues = topic.queues
+        if partition is None:
+            if self._partitioner is not None:
+                partition = self._ask_partitioner(topic, key)
+            elif key is not None:
+                partition = partition_for_key(key, len(queues))
+            else:
+                partition = topic.stick(size, self._max_batch_size)
+        elif not 0 <= partition < len(queues):
+            return None
+        queue = queues[partition]
+        waiting = queue.waiting
+        batch = waiting[-1] if waiting else None
+        if batch is None or batch.is_closed or batch.size_bytes + size > self._max_batch_size:
+            batch = self._open(queue, size)
+        future: asyncio.Future[RecordMetadata] = self._loop.create_future()
+        batch.append(
+            int(_now_s() * 1000) if timestamp_ms is None else timestamp_ms,
+            key,
+            value,
+            headers,
+            size,
+            future,
+        )
+        self.used_bytes += size
+        if batch.size_bytes >= self._max_batch_size:
+            self._close(queue, batch)
+        return future
+
+    def _ask_partitioner(self, topic: KnownTopic, key: bytes | None) -> int:
+        chosen = self._partitioner(key, topic.all, topic.available or topic.all)  # type: ignore[misc]
+        if not 0 <= chosen < len(topic.queues):
+            raise IllegalArgumentError(
+                f"the partitioner chose partition {chosen} of {topic.name!r}, which has "
+                f"{len(topic.queues)}"
+            )
+        return chosen
+
+    def _open(self, queue: PartitionQueue, size: int) -> ProducerBatch:
+        """Begin a batch behind those of a queue, for a record of that size."""
+        if size > self._max_request_size:
+            raise MessageSizeTooLargeError(
+                f"Message is {size} bytes when serialized which is larger than the maximum request "
+                f"size you have configured with the max_request_size configuration: "
+                f"{self._max_request_size}"
+            ).at(queue.tp)
+        now = self._loop.time()
+        if queue.waiting:
+            self._close(queue, queue.waiting[-1])
+        batch = ProducerBatch(
+            queue.tp,
+            now,
+            codec=self._codec,
+            is_transactional=self._is_transactional,
+            linger_s=self._linger_s,
+        )
+        queue.waiting.append(batch)
+        self._add_pending(batch)
+        if not self._linger_s:
+            if not queue.is_listed:
+                self._wake(queue)
+        else:
+            self._loop.call_at(batch.due_at, self._wake, queue)
+        return batch
+
+    def _close(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        batch.close()
+        if not queue.is_listed:
+            self._wake(queue)
+
+    # --- Room ------------------------------------------------------------------------------
+    def raise_if_never_fits(self, size: int) -> None:
+        """Refuse a record for which there never is room.
+
+        Raises:
+            IllegalArgumentError: It is larger than all the memory that there is.
+        """
+        if size > self._buffer_memory:
+            raise IllegalArgumentError(
+                f"a record of {size} bytes never fits into buffer_memory={self._buffer_memory}: "
+                "raise that"
+            )
+
+    async def until_room(self, deadline: float) -> None:
+        """Wait until there may be room; whoever came before comes first.
+
+        Cancellation leaves the place in the row.
+
+        Raises:
+            KafkaTimeoutError: There is none at the deadline.
+        """
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._room.append(waiter)
+        try:
+            async with timeout_at(deadline):
+                await waiter
+        except asyncio.TimeoutError:
+            raise KafkaTimeoutError(
+                f"no room for the record: {self.used_bytes} of buffer_memory="
+                f"{self._buffer_memory} bytes wait for their brokers' answers; send fewer at a "
+                "time, or raise buffer_memory"
+            ) from None
+        finally:
+            if waiter in self._room:
+                self._room.remove(waiter)
+            if self.used_bytes < self._buffer_memory:
+                self._hand_on_room()
+
+    def _hand_on_room(self) -> None:
+        """Wake the first who waits for room."""
+        while self._room:
+            waiter = self._room.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    # --- Batches ---------------------------------------------------------------------------
+    def _add_pending(self, batch: ProducerBatch) -> None:
+        self._made_count += 1
+        self._pending.append(batch)
+        if self._expiry is None:
+            self._expiry = self._loop.call_at(self._deadline_of(batch), self._expire)
+
+    def _deadline_of(self, batch: ProducerBatch) -> float:
+        return batch.created_at + self._delivery_timeout_s
+
+    def finished(self, batch: ProducerBatch) -> None:
+        """Give back the room of a batch that has an outcome."""
+        self.used_bytes -= batch.size_bytes - BATCH_OVERHEAD_BYTES
+        if self._room:
+            self._hand_on_room()
+        pending = self._pending
+        while pending and (pending[0].state is BatchState.DONE or pending[0].is_expired):
+            pending.popleft()
+            self._done_count += 1
+        if self._flushes:
+            self._check_flushes()
+
+    def replaced(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
+        """Take note of the parts that take a batch's place."""
+        before = deque[ProducerBatch]()
+        while (first := self._pending.popleft()) is not batch:
+            before.append(first)
+        before.extend(parts)
+        # Those who wait for the batch wait for its parts.
+        more = len(parts) - 1
+        number = self._done_count + len(before) - more
+        self._flushes = [(n + more if n >= number else n, w) for n, w in self._flushes]
+        self._made_count += more
+        self._pending.extendleft(reversed(before))
+
+    def _expire(self) -> None:
+        """Give up the batches whose time is over, and come again for the next."""
+        self._expiry = None
+        now = self._loop.time()
+        for batch in tuple(self._pending):
+            if self._deadline_of(batch) > now:
+                break
+            if batch.state is not BatchState.DONE and not batch.is_expired:
+                self._give_up(self.queue_of(batch), batch, self._expired(batch))
+        oldest = next((b for b in self._pending if b.state is not BatchState.DONE), None)
+        if oldest is not None and self._expiry is None:
+            self._expiry = self._loop.call_at(self._deadline_of(oldest), self._expire)
+
+    def _expired(self, batch: ProducerBatch) -> KafkaError:
+        tried = f"was sent {batch.attempts} times" if batch.attempts else "could not be sent"
+        error = KafkaTimeoutError(
+            f"{batch.count} records for {batch.tp.topic}-{batch.tp.partition} are not acknowledged "
+            f"within delivery_timeout_ms={self._delivery_timeout_s * 1000:g}: the batch {tried}"
+            + (f", last {batch.last_error}" if batch.last_error else "")
+            + ("; it may have been written" if batch.attempts else "")
+        )
+        error.__cause__ = batch.last_error
+        return error
+
+    def fail_unsent(self, error: KafkaError) -> None:
+        """Fail all batches but those on the wire, whose outcome is still to be learned."""
+        for batch in tuple(self._pending):
+            if batch.state in (BatchState.WAITING, BatchState.TO_RETRY):
+                self.queue_of(batch).give_up(batch)
+                batch.fail(error)
+                self.finished(batch)
+
+    def fail_all(self, error: KafkaError) -> None:
+        """Fail all batches, as nobody sends any more; whoever waits for room gets in to see."""
+        for batch in tuple(self._pending):
+            if batch.state is not BatchState.DONE and not batch.is_expired:
+                self.queue_of(batch).expire(batch)
+                batch.fail(error)
+                self.finished(batch)
+        while self._room:
+            self._hand_on_room()
+
+    def close(self) -> None:
+        """Stop the clock; what is left was failed before."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    # --- Flush -----------------------------------------------------------------------------
+    @property
+    def is_empty(self) -> bool:
+        """Whether every batch has an outcome."""
+        return not self._pending
+
+    def send_now(self) -> None:
+        """Have everything sent that lingers."""
+        for batch in self._pending:
+            if batch.state is BatchState.WAITING:
+                self._close(self.queue_of(batch), batch)
+
+    async def flush(self) -> None:
+        """Send everything at once, and wait until what was appended so far has an outcome."""
+        self.send_now()
+        if self._pending:
+            done: asyncio.Future[None] = self._loop.create_future()
+            self._flushes.append((self._made_count, done))
+            try:
+                await done
+            finally:
+                self._flushes = [each for each in self._flushes if each[1] is not done]
+
+    def _check_flushes(self) -> None:
+        for number, waiter in self._flushes:
+            if number <= self._done_count and not waiter.done():
+                waiter.set_result(None)

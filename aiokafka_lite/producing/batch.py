@@ -1,0 +1,274 @@
+"""A batch of records on its way to one partition, and the futures of those who sent them.
+
+Once built, a batch is the same bytes in every attempt: only so does a broker recognise it. They
+change in one case, when the producer has got another epoch and the batch was surely not written
+under the old one: then `renumber` writes the new producer and sequence into them.
+
+Nothing here knows of time, connections or other batches: the partition's queue does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiokafka_lite._tasks import own_copy
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.records import decode_all
+from aiokafka_lite.records.batch import patch_producer
+from aiokafka_lite.records.build import BatchBuilder
+from aiokafka_lite.records.codec import Codec
+from aiokafka_lite.structs import RecordMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+NO_SEQUENCE: Final = -1
+MAX_SEQUENCE: Final = 2**31 - 1
+# A batch's header, and what a record takes beside its key, value and headers, at most.
+BATCH_OVERHEAD_BYTES: Final = 61
+RECORD_OVERHEAD_BYTES: Final = 35
+HEADER_OVERHEAD_BYTES: Final = 10
+
+_new_metadata = tuple.__new__
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """Who a broker takes a batch to be from (KIP-98)."""
+
+    producer_id: int
+    epoch: int
+
+
+class BatchState(enum.Enum):
+    """Where a batch is on its way."""
+
+    WAITING = "waiting for its first attempt"
+    ON_WIRE = "sent, and not answered"
+    TO_RETRY = "to be sent again"
+    DONE = "acknowledged, or given up"
+
+
+class ProducerBatch:
+    """Records for one partition, in one batch. Its partition's queue writes the fields.
+
+    Attributes:
+        tp: Where it goes.
+        created_at: Loop time of its first record.
+        count: How many records it has.
+        size_bytes: No fewer bytes than it takes if compression saves nothing.
+        is_closed: It takes no further record.
+        state: Where it is.
+        identity: The producer that it is from, once it has a sequence.
+        base_sequence: Of its first record.
+        attempts: How often it was sent.
+        due_at: Loop time from which on it may be sent, or sent again.
+        last_error: Why it has to be sent again.
+        is_expired: It was given up while it was on the wire: what becomes of it tells its
+            partition's queue whether there is a gap, and nobody else.
+    """
+
+    __slots__ = (
+        "_builder",
+        "_encoded",
+        "_futures",
+        "_timestamps",
+        "attempts",
+        "base_sequence",
+        "count",
+        "created_at",
+        "due_at",
+        "identity",
+        "is_closed",
+        "is_expired",
+        "last_error",
+        "size_bytes",
+        "state",
+        "tp",
+    )
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        created_at: float,
+        *,
+        codec: Codec,
+        is_transactional: bool,
+        linger_s: float = 0.0,
+    ) -> None:
+        self.tp = tp
+        self.created_at = created_at
+        self.due_at = created_at + linger_s
+        self.count = 0
+        self.size_bytes = BATCH_OVERHEAD_BYTES
+        self.is_closed = False
+        self.is_expired = False
+        self.state = BatchState.WAITING
+        self.identity: ProducerIdAndEpoch | None = None
+        self.base_sequence = NO_SEQUENCE
+        self.attempts = 0
+        self.last_error: KafkaError | None = None
+        self._builder: BatchBuilder | None = BatchBuilder(
+            codec=codec, is_transactional=is_transactional
+        )
+        self._encoded: bytes | None = None
+        # One for each record: what its sender waits for, and its timestamp.
+        self._futures: list[asyncio.Future[RecordMetadata]] = []
+        self._timestamps: list[int] = []
+
+    def __repr__(self) -> str:
+        return (
+            f"<batch of {self.count} for {self.tp.topic}-{self.tp.partition}, "
+            f"sequence {self.base_sequence}, {self.state.value}>"
+        )
+
+    def append(
+        self,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        size_bytes: int,
+        future: asyncio.Future[RecordMetadata],
+    ) -> None:
+        """Add a record whose size is no more than this."""
+        self._builder.append(timestamp_ms, key, value, headers)  # type: ignore[union-attr]
+        self._futures.append(future)
+        self._timestamps.append(timestamp_ms)
+        self.size_bytes += size_bytes
+        self.count += 1
+
+    def close(self) -> None:
+        """Take no further record, and wait for none."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.due_at = self.created_at
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of the record behind it."""
+        return sequence_after(self.base_sequence, self.count)
+
+    # --- Bytes -----------------------------------------------------------------------------
+    def number(self, identity: ProducerIdAndEpoch, base_sequence: int) -> None:
+        """Give it its producer and sequence; again, if it was surely not written so far."""
+        if self._encoded is not None:
+            self._encoded = patch_producer(
+                self._encoded,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                base_sequence=base_sequence,
+            )
+        self.is_closed = True
+        self.identity = identity
+        self.base_sequence = base_sequence
+
+    def encoded(self) -> bytes:
+        """Return the batch's bytes: built at first, and the same from then on."""
+        if self._encoded is None:
+            if self._builder is None or self.identity is None:
+                raise AssertionError(f"{self!r} cannot be built: it has no sequence, or is done")
+            # The one place where batches are built.
+            self._encoded = patch_producer(
+                self._builder.build(),
+                producer_id=self.identity.producer_id,
+                producer_epoch=self.identity.epoch,
+                base_sequence=self.base_sequence,
+            )
+            self._builder = None
+        return self._encoded
+
+    def split(
+        self, max_size_bytes: int, codec: Codec, *, is_transactional: bool
+    ) -> list[ProducerBatch]:
+        """Return batches of at most that size with its records and sequences, in its place.
+
+        One record makes a batch, whatever its size.
+        """
+        parts: list[ProducerBatch] = []
+        records = decode_all(memoryview(self.encoded()))
+        sequence = self.base_sequence
+        for index, record in enumerate(records):
+            size = record_size_bound(record.key, record.value, record.headers)
+            part = parts[-1] if parts else None
+            if part is None or part.size_bytes + size > max_size_bytes:
+                part = ProducerBatch(
+                    self.tp, self.created_at, codec=codec, is_transactional=is_transactional
+                )
+                parts.append(part)
+            future, timestamp_ms = self._futures[index], self._timestamps[index]
+            part.append(timestamp_ms, record.key, record.value, record.headers, size, future)
+        for part in parts:
+            if self.identity is not None:
+                part.number(self.identity, sequence)
+            sequence = part.next_sequence
+        self._forget()
+        return parts
+
+    # --- Outcomes --------------------------------------------------------------------------
+    def succeed(self, base_offset: int, append_time_ms: int, log_start_offset: int) -> None:
+        """Tell the senders where their records are.
+
+        Args:
+            base_offset: The first record's; -1 if the broker does not remember it.
+            append_time_ms: The time that the broker gave them; -1 if they keep their own.
+            log_start_offset: Of the partition; -1 if it is not known.
+        """
+        tp = self.tp
+        topic, partition = tp
+        kind = 0 if append_time_ms < 0 else 1
+        offset, step = base_offset, (0 if base_offset < 0 else 1)
+        for future, timestamp in zip(self._futures, self._timestamps, strict=True):
+            if not future.done():
+                values = (
+                    topic,
+                    partition,
+                    tp,
+                    offset,
+                    append_time_ms if kind else timestamp,
+                    kind,
+                    log_start_offset,
+                )
+                # Half of what the class's own constructor costs: there is one for each record.
+                future.set_result(_new_metadata(RecordMetadata, values))
+            offset += step
+        self._forget()
+
+    def fail(self, error: KafkaError) -> None:
+        """Tell the senders that their records are not delivered, as far as known."""
+        for future in self._futures:
+            if not future.done():
+                # A copy: whoever raises it adds to its traceback.
+                future.set_exception(own_copy(error))
+        self._futures, self._timestamps = [], []
+
+    def _forget(self) -> None:
+        """Drop what nobody needs any more of a batch that is done."""
+        self._builder, self._encoded = None, None
+        self._futures, self._timestamps = [], []
+
+    @property
+    def futures(self) -> Iterator[asyncio.Future[RecordMetadata]]:
+        """What its senders wait for."""
+        return iter(self._futures)
+
+
+def sequence_after(sequence: int, count: int) -> int:
+    """Return the sequence that follows so many records; it goes round at 2**31."""
+    return (sequence + count) & MAX_SEQUENCE
+
+
+def record_size_bound(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """Return no fewer bytes than a record takes in a batch."""
+    size = RECORD_OVERHEAD_BYTES
+    if key is not None:
+        size += len(key)
+    if value is not None:
+        size += len(value)
+    for name, content in headers:
+        size += HEADER_OVERHEAD_BYTES + 4 * len(name) + (0 if content is None else len(content))
+    return size

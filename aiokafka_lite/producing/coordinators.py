@@ -1,0 +1,151 @@
+"""Asks the coordinators of transactions and groups, again and again until a deadline.
+
+What passes by itself is tried again: a coordinator that moved, is loading, cannot be reached, or
+does not answer; and CONCURRENT_TRANSACTIONS, which only says that the transaction before is not
+over in all partitions. Everything else is for the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    ConcurrentTransactions,
+    CoordinatorNotAvailableError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+    NoError,
+    NotCoordinatorError,
+    RequestTimedOutError,
+    for_code,
+)
+from aiokafka_lite.protocol.prepared import AnyRequest
+from aiokafka_lite.protocol.schema import Response
+
+R = TypeVar("R", bound=Response)
+
+GROUP: Final = 0
+TRANSACTION: Final = 1
+# The last transaction is over within milliseconds, as a rule.
+CONCURRENT_BACKOFF_S: Final = 0.02
+LONGEST_BACKOFF_S: Final = 1.0
+# Whoever answers so, or not at all, may not be the coordinator any more.
+MOVED: Final = (
+    CoordinatorNotAvailableError,
+    KafkaConnectionError,
+    NodeNotReadyError,
+    NotCoordinatorError,
+    RequestTimedOutError,
+)
+
+
+class CoordinatorClient:
+    """The coordinator of one transactional id or group.
+
+    Args:
+        cluster: Where it is found.
+        key: The id.
+        key_type: GROUP or TRANSACTION.
+        first_backoff_s: Between attempts, at first.
+        rng: For backoffs.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        key: str,
+        key_type: int,
+        *,
+        first_backoff_s: float,
+        rng: random.Random,
+    ) -> None:
+        self._cluster = cluster
+        self._key = key
+        self._key_type = key_type
+        self._first_backoff_s = first_backoff_s
+        self._rng = rng
+        self._node_id: int | None = None
+
+    async def features(self, deadline: float) -> dict[str, int]:
+        """Return the levels of the features that the cluster has finalized (KIP-584).
+
+        Raises: as `ask`.
+        """
+        node_id = await self._find(deadline)
+        connection = await self._cluster.pool.connect(node_id)
+        return dict(connection.wire.api_versions.features)
+
+    async def ask(
+        self,
+        request: Callable[[], AnyRequest[R]],
+        codes_of: Callable[[R], Iterable[int]],
+        deadline: float,
+        *,
+        retriable: tuple[type[KafkaError], ...] = (),
+    ) -> R:
+        """Send a request until its answer holds no error that passes by itself.
+
+        Args:
+            request: Makes it, anew for each attempt.
+            codes_of: Returns an answer's error codes.
+            deadline: Loop time after which no further attempt is made.
+            retriable: Further errors that pass by themselves here.
+
+        Raises:
+            KafkaTimeoutError: The deadline passed; the cause is the last error.
+            KafkaError: Connecting will not work, whatever is tried.
+        """
+        loop = asyncio.get_running_loop()
+        backoff = Backoff(self._first_backoff_s, LONGEST_BACKOFF_S, self._rng)
+        concurrent = Backoff(CONCURRENT_BACKOFF_S, self._first_backoff_s, self._rng)
+        while True:
+            try:
+                response = await self._ask_once(request(), deadline)
+                passing = self._passing(codes_of(response), retriable)
+                if passing is None:
+                    return response
+                error: KafkaError = passing
+            except MOVED as lost:
+                if not lost.retriable:
+                    raise
+                error = lost
+            if isinstance(error, MOVED):
+                self._node_id = None
+            pause = concurrent if isinstance(error, ConcurrentTransactions) else backoff
+            delay_s = pause.next_delay_s()
+            if loop.time() + delay_s >= deadline:
+                raise KafkaTimeoutError(
+                    f"the coordinator of {self._key!r} did not do what it was asked in time: "
+                    f"{error}"
+                ) from error
+            await asyncio.sleep(delay_s)
+
+    async def _ask_once(self, request: AnyRequest[R], deadline: float) -> R:
+        node_id = await self._find(deadline)
+        return await self._cluster.request(node_id, request)
+
+    async def _find(self, deadline: float) -> int:
+        if self._node_id is None:
+            left_s = max(deadline - asyncio.get_running_loop().time(), 0.001)
+            self._node_id = await self._cluster.find_coordinator(
+                self._key, key_type=self._key_type, timeout_s=left_s
+            )
+        return self._node_id
+
+    def _passing(
+        self, codes: Iterable[int], retriable: tuple[type[KafkaError], ...]
+    ) -> BrokerResponseError | None:
+        """Return an error that passes by itself, if there is one and no other is graver."""
+        errors = {for_code(code) for code in codes if code != NoError.errno}
+        if not errors or any(not (e.retriable or e in retriable) for e in errors):
+            return None
+        error = sorted(errors, key=lambda e: e.errno)[0]
+        return error(f"{error.description} ({self._key!r})")

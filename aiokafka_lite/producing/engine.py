@@ -1,0 +1,248 @@
+"""The parts of a producer between start and stop, and why nothing can be sent when that is so.
+
+Tasks, all in one scope:
+
+    cluster refresh            metadata (client/)
+    connect to leader N        while a leader cannot be sent anything (sender.py)
+    new producer id            when the epochs of one are used up
+    add partitions, end        of a transaction (transactions.py)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Final
+
+from aiokafka_lite._compat import timeout_at
+from aiokafka_lite._tasks import TaskScope, own_copy
+from aiokafka_lite.client.arguments import authenticator
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES
+from aiokafka_lite.client.view import ClusterView
+from aiokafka_lite.errors import (
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    NoError,
+    ProducerClosed,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from aiokafka_lite.producing.accumulator import Accumulator
+from aiokafka_lite.producing.batch import ProducerBatch, ProducerIdAndEpoch
+from aiokafka_lite.producing.config import AnyProducerConfig
+from aiokafka_lite.producing.identity import CurrentIdentity
+from aiokafka_lite.producing.outcomes import is_fatal
+from aiokafka_lite.producing.partition_queue import PartitionQueue
+from aiokafka_lite.producing.sender import BatchSender
+from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
+
+log = logging.getLogger(__name__)
+
+# Longest backoff of what is tried again here.
+LONGEST_BACKOFF_S: Final = 1.0
+# InitProducerId has a field for it also without a transaction.
+NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
+
+
+class Intake:
+    """Where records go in. It outlives engines; the engine that there is writes it.
+
+    Attributes:
+        accumulator: Takes records; None while none are taken.
+    """
+
+    __slots__ = ("accumulator",)
+
+    def __init__(self) -> None:
+        self.accumulator: Accumulator | None = None
+
+
+class ProducerEngine:
+    """Everything of a producer that needs brokers. Made by `start`, used up by `stop`.
+
+    Attributes:
+        config: The producer's.
+        cluster: Metadata and connections.
+        accumulator: Records on their way.
+        sender: What takes them to brokers.
+        fatal: The error after which nothing can be done any more, None as long as that is not so.
+    """
+
+    def __init__(self, config: AnyProducerConfig, gate: Intake, rng: random.Random) -> None:
+        self.config = config
+        self._gate = gate
+        self.fatal: KafkaError | None = None
+        self._loop = asyncio.get_running_loop()
+        self._rng = rng
+        self._scope = TaskScope("produce", on_failure=self._task_failed)
+        client = config.client_config(max_frame_bytes=DEFAULT_MAX_FRAME_BYTES)
+        mechanism = config.mechanism(config.sasl_oauth_token_provider)
+        self.cluster = Cluster(
+            client, scope=self._scope, rng=rng, authenticate=authenticator(mechanism, client)
+        )
+        self.identity = CurrentIdentity(self._renew_soon)
+        self.sender = BatchSender(
+            config,
+            self.cluster,
+            self.identity,
+            self._scope,
+            rng,
+            admit=self._admit,
+            on_failed=self._batch_failed,
+        )
+        self.accumulator = Accumulator(
+            config, self._loop, rng, wake=self.sender.wake, give_up=self.sender.expired
+        )
+        self.sender.serve(self.accumulator)
+        # In this order: partitions are there before they have leaders.
+        self.cluster.add_listener(self.accumulator.view_changed)
+        self.cluster.add_listener(self.sender.view_changed)
+
+    # --- Start and stop --------------------------------------------------------------------
+    async def start(self) -> None:
+        """Connect, and get a producer id.
+
+        Raises: as Cluster.start, and KafkaError if there is no producer id.
+        """
+        deadline = self._loop.time() + self.config.request_timeout_s
+        await self.cluster.start()
+        await self._renew(deadline)
+        self._gate.accumulator = self.accumulator
+
+    async def close(self) -> None:
+        """End all tasks and connections; what was not acknowledged fails. Idempotent."""
+        self.abort(ProducerClosed("the producer was stopped before the record was acknowledged"))
+        await self.cluster.close()
+        await self._scope.close()
+
+    def abort(self, error: KafkaError) -> None:
+        """Stop at once; waits for nothing."""
+        self._gate.accumulator = None
+        self.sender.close()
+        self.accumulator.fail_all(error)
+        self.accumulator.close()
+        self._scope.cancel_all()
+        self.cluster.abort()
+
+    def _task_failed(self, error: BaseException) -> None:
+        """Let nobody wait for what a task that died was to do."""
+        failure = KafkaError(f"a background task of the producer died of {error!r}: a bug")
+        failure.__cause__ = error
+        self.fail(failure)
+
+    def fail(self, error: KafkaError) -> None:
+        """Do nothing any more: every later call raises this error."""
+        if self.fatal is None:
+            self.fatal = error
+            self._gate.accumulator = None
+            log.error("the producer can do nothing any more: %s", error)
+            self.sender.close()
+            self.accumulator.fail_all(error)
+
+    def raise_if_fatal(self) -> None:
+        """Raise the error after which nothing can be done any more, if there was one."""
+        if self.fatal is not None:
+            raise own_copy(self.fatal)
+
+    def refusal(self) -> BaseException:
+        """Return what to raise while no records are taken."""
+        if self.fatal is not None:
+            return own_copy(self.fatal)
+        return IllegalStateError("the producer is not started: await producer.start() first")
+
+    # --- Producer ids ----------------------------------------------------------------------
+    def _renew_soon(self) -> None:
+        deadline = self._loop.time() + self.config.delivery_timeout_s
+        self._scope.spawn(self._renew_or_fail(deadline), name="new producer id")
+
+    async def _renew_or_fail(self, deadline: float) -> None:
+        try:
+            await self._renew(deadline)
+        except KafkaError as error:
+            self.fail(error)
+
+    async def _renew(self, deadline: float) -> None:
+        """Get a producer id that nobody has had, for a producer without transactions."""
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
+        )
+        backoff = Backoff(self.config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
+        while True:
+            try:
+                answer = await self.cluster.request_any(request)
+                if answer.error_code != NoError.errno:
+                    error_class = for_code(answer.error_code)
+                    raise error_class(f"no producer id: {error_class.description}")
+                break
+            except KafkaError as error:
+                delay_s = backoff.next_delay_s()
+                if not error.retriable:
+                    raise
+                if self._loop.time() + delay_s >= deadline:
+                    raise KafkaTimeoutError(f"no broker gave a producer id: {error}") from error
+            await asyncio.sleep(delay_s)
+        self.identity.renew(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
+        self.sender.wake_all(self.accumulator.queues())
+
+    # --- What the sender asks and tells ----------------------------------------------------
+    def _admit(self, queue: PartitionQueue) -> bool:
+        return True
+
+    def _batch_failed(self, batch: ProducerBatch, error: KafkaError) -> KafkaError:
+        """Take note of a batch that is lost; returns what its senders are told."""
+        if is_fatal(error):
+            self.fail(error)
+        return error
+
+    # --- Topics ----------------------------------------------------------------------------
+    async def until_known(self, topic: str, partition: int | None, deadline: float) -> None:
+        """Wait until metadata have a topic, and the partition if one is named.
+
+        Raises:
+            UnknownTopicOrPartitionError: They do not have it at the deadline; of a topic that is
+                known, a partition that is not there after metadata were asked for again.
+            KafkaError: The topic cannot be written to at all: it may not be, or its name is not
+                allowed.
+        """
+        accumulator = self.accumulator
+        backoff = Backoff(self.config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
+        try:
+            async with timeout_at(deadline):
+                while True:
+                    accumulator.add_topic(topic)
+                    self.cluster.watch(self, accumulator.topics)
+                    view = await self._refreshed()
+                    found = None if view is None else view.topics.get(topic)
+                    error = None if found is None else found.error
+                    if error is not None and not error.retriable:
+                        raise error(f"cannot send to topic {topic!r}")
+                    if accumulator.is_known(topic):
+                        break
+                    await asyncio.sleep(backoff.next_delay_s())
+        except asyncio.TimeoutError:
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic!r} is not there after request_timeout_ms="
+                f"{self.config.request_timeout_ms}: create it, or allow brokers to"
+            ) from None
+        finally:
+            if not accumulator.is_known(topic):
+                accumulator.drop_topic(topic)
+                self.cluster.watch(self, accumulator.topics)
+        count = accumulator.partition_count(topic)
+        if partition is not None and not 0 <= partition < count:
+            raise UnknownTopicOrPartitionError(
+                f"{topic!r} has no partition {partition}: it has {count}, numbered from 0"
+            )
+
+    async def _refreshed(self) -> ClusterView | None:
+        """Return fresh metadata; None if that failed for now."""
+        try:
+            return await self.cluster.refresh()
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            return None

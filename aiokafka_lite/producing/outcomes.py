@@ -1,0 +1,60 @@
+"""What an error that a broker answers to a batch means, for the batch and for the producer.
+
+After `Sender.completeBatch` and `TransactionManager.canRetry`, `maybeTransitionToErrorState` of
+org.apache.kafka.clients.producer.internals.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from aiokafka_lite.errors import (
+    ClusterAuthorizationFailedError,
+    DuplicateSequenceNumber,
+    IncompatibleBrokerVersion,
+    InvalidProducerIdMapping,
+    KafkaError,
+    MessageSizeTooLargeError,
+    OutOfOrderSequenceNumber,
+    ProducerFencedError,
+    TransactionalIdAuthorizationFailed,
+    UnknownProducerId,
+    UnsupportedVersionError,
+)
+
+# After these a producer can do nothing more, with or without transactions.
+FATAL: Final = (
+    ClusterAuthorizationFailedError,
+    IncompatibleBrokerVersion,
+    InvalidProducerIdMapping,
+    ProducerFencedError,
+    TransactionalIdAuthorizationFailed,
+    UnsupportedVersionError,
+)
+
+
+class BatchFate(enum.Enum):
+    """What becomes of a batch."""
+
+    WRITTEN = "it is in the log, and the broker does not remember where"
+    RETRY = "it is sent again as it is"
+    OUT_OF_ORDER = "it is behind one that failed, or behind a gap"
+    SPLIT = "it is sent again in parts"
+    FAIL = "its senders get the error"
+
+
+def fate_of(error: type[KafkaError], record_count: int) -> BatchFate:
+    """Return what an error means for a batch of so many records."""
+    if error is DuplicateSequenceNumber:
+        return BatchFate.WRITTEN
+    if error in (OutOfOrderSequenceNumber, UnknownProducerId):
+        return BatchFate.OUT_OF_ORDER
+    if error is MessageSizeTooLargeError:
+        return BatchFate.SPLIT if record_count > 1 else BatchFate.FAIL
+    return BatchFate.RETRY if error.retriable else BatchFate.FAIL
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether a producer that got this error can do nothing more."""
+    return isinstance(error, FATAL)

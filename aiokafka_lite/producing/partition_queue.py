@@ -1,0 +1,243 @@
+"""The batches of one partition on their way, in order, without I/O.
+
+Brokers take a producer's batch for a partition only if its sequence is the one that follows. That
+makes order and exactly-once out of plain retries, as long as three things are kept here:
+
+1. A batch gets its sequence when it is first sent, and keeps it in every attempt.
+2. What has to be sent again goes before anything new, and in order: the first of it alone, the next
+   when that was acknowledged. At most `MAX_IN_FLIGHT` batches have a sequence and no outcome, for
+   of more a broker does not remember whether it has them.
+3. A batch that is given up after it may have been written leaves its sequence behind. Whether
+   there is a gap is for the broker to say.
+
+Theory of operation. `numbered` holds the batches with a sequence, oldest first; `waiting` the
+others. What was given up makes the queue *doubtful*: it numbers nothing new. What is numbered
+already is sent as it is, and settles the doubt:
+
+    what comes                                             what it means
+    a later batch is acknowledged, and nothing is left     there is no gap: the queue goes on
+    the first numbered batch is out of order               there is a gap, or the broker has lost
+                                                           what it knew of this producer
+    nothing is numbered any more, and the sequence that    nobody knows: it has to be taken for a
+    comes next is not the one after the last acknowledged  gap
+
+A gap is *broken*. It is mended by another epoch: sequences begin at 0 again (`adopt`). That waits
+until nothing is on the wire. What is still numbered then was refused behind the gap, so it was not
+written and may be numbered anew; no record comes twice. Without transactions a producer takes the
+next epoch by itself (KIP-360). In a transaction the whole transaction is aborted instead, so
+nothing is mended here; the queue is `reset` for the next one.
+
+After `Sender`, `TransactionManager` and `TxnPartitionEntry` of
+org.apache.kafka.clients.producer.internals. Java numbers batches behind a gap anew while some are
+on the wire; here they are awaited first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite.producing.batch import (
+    BatchState,
+    ProducerBatch,
+    ProducerIdAndEpoch,
+    sequence_after,
+)
+
+if TYPE_CHECKING:
+    from aiokafka_lite.errors import KafkaError
+    from aiokafka_lite.structs import TopicPartition
+
+MAX_IN_FLIGHT: Final = 5
+
+
+class PartitionQueue:
+    """One partition's batches. One writer: its methods.
+
+    Attributes:
+        tp: The partition.
+        numbered: Batches that have a sequence and no outcome, oldest first.
+        waiting: Batches that were never sent, oldest first; the last may take more records.
+        identity: The producer that numbers them; None before the first.
+        next_sequence: Of the next new batch's first record.
+        is_doubtful: A batch was given up that may have been written, or not.
+        is_broken: The broker takes nothing more under this identity.
+        is_listed: It stands in a list of who has something to send; whoever lists it writes this.
+        leader: The node that leads the partition, as far as known; whoever sends writes this.
+        is_in_transaction: The coordinator knows that the transaction writes here; likewise.
+    """
+
+    __slots__ = (
+        "_acknowledged_next",
+        "identity",
+        "is_broken",
+        "is_doubtful",
+        "is_in_transaction",
+        "is_listed",
+        "leader",
+        "next_sequence",
+        "numbered",
+        "retry_count",
+        "tp",
+        "waiting",
+    )
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.numbered: deque[ProducerBatch] = deque()
+        self.waiting: deque[ProducerBatch] = deque()
+        self.identity: ProducerIdAndEpoch | None = None
+        self.next_sequence = 0
+        self.is_doubtful = False
+        self.is_broken = False
+        self.is_listed = False
+        self.leader: int | None = None
+        self.is_in_transaction = False
+        # How many of `numbered` are to be sent again.
+        self.retry_count = 0
+        # The sequence behind the last batch that was acknowledged.
+        self._acknowledged_next = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<queue of {self.tp.topic}-{self.tp.partition}: {len(self.numbered)} numbered, "
+            f"{len(self.waiting)} waiting>"
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.numbered and not self.waiting
+
+    @property
+    def is_on_wire(self) -> bool:
+        """Whether a batch was sent and not answered."""
+        return self.retry_count < len(self.numbered)
+
+    # --- What to send ----------------------------------------------------------------------
+    def next_batch(self, now: float) -> ProducerBatch | None:
+        """Return what may be sent now: what failed, or else the first that is waiting."""
+        if self.is_broken:
+            return None
+        if self.retry_count:
+            head = self.numbered[0]
+            return head if head.state is BatchState.TO_RETRY and head.due_at <= now else None
+        if not self.waiting or self.is_doubtful or len(self.numbered) >= MAX_IN_FLIGHT:
+            return None
+        batch = self.waiting[0]
+        return batch if batch.due_at <= now else None
+
+    def send(self, batch: ProducerBatch, identity: ProducerIdAndEpoch) -> None:
+        """Note that what `next_batch` returned goes out now.
+
+        A batch that has no sequence gets it, of the given producer if none of an earlier one is
+        still under way, and of that one otherwise.
+        """
+        if batch.state is BatchState.TO_RETRY:
+            self.retry_count -= 1
+        else:
+            if self.identity != identity and not self.numbered:
+                self.adopt(identity)
+            if self.identity is None:
+                raise AssertionError(f"{self!r} numbers batches for nobody")
+            batch.number(self.identity, self.next_sequence)
+            self.next_sequence = batch.next_sequence
+            self.waiting.popleft()
+            self.numbered.append(batch)
+        batch.state = BatchState.ON_WIRE
+        batch.attempts += 1
+
+    # --- What came of it -------------------------------------------------------------------
+    def acknowledge(self, batch: ProducerBatch) -> None:
+        """Note that a batch is in the log."""
+        self._remove(batch)
+        if batch.identity == self.identity:
+            self._acknowledged_next = batch.next_sequence
+        self._settle()
+
+    def retry(self, batch: ProducerBatch, error: KafkaError, retry_at: float) -> None:
+        """Note that an attempt has come to nothing, as far as known, and the next may be made.
+
+        What has expired meanwhile is given up.
+        """
+        batch.last_error = error
+        if batch.is_expired:
+            self.give_up(batch)
+            return
+        batch.state = BatchState.TO_RETRY
+        batch.due_at = retry_at
+        self.retry_count += 1
+
+    def refuse_as_out_of_order(
+        self, batch: ProducerBatch, error: KafkaError, retry_at: float
+    ) -> None:
+        """Note that the broker expects another sequence: it is behind a failed one, or a gap."""
+        is_first = batch is self.numbered[0]
+        self.retry(batch, error, retry_at)
+        if is_first and not batch.is_expired:
+            self.is_broken = True
+
+    def give_up(self, batch: ProducerBatch) -> None:
+        """Note that a batch is not sent again; it may have been written if it has a sequence."""
+        if batch.state is BatchState.WAITING:
+            self.waiting.remove(batch)
+            batch.state = BatchState.DONE
+            return
+        self._remove(batch)
+        if batch.identity == self.identity:
+            self.is_doubtful = True
+        self._settle()
+
+    def expire(self, batch: ProducerBatch) -> None:
+        """Give up a batch whose time is over; on the wire it stays, to learn what comes of it."""
+        if batch.state is BatchState.ON_WIRE:
+            batch.is_expired = True
+        else:
+            self.give_up(batch)
+
+    def replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
+        """Send parts of a refused batch in its place, under the same sequences."""
+        at = self.numbered.index(batch)
+        del self.numbered[at]
+        for offset, part in enumerate(parts):
+            self.numbered.insert(at + offset, part)
+            part.state = BatchState.TO_RETRY
+        self.retry_count += len(parts)
+        batch.state = BatchState.DONE
+
+    def _remove(self, batch: ProducerBatch) -> None:
+        if batch.state is BatchState.TO_RETRY:
+            self.retry_count -= 1
+        self.numbered.remove(batch)
+        batch.state = BatchState.DONE
+
+    def _settle(self) -> None:
+        """See what is known of a gap once nothing can tell more."""
+        if self.is_doubtful and not self.numbered:
+            self.is_doubtful = False
+            self.is_broken |= self._acknowledged_next != self.next_sequence
+
+    # --- Another producer id or epoch ------------------------------------------------------
+    @property
+    def can_be_mended(self) -> bool:
+        """Whether the broker takes nothing more, and nothing more is heard of what was sent."""
+        return self.is_broken and not self.is_on_wire
+
+    def adopt(self, identity: ProducerIdAndEpoch) -> None:
+        """Begin at sequence 0 under another identity; what is numbered is numbered anew."""
+        if self.is_on_wire:
+            raise AssertionError(f"{self!r} cannot change its producer: a batch is on the wire")
+        self.identity = identity
+        sequence = 0
+        for batch in self.numbered:
+            batch.number(identity, sequence)
+            sequence = sequence_after(sequence, batch.count)
+        self.next_sequence = sequence
+        self._acknowledged_next = 0
+        self.is_broken = self.is_doubtful = False
+
+    def reset(self) -> None:
+        """Forget sequences, as a transaction has ended and another epoch comes; nothing is left."""
+        if not self.is_empty:
+            raise AssertionError(f"{self!r} cannot be reset: a batch is under way")
+        self.identity = None
+        self.is_broken = self.is_doubtful = self.is_in_transaction = False

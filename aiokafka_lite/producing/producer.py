@@ -1,0 +1,358 @@
+"""AIOKafkaProducer: what applications call; the work is done by the engine's parts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import traceback
+import warnings
+from asyncio import _get_running_loop
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final, Generic, NoReturn, SupportsIndex
+
+from aiokafka_lite._compat import Self, SentKT, SentVT, timeout_at
+from aiokafka_lite._settings import takes_arguments_of
+from aiokafka_lite.errors import (
+    IllegalStateError,
+    ProducerClosed,
+    WrongLoopError,
+)
+from aiokafka_lite.producing.accumulator import NO_HEADERS
+from aiokafka_lite.producing.batch import record_size_bound
+from aiokafka_lite.producing.config import ProducerConfig
+from aiokafka_lite.producing.engine import Intake, ProducerEngine
+from aiokafka_lite.structs import RecordMetadata
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+# One for all producers, as its state is 2.5 KiB; a forked child draws others than its parent.
+_rng: Final = random.Random()
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_rng.seed)
+
+
+class AIOKafkaProducer(Generic[SentKT, SentVT]):
+    """Writes records to Kafka from the running event loop, each once and in order.
+
+    ::
+
+        async with AIOKafkaProducer(bootstrap_servers="host:9092") as producer:
+            future = await producer.send("orders", b"value", key=b"key")
+            print((await future).offset)
+
+    Arguments, defaults and behaviour are those of aiokafka's producer, except as said in the
+    documentation. It is always idempotent: what is tried again is written once, and the records of
+    a partition are in the order in which they were sent.
+
+    `send` puts a record into a batch and returns a future of where it was written. A record that
+    is in a batch is sent whatever becomes of the future: cancelling that only ends the wait.
+
+    Raises:
+        RuntimeError: Made outside a running event loop.
+        ValueError: An argument cannot be used.
+        TypeError: A serializer or partitioner is none.
+        InsecureConfigError: Credentials would leave this machine without TLS; where the network
+            is safe, `allow_plaintext_credentials` allows it.
+        NotImplementedError: sasl_mechanism is GSSAPI (Kerberos).
+    """
+
+    @takes_arguments_of(ProducerConfig)
+    def __init__(self, config: ProducerConfig[SentKT, SentVT]) -> None:
+        self._loop = config.loop or asyncio.get_running_loop()
+        self._config = config
+        self._source_traceback = traceback.extract_stack() if self._loop.get_debug() else None
+        self._key_serializer: Callable[[SentKT], bytes] | None = config.key_serializer
+        self._value_serializer: Callable[[SentVT], bytes] | None = config.value_serializer
+        if config.loop is not None:
+            _warn_deprecated(
+                "The loop argument is deprecated: a producer made inside a loop belongs to it"
+            )
+        if config.api_version is not None:
+            _warn_deprecated(
+                "The `api_version` parameter has been deprecated, and does nothing: versions are "
+                "negotiated with each broker"
+            )
+        self._engine: ProducerEngine | None = None
+        self._gate = Intake()
+        self._stopping: asyncio.Future[None] | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._config.client_id!r}>"
+
+    # --- Start and stop --------------------------------------------------------------------
+    async def start(self) -> None:
+        """Connect to the cluster and get a producer id.
+
+        May be tried again after it failed or was cancelled; nothing is left of the attempt.
+
+        Raises:
+            KafkaConnectionError: No bootstrap server could be reached.
+            ClusterAuthorizationFailedError: The client may not produce idempotently.
+            KafkaTimeoutError: No broker gave a producer id within request_timeout_ms.
+            ProducerClosed: It was stopped.
+            IllegalStateError: It was started before, or on another loop (WrongLoopError).
+        """
+        if self._closed:
+            raise ProducerClosed("the producer is stopped: make another one")
+        if self._engine is not None:
+            raise IllegalStateError("a producer is started once")
+        if _get_running_loop() is not self._loop:
+            raise self._refusal()
+        self._engine = engine = ProducerEngine(self._config, self._gate, _rng)
+        try:
+            await engine.start()
+            if self._closed:
+                raise ProducerClosed("the producer was stopped while it started")
+        except BaseException:
+            self._engine = None
+            await engine.close()
+            raise
+
+    async def stop(self, timeout: float | None = None) -> None:
+        """Send what is buffered, wait for the answers, disconnect.
+
+        A second call waits for the first. When it is cancelled, or time is over, what was not
+        acknowledged by then fails with ProducerClosed, though it may have been written.
+
+        Args:
+            timeout: Seconds to wait for answers; None: as long as delivery_timeout_ms allows.
+
+        Raises:
+            WrongLoopError: It belongs to another loop.
+        """
+        self._closed = True
+        if self._engine is None:
+            return
+        if _get_running_loop() is not self._loop:
+            raise self._refusal()
+        if self._stopping is not None:
+            await asyncio.wait([self._stopping])
+            return
+        self._stopping = self._loop.create_future()
+        engine = self._engine
+        deadline = None if timeout is None else self._loop.time() + timeout
+        self._gate.accumulator = None
+        try:
+            async with timeout_at(deadline):
+                await engine.accumulator.flush()
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            engine.abort(
+                ProducerClosed("the producer was stopped before the record was acknowledged")
+            )
+            self._stopping.set_result(None)
+        await engine.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} cannot be copied or pickled, as it holds connections: give its "
+            "settings away, and make another one there"
+        )
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True):
+            return
+        if self._engine is not None and not self._loop.is_closed():
+            error = ProducerClosed("the producer was not stopped, and is collected")
+            self._loop.call_soon_threadsafe(self._engine.abort, error)
+        warnings.warn(
+            f"Unclosed {type(self).__name__} {self!r}", ResourceWarning, stacklevel=2, source=self
+        )
+        context: dict[str, object] = {
+            "producer": self,
+            "message": f"Unclosed {type(self).__name__}",
+        }
+        if self._source_traceback is not None:
+            context["source_traceback"] = self._source_traceback
+        self._loop.call_exception_handler(context)
+
+    # --- Records ---------------------------------------------------------------------------
+    async def send(
+        self,
+        topic: str,
+        value: SentVT | None = None,
+        key: SentKT | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Put a record into a batch, and return a future of where it is written.
+
+        Awaits the network only for a topic that is not known yet, and for room among
+        `buffer_memory`; otherwise it does not even suspend. When it is cancelled meanwhile, the
+        record is not sent. Cancelling the future leaves the record on its way.
+
+        Args:
+            topic: Where to.
+            value: In bytes, or what `value_serializer` takes; None is a tombstone.
+            key: In bytes, or what `key_serializer` takes.
+            partition: None leaves it to the partitioner.
+            timestamp_ms: Since the epoch; None for now.
+            headers: Pairs of name and value, in bytes.
+
+        Returns:
+            A future. It fails with KafkaTimeoutError if the record is not acknowledged within
+            `delivery_timeout_ms`, and with the broker's error if that refuses it.
+
+        Raises:
+            UnknownTopicOrPartitionError: Metadata do not have the topic within
+                `request_timeout_ms`, or not the partition.
+            KafkaTimeoutError: There was no room within `request_timeout_ms`.
+            MessageSizeTooLargeError: The record is larger than `max_request_size`.
+            TopicAuthorizationFailedError, InvalidTopicError: The topic cannot be written to.
+            TypeError: Key, value or headers are not what can be written.
+            ProducerClosed: The producer is stopped.
+            IllegalStateError: It was not started.
+            KafkaError: The error after which this producer can do nothing any more.
+        """
+        accumulator = self._gate.accumulator
+        if accumulator is None or _get_running_loop() is not self._loop:
+            raise self._refusal()
+        sent_key: object = key
+        sent: object = value
+        if self._key_serializer is not None:
+            sent_key = self._key_serializer(key)  # type: ignore[arg-type]  # None as well
+        if self._value_serializer is not None:
+            sent = self._value_serializer(value)  # type: ignore[arg-type]
+        if type(sent) is not bytes and sent is not None:
+            sent = _bytes("value", sent)
+        if type(sent_key) is not bytes and sent_key is not None:
+            sent_key = _bytes("key", sent_key)
+        checked = _checked_headers(headers) if headers else NO_HEADERS
+        future = accumulator.append(topic, sent_key, sent, partition, timestamp_ms, checked)
+        if future is None:
+            return await self._send_in_time(topic, sent_key, sent, partition, timestamp_ms, checked)
+        return future
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: SentVT | None = None,
+        key: SentKT | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> RecordMetadata:
+        """Send a record and return where it was written; arguments and errors are `send`'s.
+
+        When it is cancelled, the record may be written all the same.
+        """
+        return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
+
+    async def _send_in_time(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Wait for what a record needs, and put it into a batch then."""
+        engine = self._running()
+        deadline = self._loop.time() + self._config.request_timeout_s
+        accumulator = engine.accumulator
+        if not accumulator.has(topic, partition):
+            await engine.until_known(topic, partition, deadline)
+        accumulator.raise_if_never_fits(record_size_bound(key, value, headers))
+        is_in_turn = False
+        while True:
+            if self._gate.accumulator is None:
+                raise self._refusal()
+            future = accumulator.append(
+                topic, key, value, partition, timestamp_ms, headers, is_in_turn=is_in_turn
+            )
+            if future is not None:
+                return future
+            await accumulator.until_room(deadline)
+            is_in_turn = True
+
+    async def flush(self) -> None:
+        """Send everything at once, and wait until what was sent so far has an outcome.
+
+        It raises nothing of that: each record's future does. Cancelling it leaves all as it is.
+
+        Raises:
+            IllegalStateError: The producer is not started.
+        """
+        await self._running().accumulator.flush()
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """Return the numbers of a topic's partitions.
+
+        Raises:
+            UnknownTopicOrPartitionError: Metadata do not have the topic within
+                `request_timeout_ms`.
+            TopicAuthorizationFailedError, InvalidTopicError: The topic cannot be written to.
+        """
+        engine = self._running()
+        if not engine.accumulator.has(topic, None):
+            deadline = self._loop.time() + self._config.request_timeout_s
+            await engine.until_known(topic, None, deadline)
+        return set(range(engine.accumulator.partition_count(topic)))
+
+    # --- Refusals --------------------------------------------------------------------------
+    def _running(self) -> ProducerEngine:
+        """Return the parts; raises if there are none, or nothing can be done with them."""
+        if self._engine is None or self._closed or _get_running_loop() is not self._loop:
+            raise self._refusal()
+        self._engine.raise_if_fatal()
+        return self._engine
+
+    def _refusal(self) -> BaseException:
+        """Return what to raise where nothing can be sent."""
+        if self._loop is not _get_running_loop():
+            return WrongLoopError(
+                "a producer is used on the event loop on which it was made: from another thread, "
+                "asyncio.run_coroutine_threadsafe gets there"
+            )
+        if self._closed:
+            return ProducerClosed("the producer is stopped: make another one")
+        if self._engine is None:
+            return IllegalStateError("the producer is not started: await producer.start() first")
+        return self._engine.refusal()
+
+
+def _bytes(what: str, given: object) -> bytes:
+    if isinstance(given, (bytes, bytearray, memoryview)):
+        return bytes(given)  # from now on nobody changes it
+    raise TypeError(
+        f"a record's {what} is bytes or None, not {type(given).__name__}: give the producer a "
+        f"{what}_serializer that makes bytes of it"
+    )
+
+
+def _checked_headers(headers: Headers) -> Headers:
+    """Return headers as they are written.
+
+    Raises:
+        TypeError: One is not a pair of a str and bytes, or None.
+    """
+    checked: list[tuple[str, bytes | None]] = []
+    given: tuple[object, object]
+    for given in headers:
+        name, content = given
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name is a str, not {name!r}")
+        checked.append((name, None if content is None else _bytes(f"header {name!r}", content)))
+    return checked
+
+
+def _warn_deprecated(text: str) -> None:
+    warnings.warn(text, DeprecationWarning, stacklevel=4)

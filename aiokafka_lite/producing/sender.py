@@ -1,0 +1,470 @@
+"""Sends batches to the leaders of their partitions, and handles what comes of it.
+
+Each leader has a list of the partitions that have something to send. Whoever adds to the list has
+it looked at in the loop's next turn (`_pump`); so what is sent in one turn goes in one request, at
+most one batch of each partition. No task is involved: a request is written by `Connection.send`,
+and its answer is handled in the callback that received it. Only what has to wait, for a
+connection or for a throttled broker, is a task, one for each leader at most.
+
+    queue      what keeps it off the list                    what brings it back
+    ---------  --------------------------------------------  -------------------------------------
+    empty      nothing to send                               a record
+    lingers    its batch may take more records               the batch is full, or its time comes
+    full       MAX_IN_FLIGHT batches are not answered        an answer
+    backs off  its oldest batch failed a moment ago          a timer
+    homeless   nobody leads the partition, as far as known   metadata
+    broken     the broker takes nothing more                 another epoch, see partition_queue.py
+    outside    the transaction does not know the partition   the coordinator's answer
+
+A leader that has MAX_IN_FLIGHT requests to answer keeps its list: an answer has it looked at.
+
+References: Kafka's Produce, KIP-219 (throttle), KIP-951 (the new leader in the answer).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite._event import Event
+from aiokafka_lite.client.backoff import delay_after
+from aiokafka_lite.client.lanes import Lane
+from aiokafka_lite.client.view import ClusterView, Node
+from aiokafka_lite.errors import (
+    InvalidProducerEpoch,
+    KafkaError,
+    KafkaProtocolError,
+    NoError,
+    for_code,
+)
+from aiokafka_lite.producing.batch import BatchState, ProducerBatch
+from aiokafka_lite.producing.outcomes import BatchFate, fate_of
+from aiokafka_lite.producing.partition_queue import MAX_IN_FLIGHT, PartitionQueue
+from aiokafka_lite.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from aiokafka_lite.protocol.prepared import UpTo
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite._tasks import TaskScope
+    from aiokafka_lite.client.cluster import Cluster
+    from aiokafka_lite.client.connection import Connection, Exchange
+    from aiokafka_lite.producing.accumulator import Accumulator
+    from aiokafka_lite.producing.config import AnyProducerConfig
+    from aiokafka_lite.producing.identity import CurrentIdentity
+
+log = logging.getLogger(__name__)
+
+ACKS_ALL: Final = -1
+# The last version that names topics; the next gives their ids.
+NEWEST_BY_NAME: Final = 12
+# From the next one on a broker adds partitions to the transaction by itself (KIP-890).
+NEWEST_WITHOUT_ADDING: Final = 11
+# How often a failed batch's backoff doubles at most.
+LONGEST_BACKOFF_S: Final = 1.0
+
+
+class Destination:
+    """A node that leads partitions: what it has to be sent. The sender writes the fields."""
+
+    __slots__ = ("connecting", "in_flight_count", "is_pump_due", "listed", "node_id")
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        # In the order in which they are served.
+        self.listed: dict[PartitionQueue, None] = {}
+        self.in_flight_count = 0
+        self.is_pump_due = False
+        self.connecting: asyncio.Task[None] | None = None
+
+
+class BatchSender:
+    """Takes batches from partitions' queues to their leaders.
+
+    Args:
+        config: Of the producer.
+        cluster: Where leaders are.
+        identity: Whom batches are from.
+        scope: Of its tasks.
+        rng: For backoffs.
+        admit: Asked whether a queue may send within the transaction; otherwise whoever is asked
+            wakes it later.
+        on_failed: Told of each batch that its senders lose, and why, before they are told.
+    """
+
+    def __init__(
+        self,
+        config: AnyProducerConfig,
+        cluster: Cluster,
+        identity: CurrentIdentity,
+        scope: TaskScope,
+        rng: random.Random,
+        *,
+        admit: Callable[[PartitionQueue], bool],
+        on_failed: Callable[[ProducerBatch, KafkaError], KafkaError],
+    ) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._identity = identity
+        self._scope = scope
+        self._rng = rng
+        self._admit = admit
+        self._on_failed = on_failed
+        self._loop = asyncio.get_running_loop()
+        self._is_transactional = config.transactional_id is not None
+        self._timeout_ms = config.brokers_timeout_ms
+        self._request_timeout_s = config.request_timeout_s
+        self._max_request_size = config.max_request_size
+        self._leaders: dict[int, Destination] = {}
+        self._is_closed = False
+        self._is_quiet = Event()
+        self._accumulator: Accumulator
+        # In a transaction: why no batch may be sent again; whoever set it clears it.
+        self.abort_reason: KafkaError | None = None
+        # The newest version of Produce, which says what brokers do about transactions.
+        self.newest_version = NEWEST_WITHOUT_ADDING if self._is_transactional else NEWEST_BY_NAME
+
+    def serve(self, accumulator: Accumulator) -> None:
+        """Take batches from here."""
+        self._accumulator = accumulator
+
+    def close(self) -> None:
+        """Send nothing more; idempotent."""
+        self._is_closed = True
+
+    # --- Who has something to send ---------------------------------------------------------
+    def wake(self, queue: PartitionQueue) -> None:
+        """Put a queue on the list of its leader, and look at that soon."""
+        if queue.is_listed or self._is_closed:
+            return
+        if queue.is_broken:
+            self._mend(queue)
+        if queue.leader is None and not self._find_leader(queue, self._cluster.view):
+            return
+        leader = self._leaders[queue.leader]  # type: ignore[index]
+        queue.is_listed = True
+        leader.listed[queue] = None
+        self._pump_soon(leader)
+
+    def wake_all(self, queues: Iterable[PartitionQueue]) -> None:
+        """Look at what queues have to send, whatever kept them from it."""
+        for queue in queues:
+            if not queue.is_empty:
+                self.wake(queue)
+
+    def _find_leader(self, queue: PartitionQueue, view: ClusterView) -> bool:
+        """Find out who leads a queue's partition; without anybody metadata are asked for."""
+        found = view.leader(queue.tp)
+        if found is None:
+            self._cluster.look_for_leader()
+            return False
+        queue.leader = found.leader
+        if found.leader not in self._leaders:
+            self._leaders[found.leader] = Destination(found.leader)
+        return True
+
+    def view_changed(self, view: ClusterView) -> None:
+        """Move queues to where their partitions are led now."""
+        for queue in self._accumulator.queues():
+            found = view.leader(queue.tp)
+            if found is not None and found.leader == queue.leader:
+                continue
+            if queue.leader is not None:
+                self._leaders[queue.leader].listed.pop(queue, None)
+                queue.leader, queue.is_listed = None, False
+            if not queue.is_empty:
+                self.wake(queue)
+
+    # --- Sending ---------------------------------------------------------------------------
+    def _pump_soon(self, leader: Destination) -> None:
+        if not leader.is_pump_due:
+            leader.is_pump_due = True
+            self._loop.call_soon(self._pump, leader)
+
+    def _pump(self, leader: Destination) -> None:
+        leader.is_pump_due = False
+        try:
+            self._send_listed(leader)
+        except Exception as error:  # noqa: BLE001 -- kept, and raised by every send
+            self._scope.fail(error, name=f"sending to leader {leader.node_id}")
+
+    def _send_listed(self, leader: Destination) -> None:
+        """Send what a leader can be sent now."""
+        if self._is_closed or leader.connecting is not None:
+            return
+        while leader.listed and leader.in_flight_count < MAX_IN_FLIGHT:
+            connection = self._cluster.pool.ready_connection(leader.node_id, Lane.PRODUCE)
+            if connection is None:
+                self._connect(leader)
+                return
+            batches = self._take(leader)
+            if not batches:
+                return
+            self._send(leader, connection, batches)
+
+    def _take(self, leader: Destination) -> list[ProducerBatch]:
+        """Take a request's worth of batches; queues that have no more leave the list."""
+        now = self._loop.time()
+        left_bytes = self._max_request_size
+        batches: list[ProducerBatch] = []
+        for queue in tuple(leader.listed):
+            batch = queue.next_batch(now)
+            identity = queue.identity if batch and queue.numbered else self._identity.current
+            if batch is None or identity is None or not self._may_send(queue):
+                self._unlist(leader, queue)
+                continue
+            if batches and batch.size_bytes > left_bytes:
+                break
+            left_bytes -= batch.size_bytes
+            queue.send(batch, identity)
+            batches.append(batch)
+            # Behind the others; off the list when it has no more.
+            del leader.listed[queue]
+            if queue.next_batch(now) is None:
+                queue.is_listed = False
+            else:
+                leader.listed[queue] = None
+        return batches
+
+    def _may_send(self, queue: PartitionQueue) -> bool:
+        if not self._is_transactional:
+            return True
+        return self.abort_reason is None and (queue.is_in_transaction or self._admit(queue))
+
+    def _unlist(self, leader: Destination, queue: PartitionQueue) -> None:
+        leader.listed.pop(queue, None)
+        queue.is_listed = False
+
+    def _send(
+        self, leader: Destination, connection: Connection, batches: list[ProducerBatch]
+    ) -> None:
+        topics: dict[str, list[PartitionProduceData]] = {}
+        for batch in batches:
+            topics.setdefault(batch.tp.topic, []).append(
+                PartitionProduceData(index=batch.tp.partition, records=batch.encoded())
+            )
+        request = ProduceRequest(
+            transactional_id=self._config.transactional_id,
+            acks=ACKS_ALL,
+            timeout_ms=self._timeout_ms,
+            topic_data=[
+                TopicProduceData(name=name, partition_data=data) for name, data in topics.items()
+            ],
+        )
+        leader.in_flight_count += 1
+        try:
+            connection.send(
+                UpTo(request, self.newest_version),
+                timeout_s=self._request_timeout_s,
+                on_done=lambda exchange: self._answered(leader, batches, exchange),
+            )
+        except KafkaError as error:
+            self._note_answer(leader)
+            self._all_failed(leader, batches, error)
+
+    def _connect(self, leader: Destination) -> None:
+        """Wait for the leader's connection in a task, as nothing can be sent meanwhile."""
+        leader.connecting = self._scope.spawn(
+            self._until_connected(leader), name=f"connect to leader {leader.node_id}"
+        )
+
+    async def _until_connected(self, leader: Destination) -> None:
+        try:
+            await self._cluster.pool.connect(leader.node_id, Lane.PRODUCE)
+        except KafkaError as error:
+            for queue in tuple(leader.listed):
+                for batch in (*queue.numbered, *queue.waiting):
+                    batch.last_error = error
+            self._cluster.look_for_leader()
+            await asyncio.sleep(self._backoff_s(0))
+        finally:
+            leader.connecting = None
+        self._pump_soon(leader)
+
+    # --- Answers ---------------------------------------------------------------------------
+    async def until_quiet(self) -> None:
+        """Wait until every request was answered, or its connection was lost."""
+        while any(leader.in_flight_count for leader in self._leaders.values()):
+            self._is_quiet.clear()
+            await self._is_quiet.wait()
+
+    def _note_answer(self, leader: Destination) -> None:
+        leader.in_flight_count -= 1
+        if not leader.in_flight_count:
+            self._is_quiet.set()
+
+    def _answered(
+        self, leader: Destination, batches: list[ProducerBatch], exchange: Exchange[ProduceResponse]
+    ) -> None:
+        """Handle what came of a request; called by the connection, must raise nothing."""
+        self._note_answer(leader)
+        try:
+            response = exchange.result()
+            answers = {
+                (topic.name, partition.index): partition
+                for topic in response.responses
+                for partition in topic.partition_responses
+            }
+            if any(batch.tp not in answers for batch in batches):
+                raise KafkaProtocolError(f"the answer of {exchange} leaves out partitions")
+        except KafkaError as error:
+            self._all_failed(leader, batches, error)
+            return
+        endpoints = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
+        for batch in batches:
+            self._settle(batch, answers[batch.tp], endpoints)
+        self._pump_soon(leader)
+
+    def _all_failed(
+        self, leader: Destination, batches: list[ProducerBatch], error: KafkaError
+    ) -> None:
+        """Have batches sent again whose request came to nothing, as far as known."""
+        if error.retriable:
+            self._cluster.invalidate()
+        for batch in batches:
+            if error.retriable:
+                self._retry(batch, error)
+            else:
+                self._fail(batch, error)
+        self._pump_soon(leader)
+
+    def _settle(
+        self, batch: ProducerBatch, answer: PartitionProduceResponse, endpoints: list[Node]
+    ) -> None:
+        if answer.error_code == NoError.errno:
+            self._acknowledge(
+                batch, answer.base_offset, answer.log_append_time_ms, answer.log_start_offset
+            )
+            return
+        error_class = for_code(answer.error_code)
+        error = error_class(
+            f"{answer.error_message or error_class.description} ({batch.tp.topic}-"
+            f"{batch.tp.partition}, {batch.count} records)"
+        ).at(batch.tp)
+        fate = fate_of(error_class, batch.count)
+        if fate is BatchFate.WRITTEN:
+            self._acknowledge(batch, -1, -1, answer.log_start_offset)
+        elif fate is BatchFate.SPLIT and not batch.is_expired:
+            self._split(batch)
+        elif fate is BatchFate.OUT_OF_ORDER:
+            self._out_of_order(batch, error)
+        elif fate is BatchFate.RETRY:
+            moved = error_class.invalid_metadata and self._has_moved(batch.tp, answer, endpoints)
+            self._retry(batch, error, is_at_once=moved)
+        else:
+            self._fail(batch, error)
+
+    def _has_moved(
+        self, tp: TopicPartition, answer: PartitionProduceResponse, endpoints: list[Node]
+    ) -> bool:
+        """Turn to the leader that the answer names, or else ask for metadata (KIP-951)."""
+        hint = answer.current_leader
+        if hint.leader_id >= 0 and self._cluster.apply_leader_hint(
+            tp, hint.leader_id, hint.leader_epoch, endpoints
+        ):
+            return True
+        self._cluster.look_for_leader()
+        return False
+
+    def _acknowledge(
+        self, batch: ProducerBatch, base_offset: int, append_time_ms: int, log_start_offset: int
+    ) -> None:
+        queue = self._accumulator.queue_of(batch)
+        queue.acknowledge(batch)
+        batch.succeed(base_offset, append_time_ms, log_start_offset)
+        self._finish(queue, batch)
+
+    def _retry(self, batch: ProducerBatch, error: KafkaError, *, is_at_once: bool = False) -> None:
+        if self.abort_reason is not None:
+            self._fail(batch, self.abort_reason)
+            return
+        queue = self._accumulator.queue_of(batch)
+        delay_s = 0.0 if is_at_once else self._backoff_s(batch.attempts - 1)
+        queue.retry(batch, error, self._loop.time() + delay_s)
+        self._wake_later(queue, batch, delay_s)
+
+    def _out_of_order(self, batch: ProducerBatch, error: KafkaError) -> None:
+        queue = self._accumulator.queue_of(batch)
+        is_gap = batch is queue.numbered[0]
+        if self.abort_reason is not None or (self._is_transactional and is_gap):
+            self._fail(batch, self.abort_reason or error)
+            return
+        delay_s = self._backoff_s(batch.attempts - 1)
+        queue.refuse_as_out_of_order(batch, error, self._loop.time() + delay_s)
+        self._wake_later(queue, batch, delay_s)
+
+    def _wake_later(self, queue: PartitionQueue, batch: ProducerBatch, delay_s: float) -> None:
+        if batch.state is BatchState.DONE:  # it had expired
+            self._finish(queue, batch)
+        elif delay_s > 0:
+            self._loop.call_later(delay_s, self.wake, queue)
+        else:
+            self.wake(queue)
+        if queue.can_be_mended:
+            self.wake(queue)
+
+    def _split(self, batch: ProducerBatch) -> None:
+        """Send a batch that the broker finds too large in two halves, and these if need be."""
+        queue = self._accumulator.queue_of(batch)
+        parts = batch.split(
+            max(1, batch.size_bytes // 2),
+            self._config.codec,
+            is_transactional=self._is_transactional,
+        )
+        log.info("%s is too large for its broker: sent again in %d parts", batch, len(parts))
+        queue.replace(batch, parts)
+        self._accumulator.replaced(batch, parts)
+        self.wake(queue)
+
+    def _fail(self, batch: ProducerBatch, error: KafkaError) -> None:
+        if isinstance(error, InvalidProducerEpoch) and not self._is_transactional:
+            # A broker knows a higher epoch of the id than we do, so the next may be too low, too.
+            self._identity.give_up()
+        queue = self._accumulator.queue_of(batch)
+        queue.give_up(batch)
+        if not batch.is_expired:
+            batch.fail(self._on_failed(batch, error))
+        self._finish(queue, batch)
+
+    def expired(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError) -> None:
+        """Give up a batch whose time is over, which may be all that its queue waited for."""
+        queue.expire(batch)
+        batch.fail(self._on_failed(batch, error))
+        self._accumulator.finished(batch)
+        self._look_again(queue)
+
+    def _finish(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        if not batch.is_expired:
+            self._accumulator.finished(batch)
+        self._look_again(queue)
+
+    def _look_again(self, queue: PartitionQueue) -> None:
+        if queue.is_broken:
+            self._mend(queue)
+        if not queue.is_empty:
+            self.wake(queue)
+
+    def _mend(self, queue: PartitionQueue) -> None:
+        """Let a queue whose sequences have a gap begin anew, if it can be done."""
+        if not self._is_transactional and queue.can_be_mended:
+            before = queue.identity
+            self._identity.mend(queue)
+            if not queue.is_broken:
+                log.warning(
+                    "sequences of %s-%d have a gap: they begin anew with %s instead of %s",
+                    *queue.tp,
+                    queue.identity,
+                    before,
+                )
+
+    def _backoff_s(self, failures: int) -> float:
+        first_s = self._config.retry_backoff_s
+        return delay_after(failures, first_s, max(first_s, LONGEST_BACKOFF_S), self._rng)

@@ -1,0 +1,354 @@
+"""One partition's batches: order, sequences, and what a gap needs, without any network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiokafka_lite.errors import KafkaConnectionError, KafkaError, OutOfOrderSequenceNumber
+from aiokafka_lite.producing.batch import (
+    MAX_SEQUENCE,
+    BatchState,
+    ProducerBatch,
+    ProducerIdAndEpoch,
+    sequence_after,
+)
+from aiokafka_lite.producing.partition_queue import MAX_IN_FLIGHT, PartitionQueue
+from aiokafka_lite.records import read_header
+from aiokafka_lite.records.codec import Codec
+from aiokafka_lite.structs import RecordMetadata, TopicPartition
+from tests.producing.model_log import Answer, ModelLog, Sent
+
+TP = TopicPartition("t", 0)
+ME = ProducerIdAndEpoch(7, 0)
+LOST = KafkaConnectionError("lost")
+GAP = OutOfOrderSequenceNumber("gap")
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+def batch_of(loop: asyncio.AbstractEventLoop, records: int = 1) -> ProducerBatch:
+    batch = ProducerBatch(TP, 0.0, codec=Codec.NONE, is_transactional=False)
+    for _ in range(records):
+        future: asyncio.Future[RecordMetadata] = loop.create_future()
+        batch.append(0, None, b"v", (), 40, future)
+    return batch
+
+
+def queue_with(loop: asyncio.AbstractEventLoop, batches: int, records: int = 1) -> PartitionQueue:
+    queue = PartitionQueue(TP)
+    queue.waiting.extend(batch_of(loop, records) for _ in range(batches))
+    return queue
+
+
+def send_all(queue: PartitionQueue, identity: ProducerIdAndEpoch = ME) -> list[ProducerBatch]:
+    sent = []
+    while (batch := queue.next_batch(0.0)) is not None:
+        queue.send(batch, identity)
+        sent.append(batch)
+    return sent
+
+
+# --- Sequences -----------------------------------------------------------------------------
+def test_batches_are_numbered_one_after_the_other(loop: asyncio.AbstractEventLoop) -> None:
+    sent = send_all(queue_with(loop, 3, records=2))
+    assert [batch.base_sequence for batch in sent] == [0, 2, 4]
+    header = read_header(memoryview(sent[2].encoded()), 0)
+    assert header is not None
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 0, 4)
+
+
+def test_sequences_go_round() -> None:
+    assert sequence_after(MAX_SEQUENCE, 1) == 0
+    assert sequence_after(MAX_SEQUENCE - 1, 5) == 3
+
+
+def test_no_more_batches_are_in_flight_than_a_broker_remembers(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    queue = queue_with(loop, 7)
+    sent = send_all(queue)
+    assert len(sent) == MAX_IN_FLIGHT
+    queue.acknowledge(sent[0])
+    assert send_all(queue)[0].base_sequence == 5
+
+
+def test_a_retry_has_the_same_bytes(loop: asyncio.AbstractEventLoop) -> None:
+    queue = queue_with(loop, 1)
+    (batch,) = send_all(queue)
+    before = batch.encoded()
+    queue.retry(batch, LOST, 0.0)
+    assert send_all(queue) == [batch]
+    assert batch.encoded() is before
+
+
+# --- Retries -------------------------------------------------------------------------------
+def test_what_failed_goes_before_anything_new_and_one_at_a_time(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    queue = queue_with(loop, 4)
+    first, second = queue.waiting[0], queue.waiting[1]
+    for batch in (first, second):
+        queue.send(batch, ME)
+    for batch in (first, second):
+        queue.retry(batch, LOST, 0.0)
+    assert send_all(queue) == [first]
+    queue.acknowledge(first)
+    assert send_all(queue)[0] is second
+    assert [batch.base_sequence for batch in queue.numbered] == [1, 2, 3]
+
+
+def test_nothing_overtakes_what_backs_off(loop: asyncio.AbstractEventLoop) -> None:
+    queue = queue_with(loop, 2)
+    batch = queue.waiting[0]
+    queue.send(batch, ME)
+    queue.retry(batch, LOST, 1.0)
+    assert queue.next_batch(0.9) is None
+    assert queue.next_batch(1.0) is batch
+
+
+def test_a_batch_behind_a_failed_one_is_out_of_order_without_a_gap(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    queue = queue_with(loop, 2)
+    first, second = send_all(queue)
+    queue.retry(first, LOST, 0.0)
+    queue.refuse_as_out_of_order(second, GAP, 0.0)
+    assert not queue.is_broken
+    assert send_all(queue) == [first]
+
+
+# --- Gaps ----------------------------------------------------------------------------------
+def test_the_first_batch_out_of_order_is_a_gap_and_is_numbered_anew(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    queue = queue_with(loop, 3)
+    first, second, third = send_all(queue)
+    queue.acknowledge(first)
+    queue.refuse_as_out_of_order(second, GAP, 0.0)
+    assert queue.next_batch(0.0) is None
+    assert not queue.can_be_mended  # the third may still be answered
+    queue.refuse_as_out_of_order(third, GAP, 0.0)
+    assert queue.can_be_mended
+    queue.adopt(ME._replace(epoch=1))
+    assert [second.base_sequence, third.base_sequence] == [0, 1]
+    header = read_header(memoryview(second.encoded()), 0)
+    assert header is not None
+    assert (header.producer_epoch, header.base_sequence) == (1, 0)
+
+
+def test_a_lost_batch_that_was_written_leaves_no_gap(loop: asyncio.AbstractEventLoop) -> None:
+    queue = queue_with(loop, 3)
+    first, second = queue.waiting[0], queue.waiting[1]
+    for batch in (first, second):
+        queue.send(batch, ME)
+    queue.retry(first, LOST, 0.0)
+    queue.expire(first)
+    assert queue.next_batch(0.0) is None  # nothing new as long as nobody knows
+    queue.acknowledge(second)  # so the first was written, too
+    assert not queue.is_broken
+    (third,) = send_all(queue)
+    assert (third.base_sequence, third.identity) == (2, ME)
+
+
+def test_a_lost_batch_with_nothing_behind_it_is_taken_for_a_gap(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    queue = queue_with(loop, 2)
+    batch = queue.waiting[0]
+    queue.send(batch, ME)
+    queue.retry(batch, LOST, 0.0)
+    queue.expire(batch)
+    assert queue.can_be_mended
+    queue.adopt(ME._replace(epoch=1))
+    (following,) = send_all(queue, ME._replace(epoch=1))
+    assert (following.base_sequence, following.identity) == (0, ME._replace(epoch=1))
+
+
+def test_a_batch_that_expires_on_the_wire_still_tells_of_a_gap(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    queue = queue_with(loop, 2)
+    batch = queue.waiting[0]
+    queue.send(batch, ME)
+    queue.expire(batch)
+    assert batch.state is BatchState.ON_WIRE
+    queue.acknowledge(batch)
+    assert not queue.is_broken
+    assert send_all(queue)[0].base_sequence == 1
+
+
+def test_another_epoch_is_taken_up_once_the_old_one_is_over(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    queue = queue_with(loop, 2)
+    first = queue.waiting[0]
+    queue.send(first, ME)
+    later = ME._replace(epoch=3)
+    (second,) = send_all(queue, later)
+    assert (second.identity, second.base_sequence) == (ME, 1)
+    queue.acknowledge(first)
+    queue.acknowledge(second)
+    queue.waiting.append(batch_of(loop))
+    (third,) = send_all(queue, later)
+    assert (third.identity, third.base_sequence) == (later, 0)
+
+
+def test_parts_of_a_batch_have_its_sequences(loop: asyncio.AbstractEventLoop) -> None:
+    queue = queue_with(loop, 2, records=4)
+    first, second = send_all(queue)
+    parts = first.split(first.size_bytes // 2, Codec.NONE, is_transactional=False)
+    queue.replace(first, parts)
+    queue.refuse_as_out_of_order(second, GAP, 0.0)
+    assert [part.base_sequence for part in parts] == list(range(0, 4, parts[0].count))
+    for part in (*parts, second):
+        assert send_all(queue) == [part]
+        queue.acknowledge(part)
+    assert queue.is_empty
+    assert not queue.is_broken
+
+
+# --- Every interleaving ----------------------------------------------------------------------
+class Course:
+    """A queue, a log, and a connection between them that loses what it is told to."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.queue = PartitionQueue(TP)
+        self.log = ModelLog()
+        self.identity = ME
+        self._loop = loop
+        self._numbers = count()
+        self._values: dict[int, tuple[int, ...]] = {}
+        self._batches: list[ProducerBatch] = []
+        # Sent, in order: what the log said of each, None before it has seen it.
+        self.wire: list[tuple[Sent, Answer | None]] = []
+        self.acknowledged: list[int] = []
+        self.given_up: set[int] = set()
+
+    def add(self, records: int) -> None:
+        batch = batch_of(self._loop, records)
+        self._values[id(batch)] = tuple(next(self._numbers) for _ in range(records))
+        self._batches.append(batch)  # so that no id is used twice
+        self.queue.waiting.append(batch)
+
+    @property
+    def added(self) -> set[int]:
+        return {value for values in self._values.values() for value in values}
+
+    def send(self) -> None:
+        batch = self.queue.next_batch(0.0)
+        if batch is not None:
+            self.queue.send(batch, self.identity)
+            assert batch.identity is not None
+            values = self._values[id(batch)]
+            self.wire.append((Sent(batch, batch.identity, batch.base_sequence, values), None))
+
+    def reach_log(self) -> None:
+        for at, (sent, answer) in enumerate(self.wire):
+            if answer is None:
+                self.wire[at] = (sent, self.log.take(sent))
+                return
+
+    def answer(self) -> None:
+        if not self.wire or self.wire[0][1] is None:
+            return
+        sent, answer = self.wire.pop(0)
+        batch = sent.batch
+        if answer is Answer.OUT_OF_ORDER:
+            self.queue.refuse_as_out_of_order(batch, GAP, 0.0)
+        else:
+            assert answer is not Answer.OLD_EPOCH
+            self.queue.acknowledge(batch)
+            if not batch.is_expired:
+                self.acknowledged += sent.values
+        self.mend()
+
+    def refuse(self, error: KafkaError | None) -> None:
+        """The first that the log has not seen is refused without a look at its sequence."""
+        if self.wire and self.wire[0][1] is None:
+            sent, _ = self.wire.pop(0)
+            if error is None:
+                self.given_up.update(sent.values)
+                self.queue.give_up(sent.batch)
+            else:
+                self.queue.retry(sent.batch, error, 0.0)
+            self.mend()
+
+    def cut(self, reached: int) -> None:
+        """Lose the connection after so many of the requests have reached the log."""
+        for _ in range(reached):
+            self.reach_log()
+        lost, self.wire = self.wire, []
+        for sent, _ in lost:
+            self.queue.retry(sent.batch, LOST, 0.0)
+        self.mend()
+
+    def expire(self) -> None:
+        under_way = [*self.queue.numbered, *self.queue.waiting]
+        batch = next((each for each in under_way if not each.is_expired), None)
+        if batch is not None:
+            self.given_up.update(self._values[id(batch)])
+            self.queue.expire(batch)
+            self.mend()
+
+    def mend(self) -> None:
+        if self.queue.can_be_mended:
+            if self.queue.identity == self.identity:
+                self.identity = self.identity._replace(epoch=self.identity.epoch + 1)
+            self.queue.adopt(self.identity)
+
+    def finish(self) -> None:
+        for _ in range(1000):
+            if self.queue.is_empty:
+                return
+            self.send()
+            self.reach_log()
+            self.answer()
+        raise AssertionError(f"{self.queue!r} never ends")
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 3)),
+        st.tuples(st.just("send"), st.just(0)),
+        st.tuples(st.just("send"), st.just(0)),
+        st.tuples(st.just("reach_log"), st.just(0)),
+        st.tuples(st.just("answer"), st.just(0)),
+        st.tuples(st.just("refuse"), st.integers(0, 1)),
+        st.tuples(st.just("cut"), st.integers(0, 5)),
+        st.tuples(st.just("expire"), st.just(0)),
+    ),
+    max_size=80,
+)
+
+
+@given(actions=ACTIONS)
+def test_whatever_is_lost_records_are_written_once_and_in_order(
+    loop: asyncio.AbstractEventLoop, actions: list[tuple[str, int]]
+) -> None:
+    course = Course(loop)
+    for action, number in actions:
+        if action == "add":
+            course.add(number)
+        elif action == "refuse":
+            course.refuse(LOST if number else None)
+        elif action == "cut":
+            course.cut(number)
+        else:
+            getattr(course, action)()
+    course.finish()
+    written = course.log.values
+    assert written == sorted(set(written)), "each once, and in order"
+    assert course.acknowledged == sorted(set(course.acknowledged))
+    assert set(course.acknowledged) <= set(written), "what was acknowledged is there"
+    assert course.added == set(course.acknowledged) | course.given_up, "no batch is forgotten"
