@@ -1,0 +1,248 @@
+"""What a producer writes, on both brokers, read back by three clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import aiokafka
+import confluent_kafka
+import pytest
+
+from aiokafka_lite.errors import (
+    IllegalStateError,
+    MessageSizeTooLargeError,
+    ProducerClosed,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.records.partitioner import partition_for_key
+from aiokafka_lite.structs import TopicPartition
+from tests.producing.sending import (
+    as_values,
+    producer_of,
+    read_all,
+    send_numbers,
+    values_in,
+)
+from tests.support.cluster import KafkaHandle, unique
+
+pytestmark = pytest.mark.one_loop_each
+
+
+async def test_a_record_is_where_its_metadata_says(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    async with producer_of(kafka) as producer:
+        placed = await producer.send_and_wait(
+            topic, b"v", b"k", 1, 1_700_000_000_123, [("h", b"x"), ("n", None)]
+        )
+    assert placed.topic_partition == TopicPartition(topic, 1) == placed[:2]
+    assert (placed.offset, placed.timestamp, placed.timestamp_type) == (0, 1_700_000_000_123, 0)
+    assert placed.log_start_offset == 0
+    (record,) = (await read_all(kafka, topic))[1]
+    assert (record.key, record.value, record.timestamp) == (b"k", b"v", 1_700_000_000_123)
+    assert list(record.headers) == [("h", b"x"), ("n", None)]
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
+async def test_every_codec_is_read_back_by_three_clients(
+    kafka: KafkaHandle, codec: str | None
+) -> None:
+    topic = await kafka.create_topic()
+    async with producer_of(kafka, compression_type=codec, linger_ms=5) as producer:
+        placed = await asyncio.gather(*await send_numbers(producer, topic, range(200)))
+    assert [each.offset for each in placed] == list(range(200))
+    expected = as_values(range(200))
+    assert await values_in(kafka, topic) == expected
+    assert await values_by_aiokafka(kafka, topic, 200) == expected
+    loop = asyncio.get_running_loop()
+    assert await loop.run_in_executor(None, values_by_librdkafka, kafka, topic, 200) == expected
+
+
+async def values_by_aiokafka(kafka: KafkaHandle, topic: str, count: int) -> list[bytes | None]:
+    async with aiokafka.AIOKafkaConsumer(
+        topic, bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest"
+    ) as consumer:
+        return [(await consumer.getone()).value for _ in range(count)]
+
+
+def values_by_librdkafka(kafka: KafkaHandle, topic: str, count: int) -> list[bytes | None]:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": unique("g"),
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    try:
+        return [message.value() for message in consumer.consume(count, timeout=20)]
+    finally:
+        consumer.close()
+
+
+async def test_batches_form_while_earlier_ones_are_on_their_way(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=3)
+    async with producer_of(kafka) as producer:
+        futures = [
+            await producer.send(topic, b"%d" % number, partition=number % 3)
+            for number in range(3_000)
+        ]
+        await asyncio.gather(*futures)
+    found = await read_all(kafka, topic)
+    for partition in range(3):
+        values = [record.value for record in found[partition]]
+        assert values == [b"%d" % n for n in range(3_000) if n % 3 == partition]
+
+
+async def test_keys_go_where_java_puts_them_and_keyless_records_stay_together(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic(partitions=5)
+    async with producer_of(kafka) as producer:
+        for number in range(40):
+            key = b"key-%d" % number
+            placed = await producer.send_and_wait(topic, b"v", key=key)
+            assert placed.partition == partition_for_key(key, 5)
+        few = {(await producer.send_and_wait(topic, b"v")).partition for _ in range(20)}
+        assert len(few) == 1
+        many = {(await producer.send_and_wait(topic, bytes(8_000))).partition for _ in range(60)}
+        assert len(many) > 1
+
+
+async def test_a_topic_is_waited_for_and_made(kafka: KafkaHandle) -> None:
+    topic = unique("made")
+    async with producer_of(kafka) as producer:
+        assert (await producer.send_and_wait(topic, b"v")).offset == 0
+        assert 0 in await producer.partitions_for(topic)
+    assert b"v" in await values_in(kafka, topic)
+
+
+async def test_a_topic_that_is_not_there_is_an_error_in_time(kafka: KafkaHandle) -> None:
+    async with producer_of(
+        kafka, allow_auto_create_topics=False, request_timeout_ms=400
+    ) as producer:
+        with pytest.raises(UnknownTopicOrPartitionError, match="request_timeout_ms=400"):
+            await producer.send(unique("missing"), b"v")
+
+
+async def test_a_partition_that_is_not_there_is_an_error(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    async with producer_of(kafka) as producer:
+        for partition in (2, -1):
+            with pytest.raises(UnknownTopicOrPartitionError, match="it has 2"):
+                await producer.send(topic, b"v", partition=partition)
+
+
+async def test_serializers_make_bytes(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    async with AIOKafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers,
+        key_serializer=str.encode,
+        value_serializer=lambda value: json.dumps(value).encode(),
+    ) as producer:
+        await producer.send_and_wait(topic, {"a": 1}, "k")
+    (record,) = (await read_all(kafka, topic))[0]
+    assert (record.key, record.value) == (b"k", b'{"a": 1}')
+
+
+async def test_a_partitioner_of_ones_own_decides(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=3)
+    asked = []
+
+    def last(key: bytes | None, all_partitions: list[int], available: list[int]) -> int:
+        asked.append((key, list(all_partitions), list(available)))
+        return all_partitions[-1]
+
+    async with producer_of(kafka, partitioner=last) as producer:
+        assert (await producer.send_and_wait(topic, b"v", b"k")).partition == 2
+        assert (await producer.send_and_wait(topic, b"v", partition=0)).partition == 0
+    assert asked == [(b"k", [0, 1, 2], [0, 1, 2])]
+
+
+async def test_a_record_without_a_timestamp_has_the_time_of_its_send(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    async with producer_of(kafka) as producer:
+        before = int(time.time() * 1000)
+        placed = await producer.send_and_wait(topic, b"v")
+        assert before <= (placed.timestamp or 0) <= time.time() * 1000
+
+
+async def test_the_brokers_time_is_told_where_the_topic_wants_it(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(configs={"message.timestamp.type": "LogAppendTime"})
+    async with producer_of(kafka) as producer:
+        placed = await producer.send_and_wait(topic, b"v", timestamp_ms=5)
+        assert placed.timestamp_type == 1
+        assert placed.timestamp != 5
+    (record,) = (await read_all(kafka, topic))[0]
+    assert record.timestamp == placed.timestamp
+
+
+async def test_a_record_larger_than_a_request_is_refused_at_once(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    async with producer_of(kafka, max_request_size=10_000) as producer:
+        with pytest.raises(MessageSizeTooLargeError, match="max_request_size"):
+            await producer.send(topic, bytes(10_000))
+        # Larger than a batch is no matter: it has one of its own.
+        assert (await producer.send_and_wait(topic, bytes(9_000))).offset == 0
+
+
+async def test_a_batch_that_its_topic_finds_too_large_is_sent_in_parts(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(configs={"max.message.bytes": "4000"})
+    async with producer_of(kafka, linger_ms=20) as producer:
+        futures = [
+            await producer.send(topic, b"%04d" % number + bytes(500), partition=0)
+            for number in range(60)
+        ]
+        placed = await asyncio.gather(*futures)
+        with pytest.raises(MessageSizeTooLargeError):
+            await producer.send_and_wait(topic, bytes(5_000), partition=0)
+        placed.append(await producer.send_and_wait(topic, b"0060", partition=0))
+    assert [each.offset for each in placed] == list(range(61))
+    values = await values_in(kafka, topic)
+    assert [(value or b"")[:4] for value in values] == [b"%04d" % number for number in range(61)]
+
+
+async def test_flush_waits_for_what_was_sent_and_sends_what_lingers(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    async with producer_of(kafka, linger_ms=60_000) as producer:
+        futures = await send_numbers(producer, topic, range(10))
+        await producer.flush()
+        assert all(future.done() for future in futures)
+        await producer.flush()  # with nothing to send
+
+
+async def test_stop_sends_what_is_buffered(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    producer = producer_of(kafka, linger_ms=60_000)
+    await producer.start()
+    futures = await send_numbers(producer, topic, range(10))
+    await asyncio.gather(producer.stop(), producer.stop())
+    assert [future.result().offset for future in futures] == list(range(10))
+    assert await values_in(kafka, topic) == as_values(range(10))
+    with pytest.raises(ProducerClosed, match="stopped"):
+        await producer.send(topic, b"late")
+    with pytest.raises(ProducerClosed, match="stopped"):
+        await producer.start()
+
+
+async def test_nothing_is_sent_before_the_start(kafka: KafkaHandle) -> None:
+    producer = producer_of(kafka)
+    with pytest.raises(IllegalStateError, match=r"await producer\.start"):
+        await producer.send("t", b"v")
+    await producer.stop()
+
+
+async def test_a_send_that_is_on_its_way_is_not_unsent_by_cancelling_the_waiter(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+    async with producer_of(kafka, linger_ms=20) as producer:
+        first = await producer.send(topic, b"0", partition=0)
+        second = await producer.send(topic, b"1", partition=0)
+        first.cancel()
+        assert (await second).offset == 1
+        assert (await producer.send_and_wait(topic, b"2", partition=0)).offset == 2
+    assert await values_in(kafka, topic) == as_values(range(3))
