@@ -1,13 +1,15 @@
 """The batches of one partition on their way, in order, without I/O.
 
 Brokers take a producer's batch for a partition only if its sequence is the one that follows. That
-makes order and exactly-once out of plain retries, as long as three things are kept here:
+makes order and exactly-once out of plain retries, as long as four things are kept here:
 
 1. A batch gets its sequence when it is first sent, and keeps it in every attempt.
 2. What has to be sent again goes before anything new, and in order: the first of it alone, the next
    when that was acknowledged. At most `MAX_IN_FLIGHT` batches have a sequence and no outcome, for
    of more a broker does not remember whether it has them.
-3. A batch that is given up after it may have been written leaves its sequence behind. Whether
+3. A broker that knows nothing of a producer takes whatever sequence comes first. So the first batch
+   under an identity goes alone: if it were refused, the next one would be taken in its place.
+4. A batch that is given up after it may have been written leaves its sequence behind. Whether
    there is a gap is for the broker to say.
 
 Theory of operation. `numbered` holds the batches with a sequence, oldest first; `waiting` the
@@ -29,7 +31,7 @@ nothing is mended here; the queue is `reset` for the next one.
 
 After `Sender`, `TransactionManager` and `TxnPartitionEntry` of
 org.apache.kafka.clients.producer.internals. Java numbers batches behind a gap anew while some are
-on the wire; here they are awaited first.
+on the wire; here they are awaited first. Java does not keep the third rule.
 """
 
 from __future__ import annotations
@@ -69,6 +71,7 @@ class PartitionQueue:
 
     __slots__ = (
         "_acknowledged_next",
+        "_most_in_flight",
         "identity",
         "is_broken",
         "is_doubtful",
@@ -97,6 +100,8 @@ class PartitionQueue:
         self.retry_count = 0
         # The sequence behind the last batch that was acknowledged.
         self._acknowledged_next = 0
+        # One until a broker has taken a batch under the present identity.
+        self._most_in_flight = 1
 
     def __repr__(self) -> str:
         return (
@@ -121,7 +126,7 @@ class PartitionQueue:
         if self.retry_count:
             head = self.numbered[0]
             return head if head.state is BatchState.TO_RETRY and head.due_at <= now else None
-        if not self.waiting or self.is_doubtful or len(self.numbered) >= MAX_IN_FLIGHT:
+        if not self.waiting or self.is_doubtful or len(self.numbered) >= self._most_in_flight:
             return None
         batch = self.waiting[0]
         return batch if batch.due_at <= now else None
@@ -152,6 +157,7 @@ class PartitionQueue:
         self._remove(batch)
         if batch.identity == self.identity:
             self._acknowledged_next = batch.next_sequence
+            self._most_in_flight = MAX_IN_FLIGHT
         self._settle()
 
     def retry(self, batch: ProducerBatch, error: KafkaError, retry_at: float) -> None:
@@ -233,6 +239,7 @@ class PartitionQueue:
             sequence = sequence_after(sequence, batch.count)
         self.next_sequence = sequence
         self._acknowledged_next = 0
+        self._most_in_flight = 1
         self.is_broken = self.is_doubtful = False
 
     def reset(self) -> None:

@@ -1,7 +1,7 @@
 """A partition's log as far as producers are concerned: which batches it takes, and what it answers.
 
-After `ProducerStateManager` of Kafka's storage module: five batches are remembered, an epoch begins
-at sequence 0, and nothing is taken behind a gap.
+After `ProducerStateManager` of Kafka's storage module: five batches are remembered, a later epoch
+begins at sequence 0, and nothing is taken behind a gap.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ class ModelLog:
         if sent.identity.epoch < self._epoch:
             return Answer.OLD_EPOCH
         if sent.identity.epoch > self._epoch:
-            if sent.base_sequence != 0:
+            if sent.base_sequence != 0 and self._epoch >= 0:
                 return Answer.OUT_OF_ORDER
-            self._epoch, self._next_sequence = sent.identity.epoch, 0
+            # Of a producer that it does not know it takes whatever comes first.
+            self._epoch, self._next_sequence = sent.identity.epoch, sent.base_sequence
             self._recent.clear()
         if (sent.base_sequence, sent.record_count) in self._recent:
             return Answer.WRITTEN

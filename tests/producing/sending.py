@@ -50,6 +50,8 @@ async def read_all(
 
 
 async def _count(kafka: KafkaHandle | Broker, topic: str) -> int:
+    if isinstance(kafka, Broker):
+        return kafka.known_topic(topic).partition_count
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
     async with RawClient(kafka.bootstrap_servers) as client:
         return len((await client.request(request)).topics[0].partitions)

@@ -138,10 +138,14 @@ async def test_a_partition_that_is_not_there_is_an_error(kafka: KafkaHandle) -> 
 
 async def test_serializers_make_bytes(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
+
+    def as_json(value: object) -> bytes:
+        return json.dumps(value).encode()
+
     async with AIOKafkaProducer(
         bootstrap_servers=kafka.bootstrap_servers,
         key_serializer=str.encode,
-        value_serializer=lambda value: json.dumps(value).encode(),
+        value_serializer=as_json,
     ) as producer:
         await producer.send_and_wait(topic, {"a": 1}, "k")
     (record,) = (await read_all(kafka, topic))[0]

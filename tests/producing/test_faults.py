@@ -1,0 +1,331 @@
+"""Records are written once and in order, whatever brokers and connections do meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    ClusterAuthorizationFailedError,
+    InvalidProducerEpoch,
+    InvalidTimestampError,
+    KafkaError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    NotLeaderForPartitionError,
+    OutOfOrderSequenceNumber,
+    ProducerClosed,
+    RequestTimedOutError,
+    TopicAuthorizationFailedError,
+    UnknownProducerId,
+)
+from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.structs import RecordMetadata, TopicPartition
+from tests.producing.sending import as_values, producer_of, send_numbers, values_in
+
+TP = TopicPartition("t", 0)
+SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))]
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """Three nodes, and a topic "t" with a replica on each."""
+    async with Broker(nodes=3, default_replication_factor=3) as broker:
+        broker.create_topic("t", 2)
+        yield broker
+    assert broker.failure is None
+
+
+async def send_slowly(
+    producer: AIOKafkaProducer, numbers: range
+) -> list[asyncio.Future[RecordMetadata]]:
+    """Send with a turn of the loop after each, so that there are many batches."""
+    futures: list[asyncio.Future[RecordMetadata]] = []
+    for number in numbers:
+        futures += await send_numbers(producer, "t", range(number, number + 1))
+        await asyncio.sleep(0)
+    return futures
+
+
+# --- Once and in order -----------------------------------------------------------------------
+@pytest.mark.parametrize("handled", [True, False], ids=["written", "not-written"])
+async def test_records_are_written_once_when_connections_are_cut(
+    broker: Broker, handled: bool
+) -> None:
+    broker.on("Produce", when=every(3)).disconnect(times=6, handled=handled)
+    async with producer_of(broker) as producer:
+        await asyncio.gather(*await send_slowly(producer, range(200)))
+    assert await values_in(broker, "t") == as_values(range(200))
+
+
+def every(nth: int) -> Callable[[object, object], bool]:
+    """Choose one request of so many."""
+    seen = iter(range(10**9))
+    return lambda context, request: next(seen) % nth == 0
+
+
+@pytest.mark.parametrize("handled", [True, False], ids=["written", "not-written"])
+async def test_records_are_written_once_when_answers_never_come(
+    broker: Broker, handled: bool
+) -> None:
+    broker.on("Produce", when=every(4)).silence(times=2, handled=handled)
+    async with producer_of(broker, request_timeout_ms=300) as producer:
+        await asyncio.gather(*await send_slowly(producer, range(100)))
+    assert await values_in(broker, "t") == as_values(range(100))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LeaderNotAvailableError,
+        NotEnoughReplicasError,
+        NotLeaderForPartitionError,
+        RequestTimedOutError,
+    ],
+)
+async def test_what_passes_by_itself_is_tried_again(
+    broker: Broker, error: type[BrokerResponseError]
+) -> None:
+    rule = broker.on("Produce", when=every(2)).fail(error, times=4)
+    async with producer_of(broker, max_batch_size=200) as producer:
+        await asyncio.gather(*await send_slowly(producer, range(100)))
+    assert rule.is_over
+    assert await values_in(broker, "t") == as_values(range(100))
+
+
+async def test_a_batch_that_was_written_in_spite_of_an_error_is_not_written_twice(
+    broker: Broker,
+) -> None:
+    def too_few(context: object, frame: bytes) -> bytes:
+        code = NotEnoughReplicasAfterAppendError.errno.to_bytes(2, "big")
+        at = frame.index(b"\x02\0\0\0\0\0\0") + 5  # one partition, number 0: its code follows
+        return frame[:at] + code + frame[at + 2 :]
+
+    broker.on("Produce").on_frame(too_few, times=2)
+    async with producer_of(broker) as producer:
+        await asyncio.gather(*await send_numbers(producer, "t", range(20)))
+    assert await values_in(broker, "t") == as_values(range(20))
+
+
+async def test_leaders_move_while_records_are_sent(broker: Broker) -> None:
+    async with producer_of(broker) as producer:
+        futures = []
+        for start in range(0, 300, 20):
+            futures += await send_slowly(producer, range(start, start + 20))
+            broker.move_leader(TP)
+        await asyncio.gather(*futures)
+    assert await values_in(broker, "t") == as_values(range(300))
+
+
+async def test_the_leader_that_an_answer_names_is_asked_without_metadata(broker: Broker) -> None:
+    async with producer_of(broker, retry_backoff_ms=30_000) as producer:
+        await producer.send_and_wait("t", b"0", partition=0)
+        with broker.on("Metadata").silence(times=None):
+            broker.move_leader(TP)
+            async with timeout(10):
+                assert (await producer.send_and_wait("t", b"1", partition=0)).offset == 1
+
+
+async def test_a_node_that_goes_down_hands_its_records_to_the_next_leader(broker: Broker) -> None:
+    async with producer_of(broker) as producer:
+        futures = await send_slowly(producer, range(50))
+        await broker.stop_node(broker.leader_of(TP), clean=False)
+        futures += await send_slowly(producer, range(50, 100))
+        await asyncio.gather(*futures)
+    assert await values_in(broker, "t") == as_values(range(100))
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 1, *[pytest.param(n, marks=pytest.mark.slow) for n in range(2, 8)]]
+)
+async def test_nothing_is_lost_or_doubled_in_a_storm_of_faults(broker: Broker, seed: int) -> None:
+    rng = random.Random(seed)
+    errors = [NotEnoughReplicasError, NotLeaderForPartitionError, RequestTimedOutError]
+    async with producer_of(broker, request_timeout_ms=300, max_batch_size=200) as producer:
+        futures = []
+        for start in range(0, 400, 20):
+            action = rng.randrange(7)
+            if action == 0:
+                broker.on("Produce").disconnect(handled=True)
+            elif action == 1:
+                broker.on("Produce").disconnect(handled=False, times=2)
+            elif action == 2:
+                broker.on("Produce").fail(rng.choice(errors), times=rng.randint(1, 3))
+            elif action == 3:
+                broker.move_leader(TP)
+            elif action == 4:
+                broker.on("Produce").silence(handled=rng.random() < 0.5)
+            elif action == 5:
+                broker.on("Produce").delay(rng.random() * 0.05, times=2)
+            futures += await send_slowly(producer, range(start, start + 20))
+            if rng.random() < 0.3:
+                await asyncio.wait(futures[-1:], timeout=0.02)
+        await asyncio.gather(*futures)
+    assert await values_in(broker, "t") == as_values(range(400))
+
+
+# --- Gaps --------------------------------------------------------------------------------------
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_what_expires_fails_and_the_rest_goes_on_in_order(
+    broker: Broker, is_written: bool
+) -> None:
+    async with producer_of(broker, request_timeout_ms=200, delivery_timeout_ms=400) as producer:
+        await producer.send_and_wait("t", b"first", partition=0)
+        rule = broker.on("Produce").silence(times=None, handled=is_written)
+        lost = await producer.send("t", b"lost", partition=0)
+        with pytest.raises(KafkaTimeoutError, match="may have been written") as caught:
+            await lost
+        assert caught.value.__cause__ is not None
+        rule.remove()
+        await asyncio.gather(*await send_numbers(producer, "t", range(50)))
+    kept = [b"lost"] if is_written else []
+    assert await values_in(broker, "t") == [b"first", *kept, *as_values(range(50))]
+
+
+async def test_what_could_not_be_sent_at_all_says_so(broker: Broker) -> None:
+    async with producer_of(broker, request_timeout_ms=200, delivery_timeout_ms=300) as producer:
+        await producer.partitions_for("t")
+        for node in (1, 2, 3):
+            await broker.stop_node(node, clean=False)
+        future = await producer.send("t", b"v", partition=0)
+        with pytest.raises(KafkaTimeoutError, match="could not be sent"):
+            await future
+
+
+async def test_a_batch_that_is_refused_for_good_leaves_the_others_in_order(
+    broker: Broker,
+) -> None:
+    async with producer_of(broker) as producer:
+        await producer.send_and_wait("t", b"0", partition=0)  # there is a connection now
+        broker.on("Produce").fail(InvalidTimestampError)
+        refused = await producer.send("t", b"refused", partition=0)
+        await asyncio.sleep(0)  # it is on its way, alone
+        behind = await send_slowly(producer, range(1, 30))
+        with pytest.raises(InvalidTimestampError):
+            await refused
+        await asyncio.gather(*behind)
+    assert await values_in(broker, "t") == as_values(range(30))
+
+
+@pytest.mark.parametrize("error", [OutOfOrderSequenceNumber, UnknownProducerId])
+async def test_a_broker_that_has_forgotten_the_producer_is_written_to_under_another_epoch(
+    broker: Broker, error: type[BrokerResponseError]
+) -> None:
+    async with producer_of(broker) as producer:
+        await producer.send_and_wait("t", b"0", partition=0)
+        broker.on("Produce").fail(error)
+        await asyncio.gather(*await send_slowly(producer, range(1, 40)))
+    assert await values_in(broker, "t") == as_values(range(40))
+
+
+async def test_records_that_an_unclean_election_lost_stop_nothing(broker: Broker) -> None:
+    async with producer_of(broker) as producer:
+        for number in range(10):
+            await producer.send_and_wait("t", b"%d" % number, partition=0)
+        broker.truncate(TP, 5)
+        await asyncio.gather(*await send_slowly(producer, range(10, 40)))
+    assert await values_in(broker, "t") == [*as_values(range(5)), *as_values(range(10, 40))]
+
+
+async def test_an_epoch_below_the_brokers_is_left_for_another_producer_id(broker: Broker) -> None:
+    async with producer_of(broker) as producer:
+        await producer.send_and_wait("t", b"0", partition=0)
+        broker.on("Produce").fail(InvalidProducerEpoch)
+        with pytest.raises(InvalidProducerEpoch):
+            await producer.send_and_wait("t", b"lost", partition=0)
+        await asyncio.gather(*await send_numbers(producer, "t", range(1, 20)))
+    assert await values_in(broker, "t") == as_values(range(20))
+
+
+# --- For good ----------------------------------------------------------------------------------
+async def test_a_refusal_concerns_only_the_partition_refused(broker: Broker) -> None:
+    async with producer_of(broker) as producer:
+        broker.on("Produce", topic="t", partition=1).fail(TopicAuthorizationFailedError)
+        refused = await producer.send("t", b"v", partition=1)
+        assert (await producer.send_and_wait("t", b"v", partition=0)).offset == 0
+        with pytest.raises(TopicAuthorizationFailedError, match="t-1"):
+            await refused
+
+
+async def test_after_a_fatal_error_every_call_raises_it(broker: Broker) -> None:
+    async with producer_of(broker) as producer:
+        broker.on("Produce").fail(ClusterAuthorizationFailedError)
+        with pytest.raises(ClusterAuthorizationFailedError):
+            await producer.send_and_wait("t", b"v", partition=0)
+        for _ in range(2):
+            with pytest.raises(ClusterAuthorizationFailedError):
+                await producer.send("t", b"v", partition=0)
+            with pytest.raises(ClusterAuthorizationFailedError):
+                await producer.flush()
+    assert await values_in(broker, "t") == []
+
+
+async def test_a_failed_start_leaves_nothing_and_may_be_tried_again(broker: Broker) -> None:
+    broker.on("InitProducerId").fail(ClusterAuthorizationFailedError)
+    producer = producer_of(broker)
+    with pytest.raises(ClusterAuthorizationFailedError):
+        await producer.start()
+    await producer.start()
+    await producer.send_and_wait("t", b"v")
+    await producer.stop()
+
+
+async def test_stop_in_time_fails_what_is_not_acknowledged(broker: Broker) -> None:
+    producer = producer_of(broker)
+    await producer.start()
+    await producer.partitions_for("t")
+    with broker.on("Produce").silence(times=None):
+        future = await producer.send("t", b"v", partition=0)
+        await producer.stop(timeout=0.1)
+    with pytest.raises(ProducerClosed, match="before the record was acknowledged"):
+        await future
+
+
+# --- Room and rate -----------------------------------------------------------------------------
+async def test_send_waits_for_room_and_goes_on_in_order(broker: Broker) -> None:
+    async with producer_of(broker, buffer_memory=2_000) as producer:
+        await producer.partitions_for("t")
+        rule = broker.on("Produce").hold()
+        sending = asyncio.ensure_future(send_numbers(producer, "t", range(200)))
+        await asyncio.wait([sending], timeout=0.1)
+        assert not sending.done()
+        rule.remove()
+        await asyncio.gather(*await sending)
+    assert await values_in(broker, "t") == as_values(range(200))
+
+
+async def test_no_room_in_time_is_an_error_and_a_cancelled_send_is_not_sent(
+    broker: Broker,
+) -> None:
+    async with producer_of(broker, buffer_memory=100, request_timeout_ms=300) as producer:
+        await producer.partitions_for("t")
+        with broker.on("Produce").hold() as rule:
+            first = await producer.send("t", bytes(60), partition=0)
+            waiting = asyncio.ensure_future(producer.send("t", b"cancelled" * 6, partition=0))
+            with pytest.raises(KafkaTimeoutError, match="buffer_memory=100"):
+                await producer.send("t", b"late" * 12, partition=0)
+            waiting.cancel()
+            rule.release()
+        await asyncio.gather(first, waiting, return_exceptions=True)
+        assert waiting.cancelled() or isinstance(waiting.exception(), KafkaTimeoutError)
+        with pytest.raises(KafkaError, match="never fits"):
+            await producer.send("t", bytes(101), partition=0)
+    assert await values_in(broker, "t") == [bytes(60)]
+
+
+async def test_a_throttled_producer_holds_back(broker: Broker) -> None:
+    loop = asyncio.get_running_loop()
+    async with producer_of(broker) as producer:
+        broker.on("Produce").throttle(0.4, mute=True)
+        await producer.send_and_wait("t", b"0", partition=0)
+        began = loop.time()
+        await producer.send_and_wait("t", b"1", partition=0)
+        assert loop.time() - began > 0.3
