@@ -10,6 +10,7 @@ except ModuleNotFoundError:  # the extension is not built: the same class in pla
 
 __all__ = [
     "BrokerMetadata",
+    "ConsumerGroupMetadata",
     "ConsumerRecord",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
@@ -60,8 +61,21 @@ class PartitionMetadata(NamedTuple):
     error: type[Exception] | None
 
 
+class ConsumerGroupMetadata(NamedTuple):
+    """As whom a consumer holds its partitions: what a transaction that commits offsets shows.
+
+    The generation is the member epoch in a group by the consumer protocol. It is -1, and the member
+    id empty, where partitions were assigned by hand.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
 class RecordMetadata(NamedTuple):
-    """Where a produced record was stored; here for programs that import the name."""
+    """Where a produced record is."""
 
     topic: str
     partition: int

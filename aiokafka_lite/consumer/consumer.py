@@ -52,6 +52,7 @@ from aiokafka_lite.consumer.wrapped_gets import (
     wrap_as_getmany,
 )
 from aiokafka_lite.errors import (
+    CommitFailedError,
     ConsumerStoppedError,
     IllegalOperation,
     IllegalStateError,
@@ -59,7 +60,12 @@ from aiokafka_lite.errors import (
     RecordTooLargeError,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from aiokafka_lite.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from aiokafka_lite.structs import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -861,6 +867,36 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         with self._engine.until_stopped() as running:
             await running.commits.commit(offsets)
 
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the positions of the assigned partitions: what `commit()` commits.
+
+        Partitions whose position is not known yet are left out.
+
+        Raises:
+            WrongLoopError: It is used elsewhere than on its event loop.
+        """
+        self._engine.owner.check_now()
+        return self._state.handed_out_offsets()
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Return as whom the assigned partitions are held.
+
+        A producer shows it to the group when it commits offsets in a transaction (KIP-447): then
+        the group refuses what a member commits that has lost its partitions meanwhile.
+
+        Raises:
+            IllegalOperation: The consumer has no group.
+            CommitFailedError: The partitions are lost: the group has gone on without this member.
+            ConsumerStoppedError: The consumer is stopped.
+            IllegalStateError: It was not started.
+        """
+        self._engine.owner.check_now()
+        group_id, instance_id = self._require_group(), self._config.group_instance_id
+        held_as = self._engine.running.commits.assigned_as
+        if held_as is None:
+            raise CommitFailedError()
+        return ConsumerGroupMetadata(group_id, held_as.generation, held_as.member_id, instance_id)
+
     @overload
     async def committed(
         self, partition: TopicPartition, *, metadata: Literal[False] = False
@@ -916,9 +952,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             answers[tp] = offset if metadata or offset is None else offset.offset
         return answers if others else answers[wanted[0]]
 
-    def _require_group(self) -> None:
+    def _require_group(self) -> str:
         if self._group_id is None:
             raise IllegalOperation("offsets are committed in a group: give a group_id")
+        return self._group_id
 
     # --- Pauses ---------------------------------------------------------------------------
     def pause(self, *partitions: TopicPartition) -> None:

@@ -60,6 +60,7 @@ class ProducerBatch:
         tp: Where it goes.
         created_at: Loop time of its first record.
         count: How many records it has.
+        is_transactional: It is part of a transaction.
         size_bytes: No fewer bytes than it takes if compression saves nothing.
         is_closed: It takes no further record.
         state: Where it is.
@@ -85,6 +86,7 @@ class ProducerBatch:
         "identity",
         "is_closed",
         "is_expired",
+        "is_transactional",
         "last_error",
         "size_bytes",
         "state",
@@ -105,6 +107,7 @@ class ProducerBatch:
         self.due_at = created_at + linger_s
         self.count = 0
         self.size_bytes = BATCH_OVERHEAD_BYTES
+        self.is_transactional = is_transactional
         self.is_closed = False
         self.is_expired = False
         self.state = BatchState.WAITING
@@ -182,9 +185,7 @@ class ProducerBatch:
             self._builder = None
         return self._encoded
 
-    def split(
-        self, max_size_bytes: int, codec: Codec, *, is_transactional: bool
-    ) -> list[ProducerBatch]:
+    def split(self, max_size_bytes: int, codec: Codec) -> list[ProducerBatch]:
         """Return batches of at most that size with its records and sequences, in its place.
 
         One record makes a batch, whatever its size.
@@ -197,7 +198,10 @@ class ProducerBatch:
             part = parts[-1] if parts else None
             if part is None or part.size_bytes + size > max_size_bytes:
                 part = ProducerBatch(
-                    self.tp, self.created_at, codec=codec, is_transactional=is_transactional
+                    self.tp,
+                    self.created_at,
+                    codec=codec,
+                    is_transactional=self.is_transactional,
                 )
                 parts.append(part)
             future, timestamp_ms = self._futures[index], self._timestamps[index]
@@ -244,6 +248,8 @@ class ProducerBatch:
             if not future.done():
                 # A copy: whoever raises it adds to its traceback.
                 future.set_exception(own_copy(error))
+                if self.is_transactional:
+                    future.exception()  # who commits is told: asyncio need not say so of each
         self._futures, self._timestamps = [], []
 
     def _forget(self) -> None:

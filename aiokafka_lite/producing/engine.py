@@ -38,6 +38,7 @@ from aiokafka_lite.producing.identity import CurrentIdentity
 from aiokafka_lite.producing.outcomes import is_fatal
 from aiokafka_lite.producing.partition_queue import PartitionQueue
 from aiokafka_lite.producing.sender import BatchSender
+from aiokafka_lite.producing.transactions import Transactions
 from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class ProducerEngine:
         cluster: Metadata and connections.
         accumulator: Records on their way.
         sender: What takes them to brokers.
+        transactions: Of a producer with a transactional id; otherwise None.
         fatal: The error after which nothing can be done any more, None as long as that is not so.
     """
 
@@ -76,6 +78,7 @@ class ProducerEngine:
         self.config = config
         self._gate = gate
         self.fatal: KafkaError | None = None
+        self._is_running = False
         self._loop = asyncio.get_running_loop()
         self._rng = rng
         self._scope = TaskScope("produce", on_failure=self._task_failed)
@@ -98,9 +101,26 @@ class ProducerEngine:
             config, self._loop, rng, wake=self.sender.wake, give_up=self.sender.expired
         )
         self.sender.serve(self.accumulator)
+        self.transactions = self._make_transactions()
         # In this order: partitions are there before they have leaders.
         self.cluster.add_listener(self.accumulator.view_changed)
         self.cluster.add_listener(self.sender.view_changed)
+
+    def _make_transactions(self) -> Transactions | None:
+        if self.config.transactional_id is None:
+            return None
+        return Transactions(
+            self.config,
+            self.config.transactional_id,
+            self.cluster,
+            self.identity,
+            self.accumulator,
+            self.sender,
+            self._scope,
+            self._rng,
+            on_change=self._set_gate,
+            fail=self.fail,
+        )
 
     # --- Start and stop --------------------------------------------------------------------
     async def start(self) -> None:
@@ -110,8 +130,31 @@ class ProducerEngine:
         """
         deadline = self._loop.time() + self.config.request_timeout_s
         await self.cluster.start()
-        await self._renew(deadline)
-        self._gate.accumulator = self.accumulator
+        if self.transactions is None:
+            await self._renew(deadline)
+        else:
+            await self.transactions.start(deadline)
+        self._is_running = True
+        self._set_gate()
+
+    def _set_gate(self) -> None:
+        """Let records in, or keep them out."""
+        is_open = self._is_running and self.fatal is None
+        if self.transactions is not None:
+            is_open &= self.transactions.takes_records
+        self._gate.accumulator = self.accumulator if is_open else None
+
+    async def finish(self) -> None:
+        """Wait until everything sent has an outcome; a transaction that is open is aborted."""
+        self._is_running = False
+        self._set_gate()
+        if self.transactions is not None:
+            ending = self.transactions.ending
+            if self.transactions.is_open:
+                ending = self.transactions.begin_abort()
+            if ending is not None:
+                await asyncio.wait([ending])
+        await self.accumulator.flush()
 
     async def close(self) -> None:
         """End all tasks and connections; what was not acknowledged fails. Idempotent."""
@@ -121,7 +164,8 @@ class ProducerEngine:
 
     def abort(self, error: KafkaError) -> None:
         """Stop at once; waits for nothing."""
-        self._gate.accumulator = None
+        self._is_running = False
+        self._set_gate()
         self.sender.close()
         self.accumulator.fail_all(error)
         self.accumulator.close()
@@ -138,10 +182,12 @@ class ProducerEngine:
         """Do nothing any more: every later call raises this error."""
         if self.fatal is None:
             self.fatal = error
-            self._gate.accumulator = None
+            self._set_gate()
             log.error("the producer can do nothing any more: %s", error)
             self.sender.close()
             self.accumulator.fail_all(error)
+            if self.transactions is not None:
+                self.transactions.fail(error)
 
     def raise_if_fatal(self) -> None:
         """Raise the error after which nothing can be done any more, if there was one."""
@@ -152,6 +198,8 @@ class ProducerEngine:
         """Return what to raise while no records are taken."""
         if self.fatal is not None:
             return own_copy(self.fatal)
+        if self._is_running and self.transactions is not None:
+            return self.transactions.refusal()
         return IllegalStateError("the producer is not started: await producer.start() first")
 
     # --- Producer ids ----------------------------------------------------------------------
@@ -190,12 +238,14 @@ class ProducerEngine:
 
     # --- What the sender asks and tells ----------------------------------------------------
     def _admit(self, queue: PartitionQueue) -> bool:
-        return True
+        return self.transactions is None or self.transactions.admit(queue)
 
     def _batch_failed(self, batch: ProducerBatch, error: KafkaError) -> KafkaError:
         """Take note of a batch that is lost; returns what its senders are told."""
         if is_fatal(error):
             self.fail(error)
+        elif self.transactions is not None:
+            self.transactions.batch_failed(error)
         return error
 
     # --- Topics ----------------------------------------------------------------------------

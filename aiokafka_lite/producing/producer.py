@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import traceback
 import warnings
 from asyncio import _get_running_loop
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Generic, NoReturn, SupportsIndex
 
 from aiokafka_lite._compat import Self, SentKT, SentVT, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
+from aiokafka_lite._tasks import own_copy
 from aiokafka_lite.errors import (
+    IllegalOperation,
     IllegalStateError,
+    KafkaError,
     ProducerClosed,
     WrongLoopError,
 )
@@ -23,7 +27,11 @@ from aiokafka_lite.producing.accumulator import NO_HEADERS
 from aiokafka_lite.producing.batch import record_size_bound
 from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.engine import Intake, ProducerEngine
-from aiokafka_lite.structs import RecordMetadata
+from aiokafka_lite.producing.group_offsets import AnyOffset, OffsetSource, checked_offsets
+from aiokafka_lite.producing.transactions import Transactions
+from aiokafka_lite.structs import ConsumerGroupMetadata, RecordMetadata, TopicPartition
+
+log = logging.getLogger(__name__)
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -112,7 +120,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             raise
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Send what is buffered, wait for the answers, disconnect.
+        """Send what is buffered, wait for the answers, disconnect; abort an open transaction.
 
         A second call waits for the first. When it is cancelled, or time is over, what was not
         acknowledged by then fails with ProducerClosed, though it may have been written.
@@ -134,10 +142,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         self._stopping = self._loop.create_future()
         engine = self._engine
         deadline = None if timeout is None else self._loop.time() + timeout
-        self._gate.accumulator = None
         try:
             async with timeout_at(deadline):
-                await engine.accumulator.flush()
+                await engine.finish()
         except asyncio.TimeoutError:
             pass
         finally:
@@ -307,6 +314,157 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             await engine.until_known(topic, None, deadline)
         return set(range(engine.accumulator.partition_count(topic)))
 
+    # --- Transactions ----------------------------------------------------------------------
+    def transaction(self) -> TransactionBlock[SentKT, SentVT]:
+        """Return a block that is a transaction.
+
+        ::
+
+            async with producer.transaction() as tx:
+                await tx.send("copies", record.value)
+                tx.commit_offsets(consumer)
+
+        At its end everything is committed. Left by an exception or a cancellation, it is aborted:
+        no record of it is read by whoever reads committed ones, and no offset counts.
+        """
+        return TransactionBlock(self)
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction; one that is ending is waited for.
+
+        Raises:
+            IllegalOperation: The producer has no transactional_id.
+            IllegalStateError: A transaction is open already.
+            KafkaError: The error after which this producer can do nothing any more.
+        """
+        await self._transactions().begin()
+        self._running()
+
+    async def commit_transaction(self) -> None:
+        """Wait for all records, commit offsets, and commit the transaction.
+
+        When it is cancelled the commit goes on, and the next `begin_transaction` waits for it.
+
+        Raises:
+            IllegalOperation: There is no transaction, or the producer has no transactional_id.
+            TransactionAbortableError: A record or an offset was lost, for the reason that is its
+                cause: abort, and begin again.
+            CommitFailedError: The group has given the partitions whose offsets are committed to
+                another member: abort, and go on with what the consumer is given next.
+            ProducerFencedError: Another producer with this transactional_id was started, or the
+                transaction took longer than transaction_timeout_ms. This one can do nothing more.
+            KafkaTimeoutError: The coordinator did not answer in time, so the outcome is not known.
+                This one can do nothing more.
+            KafkaError: The error after which this producer can do nothing any more.
+        """
+        engine = self._running()
+        task = self._transactions().begin_commit()
+        await asyncio.wait([task])
+        self._raise_outcome(engine, task)
+
+    async def abort_transaction(self) -> None:
+        """Give the transaction up: nothing of it counts. Records that are not sent yet fail.
+
+        When it is cancelled the abort goes on, and the next `begin_transaction` waits for it.
+
+        Raises:
+            IllegalOperation: There is no transaction, or the producer has no transactional_id.
+            ProducerFencedError: As `commit_transaction`; it is aborted all the same.
+            KafkaTimeoutError: The coordinator did not answer in time; it aborts by itself after
+                transaction_timeout_ms. This producer can do nothing more.
+            KafkaError: The error after which this producer can do nothing any more.
+        """
+        engine = self._running()
+        task = self._transactions().begin_abort()
+        await asyncio.wait([task])
+        self._raise_outcome(engine, task)
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, AnyOffset],
+        group_id: str | ConsumerGroupMetadata,
+    ) -> None:
+        """Store offsets of a group that count when the transaction is committed.
+
+        Args:
+            offsets: For each partition the next offset to read, or that and a string.
+            group_id: The group, or `consumer.group_metadata()`. Only with the latter the group
+                refuses what a member commits that has lost the partitions.
+
+        Raises:
+            IllegalOperation: There is no transaction, or the producer has no transactional_id.
+            CommitFailedError: The group has given the partitions to another member.
+            KafkaError: The group's coordinator refuses, or cannot be reached in time. After this
+                and the above the transaction has to be aborted.
+            ValueError, TypeError: `offsets` has another shape, or there is no group.
+        """
+        self._running()
+        transactions = self._transactions()
+        if not transactions.takes_records:
+            raise transactions.refusal()
+        await transactions.send_offsets(_checked_group(group_id), checked_offsets(offsets))
+
+    def _commit_offsets_at_the_end(
+        self,
+        source: OffsetSource | Mapping[TopicPartition, AnyOffset],
+        group: ConsumerGroupMetadata | str | None,
+    ) -> None:
+        self._running()
+        transactions = self._transactions()
+        if not isinstance(source, Mapping):
+            metadata = source.group_metadata() if group is None else _checked_group(group)
+            if offsets := source.positions():
+                transactions.commit_offsets_at_the_end(metadata, offsets)
+        elif group is None:
+            raise TypeError("offsets are committed of a group: give consumer.group_metadata()")
+        else:
+            transactions.commit_offsets_at_the_end(_checked_group(group), checked_offsets(source))
+
+    def _transactions(self) -> Transactions:
+        if self._config.transactional_id is None:
+            raise IllegalOperation(
+                "You need to configure transaction_id to use transactions: give the producer a "
+                "transactional_id"
+            )
+        transactions = self._running().transactions
+        if transactions is None:
+            raise AssertionError("a transactional id makes transactions")
+        return transactions
+
+    def _raise_outcome(self, engine: ProducerEngine, task: asyncio.Task[KafkaError | None]) -> None:
+        """Raise why a transaction could not be ended as it was to be."""
+        if task.cancelled():
+            raise ProducerClosed("the producer was stopped while the transaction ended")
+        if (error := task.result()) is not None:
+            engine.raise_if_fatal()
+            raise own_copy(error)
+
+    async def _leave_transaction(self, exc: BaseException | None) -> None:
+        """End a transaction at the end of its block."""
+        if exc is None:
+            try:
+                await self.commit_transaction()
+            except KafkaError:
+                await self._abort_quietly()
+                raise
+        else:
+            await self._abort_quietly()
+
+    async def _abort_quietly(self) -> None:
+        """Abort what is open, and wait for that in time, whatever comes of it.
+
+        The error that the block is left by says more than what comes of the abort, which is logged.
+        The abort goes on when its time is over or this is cancelled.
+        """
+        engine = self._engine
+        transactions = None if engine is None else engine.transactions
+        if transactions is None or not transactions.is_open:
+            return
+        task = transactions.begin_abort()
+        await asyncio.wait([task], timeout=self._config.request_timeout_s)
+        if not task.done():
+            log.warning("the transaction is still being aborted: its coordinator does not answer")
+
     # --- Refusals --------------------------------------------------------------------------
     def _running(self) -> ProducerEngine:
         """Return the parts; raises if there are none, or nothing can be done with them."""
@@ -327,6 +485,55 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         if self._engine is None:
             return IllegalStateError("the producer is not started: await producer.start() first")
         return self._engine.refusal()
+
+
+class TransactionBlock(Generic[SentKT, SentVT]):
+    """A block of `AIOKafkaProducer.transaction()`."""
+
+    def __init__(self, producer: AIOKafkaProducer[SentKT, SentVT]) -> None:
+        self._producer = producer
+        self.send = producer.send
+        self.send_and_wait = producer.send_and_wait
+
+    async def __aenter__(self) -> Self:
+        await self._producer.begin_transaction()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        await self._producer._leave_transaction(exc)
+
+    def commit_offsets(
+        self,
+        source: OffsetSource | Mapping[TopicPartition, AnyOffset],
+        group: ConsumerGroupMetadata | str | None = None,
+    ) -> None:
+        """Commit offsets with the transaction, at the end of its block; sends nothing yet.
+
+        Args:
+            source: A consumer, whose positions are committed: of all that it has handed out by
+                now. It is made with `enable_auto_commit=False`. Or a dict of offsets.
+            group: With a dict, `consumer.group_metadata()` of the consumer that it is of.
+
+        Raises:
+            CommitFailedError: The consumer has lost its partitions.
+            TransactionAbortableError: The transaction has to be aborted.
+            IllegalOperation: There is no transaction; or the consumer has no group.
+            ValueError, TypeError: A dict has another shape, or there is no group.
+        """
+        self._producer._commit_offsets_at_the_end(source, group)
+
+
+def _checked_group(group: object) -> ConsumerGroupMetadata:
+    if isinstance(group, ConsumerGroupMetadata):
+        return group
+    if not group or not isinstance(group, str):
+        raise ValueError(f"group_id is a group's name or consumer.group_metadata(), not {group!r}")
+    return ConsumerGroupMetadata(group)
 
 
 def _bytes(what: str, given: object) -> bytes:

@@ -414,11 +414,7 @@ class BatchSender:
     def _split(self, batch: ProducerBatch) -> None:
         """Send a batch that the broker finds too large in two halves, and these if need be."""
         queue = self._accumulator.queue_of(batch)
-        parts = batch.split(
-            max(1, batch.size_bytes // 2),
-            self._config.codec,
-            is_transactional=self._is_transactional,
-        )
+        parts = batch.split(batch.size_bytes // 2, self._config.codec)
         log.info("%s is too large for its broker: sent again in %d parts", batch, len(parts))
         queue.replace(batch, parts)
         self._accumulator.replaced(batch, parts)

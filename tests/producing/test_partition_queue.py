@@ -220,7 +220,7 @@ def test_another_epoch_is_taken_up_once_the_old_one_is_over(
 def test_parts_of_a_batch_have_its_sequences(loop: asyncio.AbstractEventLoop) -> None:
     queue = queue_with(loop, 2, records=4)
     first, second = send_all(queue)
-    parts = first.split(first.size_bytes // 2, Codec.NONE, is_transactional=False)
+    parts = first.split(first.size_bytes // 2, Codec.NONE)
     queue.replace(first, parts)
     queue.refuse_as_out_of_order(second, GAP, 0.0)
     assert [part.base_sequence for part in parts] == list(range(4, 8, parts[0].count))

@@ -117,6 +117,7 @@ class NoCommits:
 
     commit_count: int = 0
     failed_at: float | None = None
+    assigned_as: None = None
 
     def start_auto_commit(self, scope: TaskScope) -> None:
         """Start nothing, whatever enable_auto_commit says (as aiokafka)."""

@@ -1,0 +1,559 @@
+"""The transactions of a producer: which state it is in, and what its coordinator is asked.
+
+    state      what may be done                     how it ends
+    ---------  -----------------------------------  ---------------------------------------------
+    NEW        nothing                              the coordinator gives id and epoch: READY
+    READY      begin                                `begin`: OPEN
+    OPEN       send, commit offsets, commit, abort  `commit`: COMMITTING; `abort`: ABORTING; a
+                                                    record or an offset is lost: BROKEN
+    BROKEN     abort; all else raises               `abort`: ABORTING
+    COMMITTING wait                                 READY; something is lost: BROKEN
+    ABORTING   wait                                 READY
+    FATAL      nothing, for good                    never: another producer is needed
+
+`MOVES` has this as data; every state may become FATAL. What ends a transaction runs in a task of
+its own: whoever waits for it may be cancelled, the end goes on, and the next `begin` waits for it.
+
+The ways to the coordinator. Where the cluster's feature transaction.version is 2 or more (KIP-890)
+brokers add partitions and groups to a transaction as they are written to, and its end brings a new
+epoch, so nothing that is late can get into the next one. Before that, the coordinator is told of
+each partition (AddPartitionsToTxn) and group (AddOffsetsToTxn) ahead, and the epoch stays, unless
+an abort left sequences in doubt: then InitProducerId brings another (KIP-360).
+
+After TransactionManager of org.apache.kafka.clients.producer.internals. References: KIP-98,
+KIP-360, KIP-447 (group metadata), KIP-890.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.errors import (
+    IllegalOperation,
+    IllegalStateError,
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    KafkaError,
+    KafkaTimeoutError,
+    NoError,
+    ProducerFencedError,
+    TransactionAbortableError,
+    for_code,
+)
+from aiokafka_lite.producing import group_offsets
+from aiokafka_lite.producing.batch import ProducerIdAndEpoch
+from aiokafka_lite.producing.coordinators import GROUP, TRANSACTION, CoordinatorClient
+from aiokafka_lite.producing.outcomes import is_fatal
+from aiokafka_lite.protocol.messages.add_offsets_to_txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+)
+from aiokafka_lite.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from aiokafka_lite.protocol.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from aiokafka_lite.protocol.prepared import UpTo
+from aiokafka_lite.structs import ConsumerGroupMetadata
+
+if TYPE_CHECKING:
+    from aiokafka_lite.client.cluster import Cluster
+    from aiokafka_lite.producing.accumulator import Accumulator
+    from aiokafka_lite.producing.config import AnyProducerConfig
+    from aiokafka_lite.producing.group_offsets import Offsets
+    from aiokafka_lite.producing.identity import CurrentIdentity
+    from aiokafka_lite.producing.partition_queue import PartitionQueue
+    from aiokafka_lite.producing.sender import BatchSender
+
+log = logging.getLogger(__name__)
+
+TRANSACTION_VERSION: Final = "transaction.version"
+NOBODY: Final = ProducerIdAndEpoch(-1, -1)
+# The newest versions by transaction.version: below 2, and from 2 on.
+PRODUCE_VERSIONS: Final = (11, 12)
+END_VERSIONS: Final = (4, 5)
+OFFSETS_VERSIONS: Final = (4, 5)
+# From a coordinator: another producer has taken over, or it has given this one up.
+FENCED: Final = (InvalidProducerEpoch, ProducerFencedError)
+
+
+class TransactionStage(enum.Enum):
+    """Where a producer is with its transactions; the module's docstring says what each means."""
+
+    NEW = "not started"
+    READY = "not in a transaction"
+    OPEN = "in a transaction"
+    BROKEN = "in a transaction that has to be aborted"
+    COMMITTING = "committing a transaction"
+    ABORTING = "aborting a transaction"
+    FATAL = "at its end"
+
+
+_S = TransactionStage
+MOVES: Final[Mapping[TransactionStage, frozenset[TransactionStage]]] = MappingProxyType(
+    {
+        _S.NEW: frozenset({_S.READY, _S.FATAL}),
+        _S.READY: frozenset({_S.OPEN, _S.FATAL}),
+        _S.OPEN: frozenset({_S.COMMITTING, _S.ABORTING, _S.BROKEN, _S.FATAL}),
+        _S.BROKEN: frozenset({_S.ABORTING, _S.FATAL}),
+        _S.COMMITTING: frozenset({_S.READY, _S.BROKEN, _S.FATAL}),
+        _S.ABORTING: frozenset({_S.READY, _S.FATAL}),
+        _S.FATAL: frozenset(),
+    }
+)
+
+
+class Transactions:
+    """What a producer with a transactional id does one after the other. One writer: its methods.
+
+    Args:
+        config: Of the producer.
+        cluster: Where coordinators are found.
+        identity: Gets what coordinators give.
+        accumulator: The records.
+        sender: Is told what may be sent.
+        scope: Of the tasks.
+        rng: For backoffs.
+        on_change: Called when what may be done has changed.
+        fail: Ends the producer with an error.
+    """
+
+    def __init__(
+        self,
+        config: AnyProducerConfig,
+        transactional_id: str,
+        cluster: Cluster,
+        identity: CurrentIdentity,
+        accumulator: Accumulator,
+        sender: BatchSender,
+        scope: TaskScope,
+        rng: random.Random,
+        *,
+        on_change: Callable[[], None],
+        fail: Callable[[KafkaError], None],
+    ) -> None:
+        self._config = config
+        self._id = transactional_id
+        self._cluster = cluster
+        self._identity = identity
+        self._accumulator = accumulator
+        self._sender = sender
+        self._scope = scope
+        self._rng = rng
+        self._on_change = on_change
+        self._fail_producer = fail
+        self._loop = asyncio.get_running_loop()
+        self.state = TransactionStage.NEW
+        self._coordinator = self._coordinator_of(transactional_id, TRANSACTION)
+        # Whether brokers add partitions by themselves, and epochs change with each transaction.
+        self._is_version_2 = False
+        # The coordinator knows of something in the transaction, so that it has to be ended.
+        self._has_begun = False
+        # Why the transaction has to be aborted.
+        self._error: KafkaError | None = None
+        self._to_add: dict[PartitionQueue, None] = {}
+        self._adding: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[KafkaError | None] | None = None
+        # What is committed with the transaction, by group.
+        self._offsets: dict[str, tuple[ConsumerGroupMetadata, Offsets]] = {}
+
+    def _coordinator_of(self, key: str, key_type: int) -> CoordinatorClient:
+        return CoordinatorClient(
+            self._cluster,
+            key,
+            key_type,
+            first_backoff_s=self._config.retry_backoff_s,
+            rng=self._rng,
+        )
+
+    def _enter(self, state: TransactionStage) -> None:
+        if state not in MOVES[self.state]:
+            raise AssertionError(f"no transaction goes from {self.state.name} to {state.name}")
+        self.state = state
+        self._on_change()
+
+    def _new_deadline(self) -> float:
+        return self._loop.time() + self._config.delivery_timeout_s
+
+    # --- Start -----------------------------------------------------------------------------
+    async def start(self, deadline: float) -> None:
+        """Get id and epoch from the coordinator, which fences earlier producers off.
+
+        A transaction that one of them left open is aborted first.
+
+        Raises:
+            KafkaTimeoutError: The coordinator did not do it in time.
+            KafkaError: It refuses.
+        """
+        await self._init(NOBODY, deadline)
+        features = await self._coordinator.features(deadline)
+        self._is_version_2 = features.get(TRANSACTION_VERSION, 0) >= 2
+        self._sender.newest_version = PRODUCE_VERSIONS[self._is_version_2]
+        self._enter(TransactionStage.READY)
+
+    async def _init(self, known_as: ProducerIdAndEpoch, deadline: float) -> None:
+        def request() -> InitProducerIdRequest:
+            return InitProducerIdRequest(
+                transactional_id=self._id,
+                transaction_timeout_ms=self._config.transaction_timeout_ms,
+                producer_id=known_as.producer_id,
+                producer_epoch=known_as.epoch,
+            )
+
+        def codes(answer: InitProducerIdResponse) -> Iterable[int]:
+            return (answer.error_code,)
+
+        answer = await self._coordinator.ask(request, codes, deadline)
+        self._raise_for(answer.error_code, "starting")
+        self._identity.renew(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
+
+    def _raise_for(self, code: int, what: str) -> None:
+        """Raise what a coordinator refuses, where it is an error.
+
+        Raises:
+            ProducerFencedError: It knows a newer producer, or has given this one up.
+            KafkaError: Anything else.
+        """
+        if code == NoError.errno:
+            return
+        error_class = for_code(code)
+        if error_class in FENCED:
+            raise ProducerFencedError(
+                f"{what} a transaction of {self._id!r} failed: another producer with this "
+                "transactional_id was started, or the transaction took longer than "
+                f"transaction_timeout_ms={self._config.transaction_timeout_ms}. What was not "
+                "committed is aborted; stop this producer, and make another one if it is the one "
+                "to go on"
+            ) from error_class(error_class.description)
+        raise error_class(f"{what} a transaction of {self._id!r} failed: {error_class.description}")
+
+    # --- What may be done ------------------------------------------------------------------
+    @property
+    def takes_records(self) -> bool:
+        """Whether records may be sent now."""
+        return self.state is TransactionStage.OPEN
+
+    def refusal(self) -> BaseException:
+        """Return what to raise where a transaction cannot be worked in."""
+        if self.state is TransactionStage.BROKEN or self._error is not None:
+            return self._aborted()
+        return IllegalOperation(
+            f"Can't send messages while not in transaction: the producer is {self.state.value}; "
+            "use `async with producer.transaction()`"
+        )
+
+    def _aborted(self) -> TransactionAbortableError:
+        error = TransactionAbortableError(
+            "the transaction has to be aborted"
+            + (f": {self._error}" if self._error is not None else "")
+            + "; abort_transaction, or leave the block, and begin again"
+        )
+        error.__cause__ = self._error
+        return error
+
+    async def begin(self) -> None:
+        """Begin a transaction, once an end that is under way is over. Sends nothing.
+
+        Raises:
+            IllegalStateError: One is open already.
+            KafkaError: The error that ended the producer.
+        """
+        if (ending := self.ending) is not None:
+            await asyncio.wait([ending])
+        if self.state is not TransactionStage.READY:
+            raise IllegalStateError(
+                f"a transaction cannot begin: the producer is {self.state.value}; "
+                "one transaction at a time"
+            )
+        self._enter(TransactionStage.OPEN)
+
+    # --- While it is open ------------------------------------------------------------------
+    def admit(self, queue: PartitionQueue) -> bool:
+        """Whether a partition may be written to; if not yet, its queue is woken when it may."""
+        if self._is_version_2:
+            self._has_begun = queue.is_in_transaction = True
+            return True
+        self._to_add[queue] = None
+        if self._adding is None:
+            self._adding = self._scope.spawn(self._add_partitions(), name="add partitions")
+        return False
+
+    async def _add_partitions(self) -> None:
+        """Tell the coordinator of the partitions that are about to be written to."""
+        try:
+            while self._to_add:
+                queues = tuple(self._to_add)
+                answer = await self._coordinator.ask(
+                    lambda queues=queues: self._add_request(queues),  # type: ignore[misc]
+                    _codes_of_added,
+                    self._new_deadline(),
+                )
+                for code in _codes_of_added(answer):
+                    self._raise_for(code, "adding a partition to")
+                self._has_begun = True
+                for queue in queues:
+                    del self._to_add[queue]
+                    queue.is_in_transaction = True
+                    self._sender.wake(queue)
+        except KafkaError as error:
+            self._to_add.clear()
+            self._lose(error)
+        finally:
+            self._adding = None
+
+    def _add_request(self, queues: Iterable[PartitionQueue]) -> AddPartitionsToTxnRequest:
+        topics: dict[str, list[int]] = {}
+        for queue in queues:
+            topics.setdefault(queue.tp.topic, []).append(queue.tp.partition)
+        producer = self._identity.current or NOBODY
+        return AddPartitionsToTxnRequest(
+            transactions=[
+                AddPartitionsToTxnTransaction(
+                    transactional_id=self._id,
+                    producer_id=producer.producer_id,
+                    producer_epoch=producer.epoch,
+                    topics=[
+                        AddPartitionsToTxnTopic(name=name, partitions=partitions)
+                        for name, partitions in topics.items()
+                    ],
+                )
+            ]
+        )
+
+    def batch_failed(self, error: KafkaError) -> None:
+        """Take note of a batch that is lost: the transaction is broken, or the producer."""
+        self._lose(error)
+
+    def _lose(self, error: KafkaError) -> None:
+        """Let the transaction be aborted because of an error, or end the producer."""
+        if is_fatal(error) or isinstance(error, InvalidTxnState):
+            self.fail(error)
+        elif self.state in (TransactionStage.OPEN, TransactionStage.COMMITTING):
+            log.warning("the transaction of %r has to be aborted: %s", self._id, error)
+            self._error = error
+            self._enter(TransactionStage.BROKEN)
+            self._give_up_unsent()
+
+    def _give_up_unsent(self) -> None:
+        """Send nothing more in this transaction."""
+        reason = self._aborted()
+        if self._error is None:
+            reason = TransactionAbortableError(
+                "the transaction was aborted before the record was acknowledged"
+            )
+        self._sender.abort_reason = reason
+        self._accumulator.fail_unsent(reason)
+
+    def fail(self, error: KafkaError) -> None:
+        """End the producer: every later call raises the error."""
+        if self.state is not TransactionStage.FATAL:
+            self._enter(TransactionStage.FATAL)
+            self._fail_producer(error)
+
+    # --- Offsets ---------------------------------------------------------------------------
+    def commit_offsets_at_the_end(self, group: ConsumerGroupMetadata, offsets: Offsets) -> None:
+        """Commit a group's offsets with the transaction, in place of those given before.
+
+        Raises:
+            IllegalOperation: There is no transaction.
+            TransactionAbortableError: It has to be aborted.
+        """
+        if not self.takes_records:
+            raise self.refusal()
+        _, before = self._offsets.get(group.group_id, (group, {}))
+        self._offsets[group.group_id] = (group, {**before, **offsets})
+
+    async def send_offsets(self, group: ConsumerGroupMetadata, offsets: Offsets) -> None:
+        """Store a group's offsets now; they count when the transaction is committed.
+
+        Raises:
+            CommitFailedError: The group has given the partitions to another member.
+            KafkaTimeoutError: The group's coordinator did not do it in time.
+            KafkaError: It refuses. After all of these the transaction has to be aborted.
+        """
+        try:
+            await self._store_offsets(group, offsets)
+        except KafkaError as error:
+            self._lose(error)
+            raise
+
+    async def _store_offsets(self, group: ConsumerGroupMetadata, offsets: Offsets) -> None:
+        deadline = self._new_deadline()
+        producer = self._identity.current or NOBODY
+        if not self._is_version_2:
+            await self._add_group(group.group_id, producer, deadline)
+        self._has_begun = True
+        request = group_offsets.commit_request(self._id, producer, group, offsets)
+        coordinator = self._coordinator_of(group.group_id, GROUP)
+        answer = await coordinator.ask(
+            lambda: UpTo(request, OFFSETS_VERSIONS[self._is_version_2]),
+            group_offsets.codes_of,
+            deadline,
+        )
+        try:
+            group_offsets.raise_refusal(group, answer)
+        except FENCED as error:
+            self._raise_for(error.errno, "committing offsets in")
+
+    async def _add_group(
+        self, group_id: str, producer: ProducerIdAndEpoch, deadline: float
+    ) -> None:
+        def request() -> AddOffsetsToTxnRequest:
+            return AddOffsetsToTxnRequest(
+                transactional_id=self._id,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                group_id=group_id,
+            )
+
+        def codes(answer: AddOffsetsToTxnResponse) -> Iterable[int]:
+            return (answer.error_code,)
+
+        answer = await self._coordinator.ask(request, codes, deadline)
+        self._raise_for(answer.error_code, "adding a group to")
+
+    # --- The end ---------------------------------------------------------------------------
+    def begin_commit(self) -> asyncio.Task[KafkaError | None]:
+        """Begin to commit; the task's result is why that failed, or None.
+
+        Raises:
+            IllegalOperation: There is no transaction.
+            TransactionAbortableError: It has to be aborted.
+        """
+        if not self.takes_records:
+            raise self.refusal()
+        self._enter(TransactionStage.COMMITTING)
+        self._ending = self._scope.spawn(self._commit(), name="commit")
+        return self._ending
+
+    def begin_abort(self) -> asyncio.Task[KafkaError | None]:
+        """Begin to abort, or go on with an end that is under way; as `begin_commit`.
+
+        Raises:
+            IllegalOperation: There is no transaction.
+        """
+        if (ending := self.ending) is not None:
+            return ending
+        if self.state not in (TransactionStage.OPEN, TransactionStage.BROKEN):
+            raise self.refusal()
+        self._enter(TransactionStage.ABORTING)
+        self._ending = self._scope.spawn(self._abort(), name="abort")
+        return self._ending
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a transaction that has to be ended."""
+        return self.state in (TransactionStage.OPEN, TransactionStage.BROKEN)
+
+    @property
+    def ending(self) -> asyncio.Task[KafkaError | None] | None:
+        """The end that is under way, if there is one."""
+        return None if self._ending is None or self._ending.done() else self._ending
+
+    async def _commit(self) -> KafkaError | None:
+        await self._accumulator.flush()
+        try:
+            if self.state is TransactionStage.COMMITTING:
+                for group, offsets in self._offsets.values():
+                    await self._store_offsets(group, offsets)
+            if self.state is not TransactionStage.COMMITTING:
+                return self._aborted()
+            if self._has_begun:
+                await self._end(is_commit=True)
+        except KafkaError as error:
+            self._lose(error)
+            return error
+        self._ended()
+        return None
+
+    async def _abort(self) -> KafkaError | None:
+        self._give_up_unsent()
+        if self._adding is not None:
+            await asyncio.wait([self._adding])
+        # What is on the wire may be written behind the end, if nobody waits for it.
+        await self._sender.until_quiet()
+        try:
+            if self._has_begun:
+                await self._end(is_commit=False)
+            is_in_doubt = any(queue.is_broken for queue in self._accumulator.queues())
+            if is_in_doubt and not self._is_version_2:
+                await self._init(self._identity.current or NOBODY, self._new_deadline())
+        except KafkaError as error:
+            self.fail(error)
+            return error
+        self._ended()
+        return None
+
+    async def _end(self, *, is_commit: bool) -> None:
+        """Ask the coordinator to commit or abort, and take over the next epoch.
+
+        Raises:
+            ProducerFencedError: The coordinator does not know this producer any more.
+            KafkaError: It refuses.
+        """
+        producer = self._identity.current or NOBODY
+        request = EndTxnRequest(
+            transactional_id=self._id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            committed=is_commit,
+        )
+
+        def codes(answer: EndTxnResponse) -> Iterable[int]:
+            return (answer.error_code,)
+
+        what = "committing" if is_commit else "aborting"
+        try:
+            answer = await self._coordinator.ask(
+                lambda: UpTo(request, END_VERSIONS[self._is_version_2]),
+                codes,
+                self._new_deadline(),
+            )
+        except KafkaTimeoutError as error:
+            self.fail(
+                KafkaTimeoutError(
+                    f"{what} a transaction of {self._id!r} was not answered in time: whether it "
+                    "was done is not known. Make another producer with this transactional_id, "
+                    "which ends the transaction, and read what was committed"
+                )
+            )
+            raise error
+        self._raise_for(answer.error_code, what)
+        if answer.producer_id >= 0:
+            self._identity.renew(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
+
+    def _ended(self) -> None:
+        """Be ready for the next transaction."""
+        for queue in self._accumulator.queues():
+            queue.is_in_transaction = False
+            if queue.identity != self._identity.current:
+                queue.reset()
+        self._offsets.clear()
+        self._to_add.clear()
+        self._error = None
+        self._has_begun = False
+        self._sender.abort_reason = None
+        self._enter(TransactionStage.READY)
+
+
+def _codes_of_added(answer: AddPartitionsToTxnResponse) -> list[int]:
+    """Return the error codes of the partitions that were to be added."""
+    return [
+        partition.partition_error_code
+        for transaction in answer.results_by_transaction
+        for topic in transaction.topic_results
+        for partition in topic.results_by_partition
+    ]

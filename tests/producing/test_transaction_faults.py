@@ -1,0 +1,304 @@
+"""Transactions on a broker that fails, in both ways that brokers speak of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    ConcurrentTransactions,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    GroupAuthorizationFailedError,
+    InvalidTimestampError,
+    InvalidTxnState,
+    KafkaError,
+    KafkaTimeoutError,
+    NotCoordinatorError,
+    NotEnoughReplicasError,
+    OutOfOrderSequenceNumber,
+    ProducerFencedError,
+    TopicAuthorizationFailedError,
+    TransactionAbortableError,
+    TransactionalIdAuthorizationFailed,
+)
+from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.structs import TopicPartition
+from tests.producing.sending import as_values, producer_of, send_numbers, values_in
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
+async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
+    """Three nodes, and a topic "t"; with and without KIP-890."""
+    async with Broker(
+        nodes=3, default_replication_factor=3, transaction_version=request.param
+    ) as broker:
+        broker.create_topic("t", 2)
+        yield broker
+    assert broker.failure is None
+
+
+@pytest.fixture
+async def producer(broker: Broker) -> AsyncIterator[AIOKafkaProducer]:
+    async with producer_of(broker, transactional_id="tx") as producer:
+        yield producer
+
+
+async def committed_in(broker: Broker, partition: int = 0) -> list[bytes | None]:
+    return await values_in(broker, "t", partition, isolation_level="read_committed")
+
+
+async def commit(producer: AIOKafkaProducer, numbers: range) -> None:
+    async with producer.transaction():
+        await send_numbers(producer, "t", numbers)
+
+
+async def test_the_version_of_the_cluster_decides_who_adds_partitions(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    with broker.on("AddPartitionsToTxn").silence(times=None) as added:
+        committing = asyncio.ensure_future(commit(producer, range(3)))
+        if broker.config.transaction_version == 1:
+            await added.reached()
+            added.remove()
+    committing.cancel()
+    await asyncio.wait([committing])
+    assert bool(added.hits) == (broker.config.transaction_version == 1)
+
+
+# --- What passes by itself ---------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConcurrentTransactions,
+        CoordinatorLoadInProgressError,
+        CoordinatorNotAvailableError,
+        NotCoordinatorError,
+    ],
+)
+@pytest.mark.parametrize(
+    "api", ["InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn"]
+)
+async def test_a_coordinator_that_is_not_ready_is_asked_again(
+    broker: Broker, api: str, error: type[BrokerResponseError]
+) -> None:
+    broker.on(api).fail(error, times=2)
+    async with producer_of(broker, transactional_id="tx") as producer:
+        for start in (0, 3):
+            async with producer.transaction() as tx:
+                await send_numbers(producer, "t", range(start, start + 3))
+                tx.commit_offsets({TP: start + 1}, "g")
+    assert await committed_in(broker) == as_values(range(6))
+
+
+@pytest.mark.parametrize("handled", [True, False], ids=["done", "not-done"])
+@pytest.mark.parametrize("api", ["AddPartitionsToTxn", "TxnOffsetCommit", "EndTxn", "Produce"])
+async def test_a_lost_connection_costs_no_transaction(
+    broker: Broker, producer: AIOKafkaProducer, api: str, handled: bool
+) -> None:
+    for start in range(0, 9, 3):
+        broker.on(api).disconnect(handled=handled)
+        async with producer.transaction() as tx:
+            await send_numbers(producer, "t", range(start, start + 3))
+            tx.commit_offsets({TP: start + 1}, "g")
+    assert await committed_in(broker) == as_values(range(9))
+    assert await values_in(broker, "t") == as_values(range(9))
+
+
+@pytest.mark.parametrize("handled", [True, False], ids=["done", "not-done"])
+async def test_an_abort_whose_answer_is_lost_is_asked_for_again(
+    broker: Broker, producer: AIOKafkaProducer, handled: bool
+) -> None:
+    await producer.begin_transaction()
+    await asyncio.gather(*await send_numbers(producer, "t", range(3)))
+    broker.on("EndTxn").disconnect(handled=handled)
+    await producer.abort_transaction()
+    await commit(producer, range(3, 6))
+    assert await committed_in(broker) == as_values(range(3, 6))
+
+
+async def test_the_coordinator_moves_between_and_within_transactions(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    for start in range(0, 20, 5):
+        async with producer.transaction():
+            await asyncio.gather(*await send_numbers(producer, "t", range(start, start + 3)))
+            move_transaction_coordinator(broker)
+            await send_numbers(producer, "t", range(start + 3, start + 5))
+        move_transaction_coordinator(broker)
+    assert await committed_in(broker) == as_values(range(20))
+
+
+def move_transaction_coordinator(broker: Broker) -> None:
+    topic = broker.known_topic("__transaction_state")
+    for partition in topic.partitions:
+        broker.move_leader(TopicPartition(topic.name, partition.index))
+
+
+async def test_leaders_move_and_replicas_lack_within_a_transaction(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    for start in range(0, 40, 10):
+        async with producer.transaction():
+            for number in range(start, start + 10):
+                await send_numbers(producer, "t", range(number, number + 1))
+                await asyncio.sleep(0)
+            broker.on("Produce").fail(NotEnoughReplicasError)
+            broker.move_leader(TP)
+    assert await committed_in(broker) == as_values(range(40))
+
+
+# --- What breaks a transaction -----------------------------------------------------------------
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidTimestampError,
+        InvalidTxnState,
+        OutOfOrderSequenceNumber,
+        TopicAuthorizationFailedError,
+        TransactionAbortableError,
+    ],
+)
+async def test_after_a_refused_record_an_abort_makes_all_well(
+    broker: Broker, producer: AIOKafkaProducer, error: type[BrokerResponseError]
+) -> None:
+    await commit(producer, range(3))
+    await producer.begin_transaction()
+    await producer.send_and_wait("t", b"lost", partition=0)
+    broker.on("Produce").fail(error)
+    futures = await send_numbers(producer, "t", range(10, 20))
+    with pytest.raises(error):
+        await futures[0]
+    if error is InvalidTxnState:  # the coordinator and we are of different minds
+        with pytest.raises(InvalidTxnState):
+            await producer.abort_transaction()
+        return
+    with pytest.raises(TransactionAbortableError):
+        await producer.send("t", b"more", partition=1)
+    with pytest.raises(TransactionAbortableError):
+        await producer.commit_transaction()
+    await producer.abort_transaction()
+    await commit(producer, range(3, 6))
+    assert await committed_in(broker) == as_values(range(6))
+
+
+async def test_a_record_that_is_lost_in_time_breaks_the_transaction(broker: Broker) -> None:
+    async with producer_of(
+        broker, transactional_id="tx", request_timeout_ms=200, delivery_timeout_ms=400
+    ) as producer:
+        await commit(producer, range(3))
+        with broker.on("Produce").silence(times=None):
+            await producer.begin_transaction()
+            future = await producer.send("t", b"lost", partition=0)
+            with pytest.raises(KafkaTimeoutError):
+                await future
+        await producer.abort_transaction()
+        await commit(producer, range(3, 6))
+    assert await committed_in(broker) == as_values(range(6))
+
+
+async def test_offsets_that_are_refused_break_the_transaction(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    broker.on("TxnOffsetCommit").fail(GroupAuthorizationFailedError, times=2)
+    await producer.begin_transaction()
+    with pytest.raises(GroupAuthorizationFailedError):
+        await producer.send_offsets_to_transaction({TP: 1}, "g")
+    with pytest.raises(TransactionAbortableError):
+        await producer.commit_transaction()
+    await producer.abort_transaction()
+
+    async def commit_offsets() -> None:
+        async with producer.transaction() as tx:
+            await tx.send("t", b"lost", partition=0)
+            tx.commit_offsets({TP: 1}, "g")
+
+    with pytest.raises(GroupAuthorizationFailedError):
+        await commit_offsets()
+    await commit(producer, range(3))
+    assert await committed_in(broker) == as_values(range(3))
+
+
+# --- What ends a producer ----------------------------------------------------------------------
+async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_is_told(
+    broker: Broker,
+) -> None:
+    async with producer_of(broker, transactional_id="tx", transaction_timeout_ms=100) as producer:
+        await producer.begin_transaction()
+        await producer.send_and_wait("t", b"too slow", partition=0)
+        async with timeout(10):
+            while (await values_in(broker, "t")) and broker.partition(*TP).log.log_end_offset < 2:
+                await asyncio.sleep(0.02)
+        with pytest.raises(ProducerFencedError, match="transaction_timeout_ms=100"):
+            await producer.commit_transaction()
+    async with producer_of(broker, transactional_id="tx") as producer:
+        await commit(producer, range(3))
+    assert await committed_in(broker) == as_values(range(3))
+
+
+async def test_a_producer_that_may_not_use_its_id_says_so_for_good(broker: Broker) -> None:
+    broker.on("InitProducerId").fail(TransactionalIdAuthorizationFailed)
+    producer = producer_of(broker, transactional_id="tx")
+    with pytest.raises(TransactionalIdAuthorizationFailed, match="'tx'"):
+        await producer.start()
+    await producer.start()
+    await producer.begin_transaction()
+    broker.on("EndTxn").fail(TransactionalIdAuthorizationFailed)
+    await producer.send("t", b"v")
+    for call in (producer.commit_transaction, producer.abort_transaction, producer.flush):
+        with pytest.raises(TransactionalIdAuthorizationFailed):
+            await call()
+    await producer.stop()
+
+
+async def test_a_commit_without_an_answer_leaves_no_doubt_that_there_is_doubt(
+    broker: Broker,
+) -> None:
+    async with producer_of(
+        broker, transactional_id="tx", request_timeout_ms=200, delivery_timeout_ms=400
+    ) as producer:
+        with broker.on("EndTxn").silence(times=None):
+            await producer.begin_transaction()
+            await producer.send("t", b"v", partition=0)
+            with pytest.raises(KafkaTimeoutError, match="whether it was done is not known"):
+                await producer.commit_transaction()
+        with pytest.raises(KafkaTimeoutError, match="another producer"):
+            await producer.begin_transaction()
+
+
+async def test_leaving_the_block_does_not_wait_for_a_silent_coordinator_for_ever(
+    broker: Broker,
+) -> None:
+    producer = producer_of(
+        broker, transactional_id="tx", request_timeout_ms=300, delivery_timeout_ms=60_000
+    )
+    await producer.start()
+
+    async def fail() -> None:
+        async with producer.transaction() as tx:
+            await tx.send_and_wait("t", b"v", partition=0)
+            raise ZeroDivisionError
+
+    with broker.on("EndTxn").silence(times=None):
+        async with timeout(5):
+            with pytest.raises(ZeroDivisionError):
+                await fail()
+    async with timeout(10):
+        await commit(producer, range(3))  # behind the abort, which goes on
+    await producer.stop()
+    assert await committed_in(broker) == as_values(range(3))
+
+
+async def test_errors_are_kafkas(broker: Broker, producer: AIOKafkaProducer) -> None:
+    broker.on("EndTxn").fail(InvalidTxnState)
+    await producer.begin_transaction()
+    await producer.send("t", b"v")
+    with pytest.raises(KafkaError, match="committing a transaction of 'tx' failed"):
+        await producer.commit_transaction()
