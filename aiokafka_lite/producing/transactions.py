@@ -238,7 +238,15 @@ class Transactions:
                 "committed is aborted; stop this producer, and make another one if it is the one "
                 "to go on"
             ) from error_class(error_class.description)
-        raise error_class(f"{what} a transaction of {self._id!r} failed: {error_class.description}")
+        hint = (
+            f" It may have taken longer than transaction_timeout_ms="
+            f"{self._config.transaction_timeout_ms}, so that the coordinator has aborted it."
+            if error_class is InvalidTxnState
+            else ""
+        )
+        raise error_class(
+            f"{what} a transaction of {self._id!r} failed: {error_class.description}{hint}"
+        )
 
     # --- What may be done ------------------------------------------------------------------
     @property

@@ -1,0 +1,168 @@
+"""The surface of aiokafka's producer, walked over beside the installed aiokafka."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import pickle
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import aiokafka
+import pytest
+
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.errors import (
+    IllegalStateError,
+    InsecureConfigError,
+    WrongLoopError,
+)
+from aiokafka_lite.helpers import create_ssl_context
+from aiokafka_lite.producing import AIOKafkaProducer, ProducerConfig
+from tests.producing.sending import producer_of
+
+Theirs: Final = aiokafka.AIOKafkaProducer
+Ours: Final = AIOKafkaProducer
+
+# What the constructor and methods have on top.
+OUR_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "__init__": frozenset(
+            {
+                "allow_auto_create_topics",
+                "allow_plaintext_credentials",
+                "buffer_memory",
+                "delivery_timeout_ms",
+            }
+        ),
+        "stop": frozenset({"timeout"}),
+    }
+)
+# Ours is idempotent whatever is said, has its own partitioner, and names a missing value None.
+OTHER_DEFAULTS: Final = frozenset({"acks", "enable_idempotence", "partitioner"})
+# With batches of one's own, which there are none of here.
+LEFT_OUT: Final = frozenset({"create_batch", "send_batch"})
+METHODS: Final = sorted(
+    name
+    for name, value in vars(Theirs).items()
+    if inspect.isfunction(value)
+    and (not name.startswith("_") or (name.endswith("__") and name != "__del__"))
+    and name not in LEFT_OUT
+)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_method_takes_what_aiokafkas_takes(name: str) -> None:
+    theirs, ours = getattr(Theirs, name), getattr(Ours, name)
+    assert inspect.iscoroutinefunction(ours) == inspect.iscoroutinefunction(theirs)
+    expected = inspect.signature(theirs).parameters
+    found = inspect.signature(ours).parameters
+    assert found.keys() - expected.keys() == OUR_ARGUMENTS.get(name, frozenset())
+    assert [parameter for parameter in found if parameter in expected] == list(expected)
+    for parameter in expected.values():
+        same = found[parameter.name]
+        assert same.kind is parameter.kind, parameter.name
+        if not (name == "__init__" and parameter.name in OTHER_DEFAULTS):
+            assert same.default == parameter.default, parameter.name
+            assert type(same.default) is type(parameter.default), parameter.name
+
+
+def test_what_is_left_out_is_not_there() -> None:
+    assert not [name for name in LEFT_OUT if hasattr(Ours, name)]
+
+
+def test_the_producer_shows_the_arguments_with_types_defaults_and_docs() -> None:
+    assert inspect.signature(Ours) == inspect.signature(ProducerConfig)
+    for name in inspect.signature(Ours).parameters:
+        assert f"{name}: " in (Ours.__init__.__doc__ or ""), name
+
+
+def test_producer_is_made_in_a_running_loop_only() -> None:
+    with pytest.raises(RuntimeError, match="loop"):
+        Ours()
+
+
+async def test_deprecated_arguments_warn_as_aiokafkas_do() -> None:
+    with pytest.warns(DeprecationWarning, match="api_version"):
+        await Ours(api_version="2.4.0").stop()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "reason"),
+    [
+        ({"acks": 2}, ValueError, "Invalid ACKS parameter"),
+        ({"compression_type": "brotli"}, ValueError, "Invalid compression type!"),
+        ({"linger_ms": -1}, ValueError, "linger_ms"),
+        ({"max_batch_size": 0}, ValueError, "max_batch_size"),
+        ({"buffer_memory": 0}, ValueError, "buffer_memory"),
+        ({"transactional_id": ""}, ValueError, "transactional_id"),
+        ({"delivery_timeout_ms": 1_000}, ValueError, "delivery_timeout_ms=1000 is shorter"),
+        ({"key_serializer": "json"}, TypeError, "key_serializer is a function"),
+        ({"partitioner": 1}, TypeError, "partitioner is a function"),
+        ({"security_protocol": "SSL"}, ValueError, "ssl_context"),
+        ({"security_protocol": "SASL_PLAINTEXT"}, ValueError, "sasl_plain_username"),
+        ({"bootstrap": "h"}, TypeError, r"AIOKafkaProducer\.__init__\(\) got an unexpected"),
+    ],
+)
+async def test_what_cannot_be_used_is_refused(
+    arguments: dict[str, object], error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=reason):
+        Ours(**arguments)  # type: ignore[arg-type]
+
+
+async def test_credentials_do_not_leave_the_machine_in_the_clear() -> None:
+    with pytest.raises(InsecureConfigError, match="without TLS"):
+        Ours(
+            bootstrap_servers="elsewhere.example",
+            security_protocol="SASL_PLAINTEXT",
+            sasl_plain_username="u",
+            sasl_plain_password="p",
+        )
+    with pytest.raises(InsecureConfigError, match="without TLS"):
+        Ours(bootstrap_servers="elsewhere.example", ssl_context=create_ssl_context())
+
+
+async def test_a_config_shows_no_password() -> None:
+    config = ProducerConfig(
+        security_protocol="SASL_PLAINTEXT", sasl_plain_username="u", sasl_plain_password="secret"
+    )
+    assert "secret" not in repr(config)
+    assert "sasl_plain_username='u'" in repr(config)
+    with pytest.raises(AttributeError, match="does not change"):
+        config.linger_ms = 5
+
+
+def test_a_long_request_timeout_moves_the_default_of_the_delivery_timeout() -> None:
+    assert ProducerConfig().delivery_timeout_ms == 120_000
+    assert ProducerConfig(request_timeout_ms=200_000).delivery_timeout_ms == 200_000
+
+
+async def test_a_producer_stays_where_it_is() -> None:
+    producer = Ours()
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        pickle.dumps(producer)
+    await producer.stop()
+
+
+async def test_a_producer_is_started_once_and_keeps_to_its_loop() -> None:
+    async with Broker() as broker:
+        async with producer_of(broker) as producer:
+            with pytest.raises(IllegalStateError, match="once"):
+                await producer.start()
+            sending = producer.send("t", b"v")
+            in_thread = asyncio.get_running_loop().run_in_executor(None, asyncio.run, sending)
+            with pytest.raises(WrongLoopError, match="run_coroutine_threadsafe"):
+                await in_thread
+        assert broker.failure is None
+
+
+async def test_a_producer_that_is_forgotten_says_so_and_leaves_nothing() -> None:
+    async with Broker() as broker:
+        producer = producer_of(broker)
+        await producer.start()
+        with pytest.warns(ResourceWarning, match="Unclosed AIOKafkaProducer"):  # noqa: PT031 -- both
+            del producer
+            gc.collect()
