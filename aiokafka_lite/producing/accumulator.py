@@ -109,6 +109,7 @@ class Accumulator:
         give_up: Callable[[PartitionQueue, ProducerBatch, KafkaError], None],
     ) -> None:
         self._loop = loop
+        self._new_future = loop.create_future
         self._rng = rng
         self._wake = wake
         self._give_up = give_up
@@ -193,18 +194,12 @@ class Accumulator:
     ) -> asyncio.Future[RecordMetadata] | None:
         """Put a record into a batch; None if that has to wait.
 
-        Args:
-            topic_name: Where to.
-            key: In bytes.
-            value: In bytes.
-            partition: None leaves it to the partitioner.
-            timestamp_ms: None for now.
-            headers: Pairs of name and value.
-            is_in_turn: Whoever sends it has waited for room: others who wait came later.
+        Who has waited for room says so (`is_in_turn`): others who wait came later.
 
         Raises:
             IllegalArgumentError: The partitioner chose a partition that is not there.
             MessageSizeTooLargeError: The record fits into no request.
+            TypeError, ValueError: The record cannot be written as it is.
         """
         topic = self._topics.get(topic_name)
         if topic is None or not topic.queues:
@@ -234,15 +229,16 @@ class Accumulator:
         batch = waiting[-1] if waiting else None
         if batch is None or batch.is_closed or batch.size_bytes + size > self._max_batch_size:
             batch = self._open(queue, size)
-        future: asyncio.Future[RecordMetadata] = self._loop.create_future()
-        batch.append(
-            int(_now_s() * 1000) if timestamp_ms is None else timestamp_ms,
-            key,
-            value,
-            headers,
-            size,
-            future,
-        )
+        future: asyncio.Future[RecordMetadata] = self._new_future()
+        if timestamp_ms is None:
+            timestamp_ms = int(_now_s() * 1000)
+        try:
+            batch.append(timestamp_ms, key, value, headers, size, future)
+        except BaseException:
+            if not batch.count:  # it was opened for what cannot be written
+                queue.give_up(batch)
+                self.finished(batch)
+            raise
         self.used_bytes += size
         if batch.size_bytes >= self._max_batch_size:
             self._close(queue, batch)

@@ -193,6 +193,24 @@ async def test_a_record_larger_than_a_request_is_refused_at_once(kafka: KafkaHan
         assert (await producer.send_and_wait(topic, bytes(9_000))).offset == 0
 
 
+async def test_what_cannot_be_written_is_refused_and_holds_nothing_up(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    async with producer_of(kafka) as producer:
+        await producer.partitions_for(topic)
+        wrongs: list[dict[str, object]] = [
+            {"value": "text"},
+            {"value": b"v", "key": 7},
+            {"value": b"v", "timestamp_ms": "now"},
+            {"value": b"v", "headers": [("h", "text")]},
+            {"value": b"v", "headers": [(b"h", b"x")]},
+        ]
+        for wrong in wrongs:
+            with pytest.raises(TypeError):
+                await producer.send(topic, **wrong)  # type: ignore[arg-type]
+        assert (await producer.send_and_wait(topic, bytearray(b"v"))).offset == 0  # type: ignore[arg-type]
+        await producer.flush()
+
+
 async def test_a_batch_that_its_topic_finds_too_large_is_sent_in_parts(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(configs={"max.message.bytes": "4000"})
     async with producer_of(kafka, linger_ms=20) as producer:
