@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.producing.config import ProducerConfig
-from aiokafka_lite.producing.producer import AIOKafkaProducer
+from aiokafka_lite.producing.producer import AIOKafkaProducer, TransactionBlock
 
-__all__ = ["AIOKafkaProducer", "ProducerConfig"]
+__all__ = ["AIOKafkaProducer", "TransactionBlock"]

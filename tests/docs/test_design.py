@@ -16,7 +16,7 @@ from aiokafka_lite.protocol.registry import API_NAMES
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(aiokafka_lite.__file__).parent
 PAGE = (ROOT / "docs" / "design.md").read_text()
-MAPPED = ("client", "consumer", "protocol", "records")
+MAPPED = ("client", "consumer", "producing", "protocol", "records")
 LONGEST_ROW = 130
 JAVAS = {"Integer"}
 

@@ -20,7 +20,8 @@ from aiokafka_lite.errors import (
     WrongLoopError,
 )
 from aiokafka_lite.helpers import create_ssl_context
-from aiokafka_lite.producing import AIOKafkaProducer, ProducerConfig
+from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.producing.config import ProducerConfig
 from tests.producing.sending import producer_of
 
 Theirs: Final = aiokafka.AIOKafkaProducer
