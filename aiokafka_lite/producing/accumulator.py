@@ -25,7 +25,6 @@ from aiokafka_lite.errors import (
     MessageSizeTooLargeError,
 )
 from aiokafka_lite.producing.batch import (
-    BATCH_OVERHEAD_BYTES,
     RECORD_OVERHEAD_BYTES,
     BatchState,
     Headers,
@@ -55,7 +54,7 @@ class KnownTopic:
         # Their numbers, and the numbers of those with a leader.
         self.all: list[int] = []
         self.available: list[int] = []
-        self.sticky = 0
+        self.sticky = -1
         self._sticky_bytes = 0
         self._rng = rng
 
@@ -65,10 +64,9 @@ class KnownTopic:
             self.queues.append(PartitionQueue(TopicPartition(self.name, index)))
         self.all = list(range(len(self.queues)))
         available = [index for index, each in view.partitions.items() if each.leader in leaders]
-        if available != self.available:
-            self.available = available
-            if self.sticky not in available:
-                self.unstick()
+        self.available = available
+        if self.sticky not in (available or self.all):
+            self.unstick()
 
     def stick(self, size_bytes: int, enough_bytes: int) -> int:
         """Return the partition for a record without a key.
@@ -227,7 +225,12 @@ class Accumulator:
         queue = queues[partition]
         waiting = queue.waiting
         batch = waiting[-1] if waiting else None
-        if batch is None or batch.is_closed or batch.size_bytes + size > self._max_batch_size:
+        most = self._max_batch_size
+        if (
+            batch is None
+            or batch.is_closed
+            or (batch.size_bytes + size > most and batch.measure() + size > most)
+        ):
             batch = self._open(queue, size)
         future: asyncio.Future[RecordMetadata] = self._new_future()
         if timestamp_ms is None:
@@ -240,7 +243,7 @@ class Accumulator:
                 self.finished(batch)
             raise
         self.used_bytes += size
-        if batch.size_bytes >= self._max_batch_size:
+        if batch.size_bytes >= most and batch.measure() >= most:
             self._close(queue, batch)
         return future
 
@@ -343,7 +346,7 @@ class Accumulator:
 
     def finished(self, batch: ProducerBatch) -> None:
         """Give back the room of a batch that has an outcome."""
-        self.used_bytes -= batch.size_bytes - BATCH_OVERHEAD_BYTES
+        self.used_bytes -= batch.room_bytes
         if self._room:
             self._hand_on_room()
         pending = self._pending

@@ -61,7 +61,8 @@ class ProducerBatch:
         created_at: Loop time of its first record.
         count: How many records it has.
         is_transactional: It is part of a transaction.
-        size_bytes: No fewer bytes than it takes if compression saves nothing.
+        size_bytes: No fewer bytes than it takes if compression saves nothing; see `measure`.
+        room_bytes: What its records were counted as when they came.
         is_closed: It takes no further record.
         state: Where it is.
         identity: The producer that it is from, once it has a sequence.
@@ -88,6 +89,7 @@ class ProducerBatch:
         "is_expired",
         "is_transactional",
         "last_error",
+        "room_bytes",
         "size_bytes",
         "state",
         "tp",
@@ -107,6 +109,7 @@ class ProducerBatch:
         self.due_at = created_at + linger_s
         self.count = 0
         self.size_bytes = BATCH_OVERHEAD_BYTES
+        self.room_bytes = 0
         self.is_transactional = is_transactional
         self.is_closed = False
         self.is_expired = False
@@ -143,7 +146,14 @@ class ProducerBatch:
         self._futures.append(future)
         self._timestamps.append(timestamp_ms)
         self.size_bytes += size_bytes
+        self.room_bytes += size_bytes
         self.count += 1
+
+    def measure(self) -> int:
+        """Return its size in bytes, in place of the bound that grew with each record."""
+        if self._builder is not None:
+            self.size_bytes = self._builder.size_estimate
+        return self.size_bytes
 
     def close(self) -> None:
         """Take no further record, and wait for none."""

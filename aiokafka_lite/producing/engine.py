@@ -245,7 +245,7 @@ class ProducerEngine:
         if is_fatal(error):
             self.fail(error)
         elif self.transactions is not None:
-            self.transactions.batch_failed(error)
+            self.transactions.spoil(error)
         return error
 
     # --- Topics ----------------------------------------------------------------------------

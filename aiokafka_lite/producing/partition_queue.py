@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from aiokafka_lite.structs import TopicPartition
 
 MAX_IN_FLIGHT: Final = 5
+# Loops' timers may be early by as much as they round, uvloop's by half a millisecond.
+TIMER_SLACK_S: Final = 0.002
 
 
 class PartitionQueue:
@@ -123,6 +125,7 @@ class PartitionQueue:
         """Return what may be sent now: what failed, or else the first that is waiting."""
         if self.is_broken:
             return None
+        now += TIMER_SLACK_S
         if self.retry_count:
             head = self.numbered[0]
             return head if head.state is BatchState.TO_RETRY and head.due_at <= now else None

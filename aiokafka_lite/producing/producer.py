@@ -85,6 +85,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         self._engine: ProducerEngine | None = None
         self._gate = Intake()
         self._stopping: asyncio.Future[None] | None = None
+        self._pid = os.getpid()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -173,7 +174,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         )
 
     def __del__(self) -> None:
-        if getattr(self, "_closed", True):
+        # There is nothing to stop if an argument was refused; in a forked child it is the parent's.
+        if getattr(self, "_closed", True) or self._pid != os.getpid():
             return
         if self._engine is not None and not self._loop.is_closed():
             error = ProducerClosed("the producer was not stopped, and is collected")
@@ -276,7 +278,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         deadline = self._loop.time() + self._config.request_timeout_s
         accumulator = engine.accumulator
         if not accumulator.has(topic, partition):
-            await engine.until_known(topic, partition, deadline)
+            await self._until_known(engine, topic, partition, deadline)
         accumulator.raise_if_never_fits(record_size_bound(key, value, headers))
         is_in_turn = False
         while True:
@@ -289,6 +291,16 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 return future
             await accumulator.until_room(deadline)
             is_in_turn = True
+
+    async def _until_known(
+        self, engine: ProducerEngine, topic: str, partition: int | None, deadline: float
+    ) -> None:
+        try:
+            await engine.until_known(topic, partition, deadline)
+        except KafkaError as error:
+            if self._closed:
+                raise ProducerClosed("the producer was stopped meanwhile") from error
+            raise
 
     async def flush(self) -> None:
         """Send everything at once, and wait until what was sent so far has an outcome.
@@ -311,7 +323,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         engine = self._running()
         if not engine.accumulator.has(topic, None):
             deadline = self._loop.time() + self._config.request_timeout_s
-            await engine.until_known(topic, None, deadline)
+            await self._until_known(engine, topic, None, deadline)
         return set(range(engine.accumulator.partition_count(topic)))
 
     # --- Transactions ----------------------------------------------------------------------

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._tasks import TaskScope, own_copy
 from aiokafka_lite.errors import (
     IllegalOperation,
     IllegalStateError,
@@ -167,6 +167,8 @@ class Transactions:
         self._to_add: dict[PartitionQueue, None] = {}
         self._adding: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[KafkaError | None] | None = None
+        # Offsets that are being stored now.
+        self._storing: set[asyncio.Task[KafkaError | None]] = set()
         # What is committed with the transaction, by group.
         self._offsets: dict[str, tuple[ConsumerGroupMetadata, Offsets]] = {}
 
@@ -341,15 +343,16 @@ class Transactions:
             ]
         )
 
-    def batch_failed(self, error: KafkaError) -> None:
-        """Take note of a batch that is lost: the transaction is broken, or the producer."""
-        self._lose(error)
-
     def _lose(self, error: KafkaError) -> None:
-        """Let the transaction be aborted because of an error, or end the producer."""
+        """Let the transaction be aborted because a coordinator refuses, or end the producer."""
         if is_fatal(error) or isinstance(error, InvalidTxnState):
             self.fail(error)
-        elif self.state in (TransactionStage.OPEN, TransactionStage.COMMITTING):
+        else:
+            self.spoil(error)
+
+    def spoil(self, error: KafkaError) -> None:
+        """Let the transaction be aborted because of an error; nothing happens without one."""
+        if self.state in (TransactionStage.OPEN, TransactionStage.COMMITTING):
             log.warning("the transaction of %r has to be aborted: %s", self._id, error)
             self._error = error
             self._enter(TransactionStage.BROKEN)
@@ -387,16 +390,29 @@ class Transactions:
     async def send_offsets(self, group: ConsumerGroupMetadata, offsets: Offsets) -> None:
         """Store a group's offsets now; they count when the transaction is committed.
 
+        When it is cancelled, storing goes on, and the end of the transaction waits for it.
+
         Raises:
             CommitFailedError: The group has given the partitions to another member.
             KafkaTimeoutError: The group's coordinator did not do it in time.
             KafkaError: It refuses. After all of these the transaction has to be aborted.
         """
+        storing = self._scope.spawn(self._try_to_store(group, offsets), name="store offsets")
+        self._storing.add(storing)
+        storing.add_done_callback(self._storing.discard)
+        await asyncio.wait([storing])
+        if not storing.cancelled() and (error := storing.result()) is not None:
+            raise own_copy(error)
+
+    async def _try_to_store(
+        self, group: ConsumerGroupMetadata, offsets: Offsets
+    ) -> KafkaError | None:
         try:
             await self._store_offsets(group, offsets)
         except KafkaError as error:
             self._lose(error)
-            raise
+            return error
+        return None
 
     async def _store_offsets(self, group: ConsumerGroupMetadata, offsets: Offsets) -> None:
         deadline = self._new_deadline()
@@ -473,6 +489,8 @@ class Transactions:
 
     async def _commit(self) -> KafkaError | None:
         await self._accumulator.flush()
+        if self._storing:
+            await asyncio.wait(self._storing)
         try:
             if self.state is TransactionStage.COMMITTING:
                 for group, offsets in self._offsets.values():
@@ -489,8 +507,9 @@ class Transactions:
 
     async def _abort(self) -> KafkaError | None:
         self._give_up_unsent()
-        if self._adding is not None:
-            await asyncio.wait([self._adding])
+        asking = [*self._storing, *([] if self._adding is None else [self._adding])]
+        if asking:
+            await asyncio.wait(asking)
         # What is on the wire may be written behind the end, if nobody waits for it.
         await self._sender.until_quiet()
         try:

@@ -177,10 +177,6 @@ async def test_after_a_refused_record_an_abort_makes_all_well(
     futures = await send_numbers(producer, "t", range(10, 20))
     with pytest.raises(error):
         await futures[0]
-    if error is InvalidTxnState:  # the coordinator and we are of different minds
-        with pytest.raises(InvalidTxnState):
-            await producer.abort_transaction()
-        return
     with pytest.raises(TransactionAbortableError):
         await producer.send("t", b"more", partition=1)
     with pytest.raises(TransactionAbortableError):
@@ -306,3 +302,21 @@ async def test_errors_are_kafkas(broker: Broker, producer: AIOKafkaProducer) -> 
     await producer.send("t", b"v")
     with pytest.raises(KafkaError, match="committing a transaction of 'tx' failed"):
         await producer.commit_transaction()
+
+
+async def test_offsets_whose_sender_is_cancelled_are_stored_before_the_end(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    await producer.begin_transaction()
+    with broker.on("TxnOffsetCommit").hold() as rule:
+        sending = asyncio.ensure_future(producer.send_offsets_to_transaction({TP: 5}, "g"))
+        await rule.reached()
+        sending.cancel()
+        await asyncio.wait([sending])
+        committing = asyncio.ensure_future(producer.commit_transaction())
+        await asyncio.wait([committing], timeout=0.1)
+        assert not committing.done()
+    await committing
+    async with consumer_of(broker, group_id="g", enable_auto_commit=False) as observer:
+        observer.assign([TP])
+        assert await observer.committed(TP) == 5
