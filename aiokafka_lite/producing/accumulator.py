@@ -1,8 +1,7 @@
 """Records become batches here: which partition, which batch, whether there is room.
 
 `append` is the way of every record, and awaits nothing. Where it would have to, for a topic that
-is not known yet or for room, it returns None, and the caller waits with `until_room` or asks for
-metadata.
+is not known yet or for room, it returns None, and the caller asks for metadata, or waits `in_turn`.
 
 Room is counted by an upper bound of what records take in a batch, from `append` to the outcome.
 Who waits for room gets it in order.
@@ -121,8 +120,8 @@ class Accumulator:
         self._partitioner: Partitioner | None = config.partitioner
         self._topics: dict[str, KnownTopic] = {}
         self.used_bytes = 0
-        # Whoever waits for room, in order.
-        self._room: deque[asyncio.Future[None]] = deque()
+        # Whoever waits for room, in order: each with what wakes it next.
+        self._room: deque[list[asyncio.Future[None]]] = deque()
         # All batches without an outcome, oldest first, among some that have one.
         self._pending: deque[ProducerBatch] = deque()
         self._expiry: asyncio.TimerHandle | None = None
@@ -301,19 +300,30 @@ class Accumulator:
                 "raise that"
             )
 
-    async def until_room(self, deadline: float) -> None:
-        """Wait until there may be room; whoever came before comes first.
+    async def in_turn(
+        self, append: Callable[[], asyncio.Future[RecordMetadata] | None], deadline: float
+    ) -> asyncio.Future[RecordMetadata]:
+        """Wait in a row until a record fits, and return its future.
 
-        Cancellation leaves the place in the row.
+        Cancellation leaves the row, and the record is not sent.
+
+        Args:
+            append: Appends the record, as one that is in turn; None if it does not fit yet.
+            deadline: Loop time until which to wait.
 
         Raises:
-            KafkaTimeoutError: There is none at the deadline.
+            KafkaTimeoutError: It does not fit at the deadline.
         """
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._room.append(waiter)
+        # It stays in the row until the end, so that nobody gets in ahead of it.
+        place = [self._loop.create_future()]
+        self._room.append(place)
         try:
             async with timeout_at(deadline):
-                await waiter
+                while True:
+                    await place[0]
+                    if (future := append()) is not None:
+                        return future
+                    place[0] = self._loop.create_future()
         except asyncio.TimeoutError:
             raise KafkaTimeoutError(
                 f"no room for the record: {self.used_bytes} of buffer_memory="
@@ -321,18 +331,13 @@ class Accumulator:
                 "time, or raise buffer_memory"
             ) from None
         finally:
-            if waiter in self._room:
-                self._room.remove(waiter)
-            if self.used_bytes < self._buffer_memory:
-                self._hand_on_room()
+            self._room.remove(place)
+            self._wake_first()
 
-    def _hand_on_room(self) -> None:
-        """Wake the first who waits for room."""
-        while self._room:
-            waiter = self._room.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+    def _wake_first(self) -> None:
+        """Let the first who waits for room see whether there is enough."""
+        if self._room and not self._room[0][0].done():
+            self._room[0][0].set_result(None)
 
     # --- Batches ---------------------------------------------------------------------------
     def _add_pending(self, batch: ProducerBatch) -> None:
@@ -348,7 +353,7 @@ class Accumulator:
         """Give back the room of a batch that has an outcome."""
         self.used_bytes -= batch.room_bytes
         if self._room:
-            self._hand_on_room()
+            self._wake_first()
         pending = self._pending
         while pending and (pending[0].state is BatchState.DONE or pending[0].is_expired):
             pending.popleft()
@@ -408,8 +413,7 @@ class Accumulator:
                 self.queue_of(batch).expire(batch)
                 batch.fail(error)
                 self.finished(batch)
-        while self._room:
-            self._hand_on_room()
+        self._wake_first()
 
     def close(self) -> None:
         """Stop the clock; what is left was failed before."""

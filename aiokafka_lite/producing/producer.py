@@ -280,17 +280,16 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         if not accumulator.has(topic, partition):
             await self._until_known(engine, topic, partition, deadline)
         accumulator.raise_if_never_fits(record_size_bound(key, value, headers))
-        is_in_turn = False
-        while True:
-            if self._gate.accumulator is None:
+
+        def append(*, is_in_turn: bool = True) -> asyncio.Future[RecordMetadata] | None:
+            if self._gate.accumulator is None:  # meanwhile
                 raise self._refusal()
-            future = accumulator.append(
+            return accumulator.append(
                 topic, key, value, partition, timestamp_ms, headers, is_in_turn=is_in_turn
             )
-            if future is not None:
-                return future
-            await accumulator.until_room(deadline)
-            is_in_turn = True
+
+        future = append(is_in_turn=False)
+        return await accumulator.in_turn(append, deadline) if future is None else future
 
     async def _until_known(
         self, engine: ProducerEngine, topic: str, partition: int | None, deadline: float
