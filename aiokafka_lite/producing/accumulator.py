@@ -30,6 +30,7 @@ from aiokafka_lite.producing.batch import (
     ProducerBatch,
     record_size_bound,
 )
+from aiokafka_lite.producing.own_batch import OwnBatch
 from aiokafka_lite.producing.partition_queue import PartitionQueue
 from aiokafka_lite.records.partitioner import partition_for_key
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
@@ -244,6 +245,36 @@ class Accumulator:
         self.used_bytes += size
         if batch.size_bytes >= most and batch.measure() >= most:
             self._close(queue, batch)
+        return future
+
+    def append_batch(
+        self, topic_name: str, partition: int, own: OwnBatch, *, is_in_turn: bool = False
+    ) -> asyncio.Future[RecordMetadata] | None:
+        """Put the records of an application's batch into one; as `append`.
+
+        The future's result is where the first of them is.
+        """
+        topic = self._topics.get(topic_name)
+        if topic is None or not 0 <= partition < len(topic.queues):
+            return None
+        size = own.size()
+        if self.used_bytes + size > self._buffer_memory or (self._room and not is_in_turn):
+            return None
+        queue = topic.queues[partition]
+        batch = self._open(queue, size)
+        future: asyncio.Future[RecordMetadata] = self._new_future()
+        try:
+            for row in own.rows():
+                batch.append(
+                    row.timestamp_ms, row.key, row.value, row.headers, row.size_bytes, future
+                )
+        except BaseException:
+            queue.give_up(batch)
+            self.used_bytes += batch.room_bytes
+            self.finished(batch)
+            raise
+        self.used_bytes += batch.room_bytes
+        self._close(queue, batch)
         return future
 
     def _ask_partitioner(self, topic: KnownTopic, key: bytes | None) -> int:

@@ -112,7 +112,7 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
                 how long `send` waits for a topic or for room.
             api_version: Deprecated, without effect.
             acks: Without effect: always "all".
-            key_serializer: Makes bytes of a record's key.
+            key_serializer: Makes bytes of a record's key; called for None, too.
             value_serializer: The same for values.
             compression_type: None, "gzip", "snappy", "lz4" or "zstd".
             max_batch_size: From how many bytes on a batch takes no further record; a larger record

@@ -28,6 +28,7 @@ from aiokafka_lite.producing.batch import record_size_bound
 from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.engine import Intake, ProducerEngine
 from aiokafka_lite.producing.group_offsets import AnyOffset, OffsetSource, checked_offsets
+from aiokafka_lite.producing.own_batch import OwnBatch
 from aiokafka_lite.producing.transactions import Transactions
 from aiokafka_lite.structs import ConsumerGroupMetadata, RecordMetadata, TopicPartition
 
@@ -287,6 +288,52 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             return accumulator.append(
                 topic, key, value, partition, timestamp_ms, headers, is_in_turn=is_in_turn
             )
+
+        future = append(is_in_turn=False)
+        return await accumulator.in_turn(append, deadline) if future is None else future
+
+    def create_batch(self) -> OwnBatch:
+        """Return an empty batch to be filled and given to `send_batch`."""
+        most = min(self._config.max_batch_size, self._config.max_request_size)
+        return OwnBatch(most, self._encode)
+
+    def _encode(
+        self, key: object, value: object, headers: Headers | None
+    ) -> tuple[bytes | None, bytes | None, Headers]:
+        if self._key_serializer is not None:
+            key = self._key_serializer(key)  # type: ignore[arg-type]  # whatever was given
+        if self._value_serializer is not None:
+            value = self._value_serializer(value)  # type: ignore[arg-type]
+        return (
+            None if key is None else _bytes("key", key),
+            None if value is None else _bytes("value", value),
+            _checked_headers(headers) if headers else NO_HEADERS,
+        )
+
+    async def send_batch(
+        self, batch: OwnBatch, topic: str, *, partition: int
+    ) -> asyncio.Future[RecordMetadata]:
+        """Send the records of a batch, in order and with nothing between them.
+
+        Returns:
+            A future of where the first record is.
+
+        Raises: as `send`, and ValueError for a batch without records.
+        """
+        if not batch.record_count():
+            raise ValueError("a batch needs a record: append one")
+        batch.close()
+        engine = self._running()
+        deadline = self._loop.time() + self._config.request_timeout_s
+        accumulator = engine.accumulator
+        if not accumulator.has(topic, partition):
+            await self._until_known(engine, topic, partition, deadline)
+        accumulator.raise_if_never_fits(batch.size())
+
+        def append(*, is_in_turn: bool = True) -> asyncio.Future[RecordMetadata] | None:
+            if self._gate.accumulator is None:
+                raise self._refusal()
+            return accumulator.append_batch(topic, partition, batch, is_in_turn=is_in_turn)
 
         future = append(is_in_turn=False)
         return await accumulator.in_turn(append, deadline) if future is None else future

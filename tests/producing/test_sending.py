@@ -228,6 +228,26 @@ async def test_a_batch_that_its_topic_finds_too_large_is_sent_in_parts(kafka: Ka
     assert [(value or b"")[:4] for value in values] == [b"%04d" % number for number in range(61)]
 
 
+async def test_a_batch_of_ones_own_is_written_as_it_is(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    async with producer_of(kafka, max_batch_size=1_000, key_serializer=str.encode) as producer:
+        batch = producer.create_batch()
+        numbers = 0
+        while batch.append(timestamp=5, key="k", value=b"%d" % numbers, headers=[("h", b"x")]):
+            numbers += 1
+        assert batch.closed()
+        assert (batch.record_count(), batch.size() <= 1_000) == (numbers, True)
+        first = await producer.send(topic, b"first", "k", partition=1)
+        placed = await (await producer.send_batch(batch, topic, partition=1))
+        assert (placed.offset, placed.timestamp, placed.partition) == (1, 5, 1)
+        assert (await first).offset == 0
+        with pytest.raises(ValueError, match="append one"):
+            await producer.send_batch(producer.create_batch(), topic, partition=0)
+    records = (await read_all(kafka, topic))[1]
+    assert [record.value for record in records] == [b"first", *as_values(range(numbers))]
+    assert records[1].key == b"k"
+
+
 async def test_flush_waits_for_what_was_sent_and_sends_what_lingers(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with producer_of(kafka, linger_ms=60_000) as producer:
