@@ -27,7 +27,8 @@ from aiokafka_lite.errors import (
     TopicAuthorizationFailedError,
     UnknownProducerId,
 )
-from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.producing import AIOKafkaProducer, sender
+from aiokafka_lite.producing.outcomes import BatchFate
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
 from tests.producing.sending import as_values, producer_of, send_numbers, values_in
 
@@ -266,6 +267,24 @@ async def test_after_a_fatal_error_every_call_raises_it(broker: Broker) -> None:
             with pytest.raises(ClusterAuthorizationFailedError):
                 await producer.flush()
     assert await values_in(broker, "t") == []
+
+
+async def test_a_bug_in_the_handling_of_answers_is_told_and_ends_the_producer(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fate_of(error: type[KafkaError], record_count: int) -> BatchFate:
+        raise ZeroDivisionError
+
+    async with producer_of(broker) as producer:
+        await producer.send_and_wait("t", b"0", partition=0)
+        monkeypatch.setattr(sender, "fate_of", fate_of)
+        broker.on("Produce").fail(NotEnoughReplicasError)
+        future = await producer.send("t", b"1", partition=0)
+        for _ in range(2):
+            with pytest.raises(KafkaError, match="a bug") as caught:
+                await future
+            assert isinstance(caught.value.__cause__, ZeroDivisionError)
+            future = asyncio.ensure_future(producer.send_and_wait("t", b"2", partition=0))
 
 
 async def test_a_failed_start_leaves_nothing_and_may_be_tried_again(broker: Broker) -> None:

@@ -230,7 +230,9 @@ async def test_a_batch_that_its_topic_finds_too_large_is_sent_in_parts(kafka: Ka
 
 async def test_a_batch_of_ones_own_is_written_as_it_is(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
-    async with producer_of(kafka, max_batch_size=1_000, key_serializer=str.encode) as producer:
+    async with AIOKafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers, max_batch_size=1_000, key_serializer=str.encode
+    ) as producer:
         batch = producer.create_batch()
         numbers = 0
         while batch.append(timestamp=5, key="k", value=b"%d" % numbers, headers=[("h", b"x")]):

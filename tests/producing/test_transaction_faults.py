@@ -320,3 +320,22 @@ async def test_offsets_whose_sender_is_cancelled_are_stored_before_the_end(
     async with consumer_of(broker, group_id="g", enable_auto_commit=False) as observer:
         observer.assign([TP])
         assert await observer.committed(TP) == 5
+
+
+async def test_an_abort_waits_for_what_is_on_the_wire(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    await producer.begin_transaction()
+    await producer.send_and_wait("t", b"lost", partition=0)
+    with broker.on("Produce").hold() as rule:
+        await producer.send("t", b"late", partition=0)
+        await rule.reached()
+        aborting = asyncio.ensure_future(producer.abort_transaction())
+        await asyncio.wait([aborting], timeout=0.1)
+        assert not aborting.done()
+    await aborting
+    await commit(producer, range(3))
+    assert await committed_in(broker) == as_values(range(3))
+    async with consumer_of(broker, "t", isolation_level="read_committed") as consumer:
+        ends = await consumer.end_offsets([TP])
+        assert ends[TP] == broker.partition(*TP).log.log_end_offset, "nothing hangs"
