@@ -339,3 +339,17 @@ async def test_an_abort_waits_for_what_is_on_the_wire(
     async with consumer_of(broker, "t", isolation_level="read_committed") as consumer:
         ends = await consumer.end_offsets([TP])
         assert ends[TP] == broker.partition(*TP).log.log_end_offset, "nothing hangs"
+
+
+async def test_an_abort_tries_nothing_again_that_is_lost_meanwhile(broker: Broker) -> None:
+    async with producer_of(broker, transactional_id="tx", request_timeout_ms=300) as producer:
+        await producer.begin_transaction()
+        await producer.send_and_wait("t", b"lost", partition=0)
+        with broker.on("Produce").silence() as rule:
+            future = await producer.send("t", b"late", partition=0)
+            await rule.reached()
+            await producer.abort_transaction()
+        with pytest.raises(TransactionAbortableError, match="aborted before"):
+            await future
+        await commit(producer, range(3))
+    assert await committed_in(broker) == as_values(range(3))
