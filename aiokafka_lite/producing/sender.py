@@ -68,7 +68,7 @@ ACKS_ALL: Final = -1
 NEWEST_BY_NAME: Final = 12
 # From the next one on a broker adds partitions to the transaction by itself (KIP-890).
 NEWEST_WITHOUT_ADDING: Final = 11
-# How often a failed batch's backoff doubles at most.
+# Longest pause before a failed batch is sent again.
 LONGEST_BACKOFF_S: Final = 1.0
 
 

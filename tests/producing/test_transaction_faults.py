@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 
 import pytest
@@ -33,6 +34,7 @@ from tests.producing.sending import as_values, producer_of, send_numbers, values
 from tests.support.reading import consumer_of
 
 TP = TopicPartition("t", 0)
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))]
 
 
 @pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
@@ -154,6 +156,50 @@ async def test_leaders_move_and_replicas_lack_within_a_transaction(
             broker.on("Produce").fail(NotEnoughReplicasError)
             broker.move_leader(TP)
     assert await committed_in(broker) == as_values(range(40))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_transactions_are_whole_in_a_storm_of_faults(broker: Broker, seed: int) -> None:
+    rng = random.Random(seed)
+    apis = ["Produce", "EndTxn", "AddPartitionsToTxn", "FindCoordinator", "TxnOffsetCommit"]
+    async with producer_of(
+        broker, transactional_id="tx", request_timeout_ms=300, max_batch_size=200
+    ) as producer:
+        written = 0
+        while written < 150:
+            strike(broker, rng, rng.choice(apis))
+            try:
+                async with producer.transaction() as tx:
+                    for number in range(written, written + 10):
+                        await tx.send("t", b"%d" % number, partition=0)
+                        if rng.random() < 0.3:
+                            await asyncio.sleep(0)
+                    tx.commit_offsets({TP: written + 10}, "g")
+                    if rng.random() < 0.2:
+                        raise ZeroDivisionError
+            except (TransactionAbortableError, ZeroDivisionError):
+                continue
+            written += 10
+    assert await committed_in(broker) == as_values(range(written))
+    async with consumer_of(broker, group_id="g", enable_auto_commit=False) as observer:
+        observer.assign([TP])
+        assert await observer.committed(TP) == written
+
+
+def strike(broker: Broker, rng: random.Random, api: str) -> None:
+    action = rng.randrange(7)
+    if action == 0:
+        broker.on(api).disconnect(handled=rng.random() < 0.5)
+    elif action == 1:
+        broker.on(api).silence(handled=rng.random() < 0.5)
+    elif action == 2:
+        broker.on(api).delay(rng.random() * 0.05, times=2)
+    elif action == 3:
+        broker.move_leader(TP)
+    elif action == 4:
+        move_transaction_coordinator(broker)
+    elif action == 5:
+        broker.on("Produce").fail(rng.choice([NotEnoughReplicasError, InvalidTimestampError]))
 
 
 # --- What breaks a transaction -----------------------------------------------------------------
