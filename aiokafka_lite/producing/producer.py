@@ -175,12 +175,12 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         )
 
     def __del__(self) -> None:
-        # There is nothing to stop if an argument was refused; in a forked child it is the parent's.
-        if getattr(self, "_closed", True) or self._pid != os.getpid():
+        # There is nothing to stop if it was not started; in a forked child it is the parent's.
+        if getattr(self, "_engine", None) is None or self._closed or self._pid != os.getpid():
             return
-        if self._engine is not None and not self._loop.is_closed():
+        if not self._loop.is_closed():
             error = ProducerClosed("the producer was not stopped, and is collected")
-            self._loop.call_soon_threadsafe(self._engine.abort, error)
+            self._loop.call_soon_threadsafe(self._engine.abort, error)  # type: ignore[union-attr]
         warnings.warn(
             f"Unclosed {type(self).__name__} {self!r}", ResourceWarning, stacklevel=2, source=self
         )

@@ -170,3 +170,15 @@ async def test_a_producer_that_is_forgotten_says_so_and_leaves_nothing() -> None
         with pytest.warns(ResourceWarning, match="Unclosed AIOKafkaProducer"):  # noqa: PT031 -- both
             del producer
             gc.collect()
+
+
+async def test_a_producer_whose_start_was_cancelled_has_nothing_to_stop() -> None:
+    async with Broker() as broker:
+        with broker.on("InitProducerId").silence(times=None) as rule:
+            producer = producer_of(broker)
+            starting = asyncio.ensure_future(producer.start())
+            await rule.reached()
+            starting.cancel()
+            await asyncio.wait([starting])
+        del producer, starting  # which warns of nothing
+        gc.collect()

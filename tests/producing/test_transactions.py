@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import (
     CommitFailedError,
@@ -303,6 +304,61 @@ async def copy_some(
         except ZeroDivisionError:
             break
     return copied
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_a_copy_is_exact_though_the_group_rebalances(
+    kafka: KafkaHandle, protocol: str
+) -> None:
+    source, copy = await kafka.create_topic(partitions=4), await kafka.create_topic()
+    for partition in range(4):
+        rows = [(None, b"%d-%d" % (partition, number)) for number in range(100)]
+        for row in rows:
+            await kafka.produce(source, partition, [row])
+    group, members = unique("g"), []
+    try:
+        for number in range(4):
+            members.append(
+                asyncio.ensure_future(copy_all(kafka, source, copy, group, protocol, number))
+            )
+            await asyncio.wait(members, timeout=0.3)
+            if number == 2:
+                members[0].cancel()
+        await read_until(kafka, copy, 400)
+    finally:
+        for member in members:
+            member.cancel()
+        await asyncio.wait(members)
+    values = await committed_in(kafka, copy)
+    assert len(values) == 400
+    for partition in range(4):
+        of_partition = [value for value in values if (value or b"").startswith(b"%d-" % partition)]
+        assert of_partition == [b"%d-%d" % (partition, number) for number in range(100)]
+
+
+async def copy_all(
+    kafka: KafkaHandle, source: str, copy: str, group: str, protocol: str, number: int
+) -> None:
+    """Copy until cancelled, as a member of a group."""
+    async with (
+        copier(kafka, source, group, protocol) as consumer,
+        producer_of(kafka, transactional_id=f"{group}-{number}") as producer,
+    ):
+        while True:
+            try:
+                async with consumer.batch(max_records=5) as batch, producer.transaction() as tx:
+                    for record in batch:
+                        await tx.send(copy, record.value, partition=0)
+                    tx.commit_offsets(consumer)
+            except (CommitFailedError, TransactionAbortableError):
+                pass
+
+
+async def read_until(kafka: KafkaHandle, topic: str, count: int) -> None:
+    """Wait until so many records are committed."""
+    async with reading(kafka, topic, isolation_level="read_committed") as consumer, timeout(60):
+        while count > 0:
+            count -= sum(map(len, (await consumer.getmany(timeout_ms=500)).values()))
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
