@@ -24,6 +24,7 @@ from aiokafka_lite.helpers import create_ssl_context
 from aiokafka_lite.producing import AIOKafkaProducer, OwnBatch
 from aiokafka_lite.producing.config import ProducerConfig
 from tests.producing.sending import producer_of
+from tests.support.waiting import until
 
 Theirs: Final = aiokafka.AIOKafkaProducer
 Ours: Final = AIOKafkaProducer
@@ -170,6 +171,7 @@ async def test_a_producer_that_is_forgotten_says_so_and_leaves_nothing() -> None
         with pytest.warns(ResourceWarning, match="Unclosed AIOKafkaProducer"):  # noqa: PT031 -- both
             del producer
             gc.collect()
+        await until(lambda: broker.connection_count == 0)
 
 
 async def test_a_producer_whose_start_was_cancelled_has_nothing_to_stop() -> None:
