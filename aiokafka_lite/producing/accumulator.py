@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.producing.config import AnyProducerConfig, Partitioner
 
 NO_HEADERS: Final[Headers] = ()
-_now_s = time.time
+_now_ns = time.time_ns
 
 
 class KnownTopic:
@@ -234,7 +234,7 @@ class Accumulator:
             batch = self._open(queue, size)
         future: asyncio.Future[RecordMetadata] = self._new_future()
         if timestamp_ms is None:
-            timestamp_ms = int(_now_s() * 1000)
+            timestamp_ms = _now_ns() // 1_000_000
         try:
             batch.append(timestamp_ms, key, value, headers, size, future)
         except BaseException:
