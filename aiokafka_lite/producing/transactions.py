@@ -43,6 +43,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     KafkaTimeoutError,
     NoError,
+    OperationNotAttempted,
     ProducerFencedError,
     TransactionAbortableError,
     for_code,
@@ -310,9 +311,12 @@ class Transactions:
                     lambda queues=queues: self._add_request(queues),  # type: ignore[misc]
                     _codes_of_added,
                     self._new_deadline(),
+                    retriable=(OperationNotAttempted,),
                 )
                 for code in _codes_of_added(answer):
-                    self._raise_for(code, "adding a partition to")
+                    # Partitions that are fine are not added beside one that is refused.
+                    if code != OperationNotAttempted.errno:
+                        self._raise_for(code, "adding a partition to")
                 self._has_begun = True
                 for queue in queues:
                     del self._to_add[queue]

@@ -22,13 +22,22 @@ from aiokafka_lite.errors import (
     KafkaTimeoutError,
     NotCoordinatorError,
     NotEnoughReplicasError,
+    OperationNotAttempted,
     OutOfOrderSequenceNumber,
     ProducerFencedError,
     TopicAuthorizationFailedError,
     TransactionAbortableError,
     TransactionalIdAuthorizationFailed,
+    UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
+from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 from tests.producing.sending import as_values, producer_of, send_numbers, values_in
 from tests.support.reading import consumer_of
@@ -66,13 +75,8 @@ async def commit(producer: AIOKafkaProducer, numbers: range) -> None:
 async def test_the_version_of_the_cluster_decides_who_adds_partitions(
     broker: Broker, producer: AIOKafkaProducer
 ) -> None:
-    with broker.on("AddPartitionsToTxn").silence(times=None) as added:
-        committing = asyncio.ensure_future(commit(producer, range(3)))
-        if broker.config.transaction_version == 1:
-            await added.reached()
-            added.remove()
-    committing.cancel()
-    await asyncio.wait([committing])
+    with broker.on("AddPartitionsToTxn").delay(0.0, times=None) as added:
+        await commit(producer, range(3))
     assert bool(added.hits) == (broker.config.transaction_version == 1)
 
 
@@ -200,6 +204,36 @@ def strike(broker: Broker, rng: random.Random, api: str) -> None:
         move_transaction_coordinator(broker)
     elif action == 5:
         broker.on("Produce").fail(rng.choice([NotEnoughReplicasError, InvalidTimestampError]))
+
+
+@pytest.mark.parametrize("broker", [1], indirect=True)  # from 2 on brokers add by themselves
+@pytest.mark.parametrize("error", [UnknownTopicOrPartitionError, TopicAuthorizationFailedError])
+async def test_a_partition_that_cannot_be_added_is_what_others_are_refused_for(
+    broker: Broker, producer: AIOKafkaProducer, error: type[BrokerResponseError]
+) -> None:
+    def refuse(context: object, request: Request[Response]) -> AddPartitionsToTxnResponse:
+        codes = {0: OperationNotAttempted.errno, 1: error.errno}
+        results = [
+            AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+            for index, code in codes.items()
+        ]
+        topic = AddPartitionsToTxnTopicResult(name="t", results_by_partition=results)
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[AddPartitionsToTxnResult(topic_results=[topic])]
+        )
+
+    broker.on("AddPartitionsToTxn").answer(refuse)
+    await producer.begin_transaction()
+    futures = [await producer.send("t", b"v", partition=index) for index in range(2)]
+    if error.retriable:
+        await asyncio.gather(*futures)
+        await producer.commit_transaction()
+        return
+    with pytest.raises(TransactionAbortableError) as caught:
+        await producer.commit_transaction()
+    assert isinstance(caught.value.__cause__, error)
+    await producer.abort_transaction()
+    await commit(producer, range(3))
 
 
 # --- What breaks a transaction -----------------------------------------------------------------
