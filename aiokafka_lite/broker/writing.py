@@ -14,7 +14,8 @@ from aiokafka_lite.errors import (
     LeaderNotAvailableError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.records import BatchBuilder, BatchHeader, Codec
+from aiokafka_lite.records import BatchHeader, Codec
+from aiokafka_lite.records.build import BatchBuilder, size_of
 from aiokafka_lite.records.partitioner import partition_for_key
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
 
@@ -22,9 +23,6 @@ Text: TypeAlias = bytes | str | None
 
 # Batches as a producer would send them: far below any topic's limit, unless a record is not.
 BATCH_BYTES: Final = 512 << 10
-# What lengths, times and counts take at most, each a varint.
-MOST_FRAMING_BYTES: Final = 40
-MOST_HEADER_FRAMING_BYTES: Final = 10
 NEWEST_PRODUCE: Final = 13
 
 
@@ -81,14 +79,6 @@ class _Encoded(NamedTuple):
     key: bytes | None
     headers: list[tuple[str, bytes | None]]
     timestamp_ms: int
-
-    @property
-    def size_bound(self) -> int:
-        """No fewer bytes than the record takes in a batch."""
-        size = MOST_FRAMING_BYTES + len(self.value or b"") + len(self.key or b"")
-        for name, value in self.headers:
-            size += MOST_HEADER_FRAMING_BYTES + 4 * len(name) + len(value or b"")
-        return size
 
 
 @dataclass
@@ -160,7 +150,8 @@ class TopicWriter:
             raise RecordRefusedError(number, error) from error
         batch = self._open.get(partition.index)
         if batch is not None and (
-            batch.builder.size_estimate + encoded.size_bound > self._batch_bytes
+            batch.builder.size_estimate + size_of(encoded.key, encoded.value, encoded.headers)
+            > self._batch_bytes
         ):
             self._check(self._open.pop(partition.index))
             batch = None

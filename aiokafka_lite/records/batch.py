@@ -271,3 +271,17 @@ def reseal(batch: memoryview) -> None:
     (length,) = _LENGTH.unpack_from(batch, 8)
     checked = batch[_ATTRIBUTES_AT : LOG_OVERHEAD + length]
     struct.pack_into(">I", batch, _CRC_AT, checksum.crc32c(checked))
+
+
+def sealed(header: BatchHeader, payload: bytes) -> bytes:
+    """Return a batch of magic 2: the header, with its length and checksum set right, and a payload.
+
+    Args:
+        header: What the batch claims; its `batch_length` and `crc` do not matter.
+        payload: The records, compressed as the header says.
+    """
+    length = HEADER_BYTES - LOG_OVERHEAD + len(payload)
+    unsealed = _HEADER.pack(*header._replace(batch_length=length, crc=0))
+    crc = checksum.crc32c(payload, checksum.crc32c(unsealed[_ATTRIBUTES_AT:]))
+    unchecked, checked = unsealed[:_CRC_AT], unsealed[_ATTRIBUTES_AT:]
+    return b"".join((unchecked, crc.to_bytes(4, "big"), checked, payload))

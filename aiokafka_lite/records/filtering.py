@@ -12,15 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from aiokafka_lite.errors import CorruptRecordException
-from aiokafka_lite.records import checksum
-from aiokafka_lite.records.batch import DELETE_HORIZON, HEADER_BYTES, BatchHeader
-from aiokafka_lite.records.build import (
-    BYTES_AHEAD_OF_LENGTH_END,
-    CHECKED_PART,
-    MAGIC,
-    UNCHECKED_PART,
-    append_varint,
-)
+from aiokafka_lite.records._build_py import append_varint
+from aiokafka_lite.records.batch import DELETE_HORIZON, HEADER_BYTES, BatchHeader, sealed
 from aiokafka_lite.records.record_set import DEFAULT_MAX_BATCH_BYTES
 
 __all__ = ["filter_batch"]
@@ -51,31 +44,19 @@ def filter_batch(
     Raises:
         CorruptRecordException: The batch holds other records than it says.
     """
-    attributes, base_timestamp = header.attributes, header.base_timestamp
     shift_ms = 0
     if delete_horizon_ms is not None:
-        shift_ms, base_timestamp = base_timestamp - delete_horizon_ms, delete_horizon_ms
-        attributes |= DELETE_HORIZON
+        shift_ms = header.base_timestamp - delete_horizon_ms
+        header = header._replace(
+            attributes=header.attributes | DELETE_HORIZON, base_timestamp=delete_horizon_ms
+        )
     count = sum(kept)
     payload = b""
     if count:
         from aiokafka_lite.records.compression import compress  # on first use: see there
 
         payload = compress(header.codec, _kept_records(header, batch, kept, shift_ms))
-    checked = CHECKED_PART.pack(
-        attributes,
-        header.last_offset_delta,
-        base_timestamp,
-        max_timestamp,
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
-        count,
-    )
-    crc = checksum.crc32c(payload, checksum.crc32c(checked))
-    length = HEADER_BYTES - BYTES_AHEAD_OF_LENGTH_END + len(payload)
-    unchecked = UNCHECKED_PART.pack(header.base_offset, length, header.leader_epoch, MAGIC, crc)
-    return b"".join((unchecked, checked, payload))
+    return sealed(header._replace(max_timestamp=max_timestamp, count=count), payload)
 
 
 def _kept_records(

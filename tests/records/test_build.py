@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite import records
-from aiokafka_lite.errors import CorruptRecordException, UnsupportedCodecError
-from tests.support.crafted import batch, numbered, offsets, record_set, take_all
+from aiokafka_lite.errors import CorruptRecordException
+from tests.support.crafted import batch, offsets, record_set, take_all
 
 nullable_bytes = st.none() | st.binary(max_size=300)
 headers = st.lists(st.tuples(st.text(max_size=12), nullable_bytes), max_size=4)
@@ -41,26 +41,6 @@ def test_what_is_built_is_read_again(
     assert (read.next_offset, read.leader_epoch) == (base_offset + len(built), 2)
 
 
-@given(
-    deltas=st.sets(st.integers(min_value=0, max_value=2**31 - 1), min_size=1, max_size=10),
-    codec=st.sampled_from(records.Codec),
-)
-def test_offsets_may_have_gaps(deltas: set[int], codec: records.Codec) -> None:
-    builder = records.BatchBuilder(codec=codec, base_offset=50)
-    for delta in sorted(deltas):
-        builder.append(5, None, b"v", offset=50 + delta)
-    taken = take_all(record_set(builder.build()))
-    assert offsets(taken) == [50 + delta for delta in sorted(deltas)]
-
-
-def test_offset_that_is_not_above_the_last_is_refused() -> None:
-    builder = records.BatchBuilder(base_offset=50)
-    builder.append(5, None, b"v", offset=52)
-    for offset in (51, 52, 49):
-        with pytest.raises(ValueError, match="not above"):
-            builder.append(5, None, b"v", offset=offset)
-
-
 def test_header_tells_what_the_builder_was_told() -> None:
     content = records.build_batch(
         [(30, b"k", b"v", ()), (10, None, None, ()), (40, None, None, ())],
@@ -82,23 +62,9 @@ def test_header_tells_what_the_builder_was_told() -> None:
     assert (header.is_transactional, header.is_control) == (True, False)
 
 
-def test_size_estimate_is_the_size_of_an_uncompressed_batch() -> None:
-    builder = records.BatchBuilder()
-    for timestamp_ms, key, value, _ in numbered(10):
-        builder.append(timestamp_ms, key, value)
-        assert builder.size_estimate == len(builder.build())
-    assert builder.count == 10
-
-
 def test_batch_without_records_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a record"):
         records.build_batch([])
-
-
-@pytest.mark.parametrize("codec", ["brotli", "", "5"])
-def test_unknown_codec_is_refused_when_it_is_named(codec: str) -> None:
-    with pytest.raises(UnsupportedCodecError, match=r"gzip, snappy, lz4, zstd"):
-        records.BatchBuilder(codec=codec)
 
 
 def test_control_batch_is_a_transactions_end() -> None:

@@ -97,13 +97,7 @@ class Sender:
         """
         partition = self._partition_of(record)
         if (builder := self._batches.get(partition)) is None:
-            producer_id, epoch = self._producer
-            builder = self._batches[partition] = BatchBuilder(
-                codec=self._codec,
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                base_sequence=self._sequences.get(partition, 0),
-            )
+            builder = self._batches[partition] = BatchBuilder(codec=self._codec)
         at = int(time.time() * 1000) if record.timestamp_ms is None else record.timestamp_ms
         builder.append(at, record.key, record.value, record.headers)
         if builder.size_estimate >= BATCH_BYTES:
@@ -130,8 +124,17 @@ class Sender:
         """
         batches, self._batches = self._batches, {}
         self._turn = (self._turn + 1) % self._partition_count  # of those without a key
+        producer_id, epoch = self._producer
         left = {
-            partition: (builder.build(), builder.count) for partition, builder in batches.items()
+            partition: (
+                builder.build(
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    base_sequence=self._sequences.get(partition, 0),
+                ),
+                builder.count,
+            )
+            for partition, builder in batches.items()
         }
         give_up_at = time.monotonic() + self._cluster.config.request_timeout_s
         while left:

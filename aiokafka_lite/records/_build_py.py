@@ -1,0 +1,278 @@
+"""Batches of magic 2 from records, in plain Python: the fallback, and the oracle of the tests.
+
+Layout: org.apache.kafka.common.record.DefaultRecordBatch and DefaultRecord.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from aiokafka_lite.records.batch import HEADER_BYTES, LOG_OVERHEAD, BatchHeader, sealed
+from aiokafka_lite.records.codec import Codec
+
+__all__ = ["BatchBuilder", "BytesLike", "Headers", "append_varint", "size_of"]
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+Headers: TypeAlias = Sequence[tuple[str, BytesLike | None]]
+
+# What a record takes beside its key, value and headers at most: its length 5 bytes, its attributes
+# 1, its timestamp delta 10 and its offset delta 5.
+MOST_FRAMING_BYTES: Final = 21
+INT32_MAX: Final = 2**31 - 1
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+
+_MAGIC: Final = 2
+_TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
+
+
+class BatchBuilder:
+    """Collects records and makes one batch of them, for whichever producer it is then from.
+
+    Once it is built it takes no further record, and holds no more than the bytes that it returned.
+
+    Args:
+        codec: Compresses the batch.
+        base_offset: The first record's offset. Producers leave it to the broker.
+        is_transactional: Whether the records are part of a transaction.
+        is_control: Whether the records are markers, which only brokers write.
+        leader_epoch: Of the leader that writes the batch. Producers leave it to the broker.
+
+    Attributes:
+        count: How many records it has.
+        size_estimate: Bytes of the batch if compression saves nothing.
+
+    Raises:
+        UnsupportedCodecError: There is no such codec.
+    """
+
+    __slots__ = (
+        "_attributes",
+        "_base_offset",
+        "_base_timestamp",
+        "_built",
+        "_codec",
+        "_last_delta",
+        "_leader_epoch",
+        "_max_timestamp",
+        "_records",
+        "count",
+        "size_estimate",
+    )
+
+    def __init__(
+        self,
+        *,
+        codec: Codec | str | int = Codec.NONE,
+        base_offset: int = 0,
+        is_transactional: bool = False,
+        is_control: bool = False,
+        leader_epoch: int = -1,
+    ) -> None:
+        self._codec: Final = Codec.of(codec)
+        self._base_offset: Final = _integer("base_offset", base_offset, 64)
+        self._leader_epoch: Final = _integer("leader_epoch", leader_epoch, 32)
+        self._attributes: Final = (
+            self._codec
+            | (_TRANSACTIONAL if is_transactional else 0)
+            | (_CONTROL if is_control else 0)
+        )
+        self._records = bytearray()
+        # What was built last, in place of the records.
+        self._built: bytes | None = None
+        self._base_timestamp = self._max_timestamp = -1
+        self._last_delta = -1
+        self.count = 0
+        self.size_estimate = HEADER_BYTES
+
+    def append(
+        self,
+        timestamp_ms: int,
+        key: BytesLike | None,
+        value: BytesLike | None,
+        headers: Headers = (),
+        *,
+        offset: int | None = None,
+    ) -> None:
+        """Add a record. One that is refused leaves the batch as it was.
+
+        Args:
+            timestamp_ms: Milliseconds since the epoch.
+            key: Or None.
+            value: Or None, a tombstone.
+            headers: Pairs of name and value.
+            offset: If not the one after the last record's (compaction leaves gaps).
+
+        Raises:
+            TypeError: An argument is of another type; says which.
+            ValueError: The offset is not above the last record's, or a number is out of its range,
+                or the batch would take 2 GiB, or a header's name is no text (lone surrogates), or
+                the batch was built already.
+        """
+        if self._built is not None:
+            raise ValueError("the batch was built already: begin another one for this record")
+        timestamp_ms = _integer("timestamp_ms", timestamp_ms, 64)
+        offset_delta = self._offset_delta(offset)
+        base = self._base_timestamp if self.count else timestamp_ms
+        timestamp_delta = timestamp_ms - base
+        if not INT64_MIN <= timestamp_delta <= INT64_MAX:
+            raise ValueError(
+                f"timestamp_ms {timestamp_ms} is too far from the first record's, {base}"
+            )
+        if self.size_estimate + size_of(key, value, headers) - LOG_OVERHEAD > INT32_MAX:
+            raise ValueError("a batch takes less than 2 GiB: begin another one for this record")
+        body = bytearray(b"\x00")
+        append_varint(body, timestamp_delta)
+        append_varint(body, offset_delta)
+        _append_content(body, key)
+        _append_content(body, value)
+        append_varint(body, len(headers))
+        for name, content in headers:
+            _append_content(body, name.encode())
+            _append_content(body, content)
+        append_varint(self._records, len(body))
+        self._records += body
+        self.size_estimate = HEADER_BYTES + len(self._records)
+        self._base_timestamp = base
+        self._max_timestamp = max(self._max_timestamp, timestamp_ms) if self.count else timestamp_ms
+        self._last_delta = offset_delta
+        self.count += 1
+
+    def _offset_delta(self, offset: int | None) -> int:
+        if offset is None:
+            delta = self._last_delta + 1
+        else:
+            delta = _integer("offset", offset, 64) - self._base_offset
+            if delta <= self._last_delta:
+                raise ValueError(f"offset {offset} is not above the last record's")
+        if delta > INT32_MAX:
+            raise ValueError(
+                f"offset {self._base_offset + delta} is more than {INT32_MAX} above the batch's "
+                "first one: begin another batch"
+            )
+        return delta
+
+    def build(
+        self, *, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1
+    ) -> bytes:
+        """Return the batch's bytes.
+
+        It may be built again for another producer: only the header differs then, and nothing is
+        compressed again.
+
+        Args:
+            producer_id: -1 for a producer that is not idempotent (KIP-98).
+            producer_epoch: Its epoch.
+            base_sequence: The sequence of the first record.
+
+        Raises:
+            TypeError: A number is none; says which.
+            ValueError: There are no records, or a number is out of its range.
+        """
+        producer_id = _integer("producer_id", producer_id, 64)
+        producer_epoch = _integer("producer_epoch", producer_epoch, 16)
+        base_sequence = _integer("base_sequence", base_sequence, 32)
+        if not self.count:
+            raise ValueError("a batch needs a record")
+        header = BatchHeader(
+            base_offset=self._base_offset,
+            batch_length=-1,
+            leader_epoch=self._leader_epoch,
+            magic=_MAGIC,
+            crc=0,
+            attributes=self._attributes,
+            last_offset_delta=self._last_delta,
+            base_timestamp=self._base_timestamp,
+            max_timestamp=self._max_timestamp,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            count=self.count,
+        )
+        self._built = sealed(header, self._payload())
+        self._records = bytearray()
+        return self._built
+
+    def _payload(self) -> bytes:
+        if self._built is not None:
+            return self._built[HEADER_BYTES:]
+        from aiokafka_lite.records.compression import compress  # on first use: see there
+
+        return compress(self._codec, bytes(self._records))
+
+
+def size_of(key: BytesLike | None, value: BytesLike | None, headers: Headers = ()) -> int:
+    """Return no fewer bytes than a record takes in a batch, and at most 17 more.
+
+    A record fits into a batch for sure if this and the batch's `size_estimate` are no more than
+    the limit.
+
+    Raises:
+        TypeError: An argument is of another type; says which.
+        ValueError: A header's name is no text (lone surrogates).
+    """
+    if not isinstance(headers, (tuple, list, Sequence)):
+        raise TypeError(f"headers must be a sequence of pairs, not {type(headers).__name__}")
+    size = MOST_FRAMING_BYTES + _size_of_content("key", key) + _size_of_content("value", value)
+    size += _size_of_varint(len(headers))
+    pairs: Sequence[object] = headers  # nobody may have checked the types
+    for index, header in enumerate(pairs):
+        if not (isinstance(header, (tuple, list)) and len(header) == 2):
+            raise TypeError(
+                f"headers[{index}] must be a pair of name and value, not {type(header).__name__}"
+            )
+        name, content = header
+        if not isinstance(name, str):
+            raise TypeError(f"the name of headers[{index}] must be str, not {type(name).__name__}")
+        size += _size_of_content("", name.encode())
+        size += _size_of_content(f"the value of headers[{index}]", content)
+    return size
+
+
+def append_varint(target: bytearray, number: int) -> None:
+    """Append a zigzag varint."""
+    raw = number << 1 if number >= 0 else ~(number << 1)
+    while raw > 0x7F:
+        target.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    target.append(raw)
+
+
+def _size_of_varint(number: int) -> int:
+    return (max(1, (number << 1).bit_length()) + 6) // 7
+
+
+def _append_content(target: bytearray, content: BytesLike | None) -> None:
+    if content is None:
+        target.append(0x01)  # -1
+    else:
+        size = content.nbytes if isinstance(content, memoryview) else len(content)
+        append_varint(target, size)
+        target += content
+
+
+def _size_of_content(what: str, content: object) -> int:
+    """Return what a key, a value, or a header's name or value takes with its length."""
+    if content is None:
+        return 1
+    if isinstance(content, (bytes, bytearray)):
+        size = len(content)
+    elif isinstance(content, memoryview):
+        if not content.c_contiguous:
+            raise TypeError(f"{what} is a memoryview with gaps: give bytes(view)")
+        size = content.nbytes
+    else:
+        raise TypeError(
+            f"{what} must be bytes, bytearray, memoryview or None, not {type(content).__name__}"
+        )
+    return _size_of_varint(size) + size
+
+
+def _integer(what: str, number: object, bits: int) -> int:
+    if not isinstance(number, int):
+        raise TypeError(f"{what} must be int, not {type(number).__name__}")
+    if not -(1 << bits - 1) <= number < 1 << bits - 1:
+        raise ValueError(f"{what} is {number}, which {bits} bits do not hold")
+    return int(number)  # a bool is one too, but is written as a number
