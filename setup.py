@@ -26,6 +26,7 @@ else:
 HERE = Path(__file__).parent
 SOURCES = {
     "aiokafka_lite._record": "aiokafka_lite/_record.pyx",
+    "aiokafka_lite.records._build": "aiokafka_lite/records/_build.pyx",
     "aiokafka_lite.records._columns": "aiokafka_lite/records/_columns.pyx",
     "aiokafka_lite.records._decode": "aiokafka_lite/records/_decode.pyx",
     "aiokafka_lite.client._receive": "aiokafka_lite/client/_receive.pyx",

@@ -1,6 +1,7 @@
 """Batches of magic 2 from records: what producers, transaction coordinators and tests write.
 
-The consumer never builds a batch.
+The consumer never builds a batch. `BatchBuilder` and `size_of` are the compiled ones where the
+extension is built; `_build_py` tells what they do.
 """
 
 from __future__ import annotations
@@ -8,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from aiokafka_lite.records._build_py import BatchBuilder, size_of
 from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.records.transactions import CONTROL_KEY, END_MARKER_VALUE, ControlType
+
+try:
+    from aiokafka_lite.records._build import BatchBuilder, size_of
+except ModuleNotFoundError as error:
+    # Not built is fine; built but broken is for its owner to see.
+    if error.name != "aiokafka_lite.records._build":
+        raise
+    from aiokafka_lite.records._build_py import BatchBuilder, size_of
 
 if TYPE_CHECKING:
     from aiokafka_lite.records._build_py import BytesLike, Headers

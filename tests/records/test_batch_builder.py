@@ -434,7 +434,9 @@ odd_contents = contents | st.sampled_from(["text", 5, GAPPY, bytearray(b"array")
 odd_numbers = st.integers(-2, 80) | st.sampled_from(
     [INT64, INT64 - 1, -INT64, -INT64 - 1, INT32, INT32 + 50, "1", None, 1.0, True]
 )
-odd_headers = headers | st.sampled_from([None, "ab", [1], [("n",)], [(b"n", b"v")], [("n", "v")]])
+odd_headers = headers | st.sampled_from(
+    [None, "ab", [1], [("n",)], [(b"n", b"v")], [("n", "v")], [("n", GAPPY)], [("\udfff", None)]]
+)
 appends = st.tuples(
     st.just("append"),
     st.tuples(timestamps | odd_numbers, odd_contents, odd_contents, odd_headers),
