@@ -29,6 +29,7 @@ SOURCES = {
     "aiokafka_lite.records._build": "aiokafka_lite/records/_build.pyx",
     "aiokafka_lite.records._columns": "aiokafka_lite/records/_columns.pyx",
     "aiokafka_lite.records._decode": "aiokafka_lite/records/_decode.pyx",
+    "aiokafka_lite.records._partitioner": "aiokafka_lite/records/_partitioner.pyx",
     "aiokafka_lite.client._receive": "aiokafka_lite/client/_receive.pyx",
     "aiokafka_lite.consumer.buffer._waiter": "aiokafka_lite/consumer/buffer/_waiter.pyx",
     "aiokafka_lite.consumer.fetching._small": "aiokafka_lite/consumer/fetching/_small.pyx",
