@@ -31,6 +31,9 @@ from benchmarks.contestants import (
     MOVE_AIOKAFKA,
     MOVE_CONFLUENT,
     MOVE_LITE,
+    PRODUCE_AIOKAFKA,
+    PRODUCE_CONFLUENT,
+    PRODUCE_LITE,
     START_AIOKAFKA,
     START_CONFLUENT,
     START_LITE,
@@ -38,6 +41,7 @@ from benchmarks.contestants import (
 )
 from benchmarks.figures import (
     AGE,
+    BROKER_CPU_NS,
     BROKER_CPU_PERCENT,
     CPU_MS,
     CPU_NS,
@@ -150,6 +154,7 @@ def scenarios(size: Size) -> tuple[Scenario, ...]:
         _import(size),
         *_start(size),
         *_moves(size),
+        *_produce(size),
         *scaling(size),
         *_failover(),
         _rebalance(size),
@@ -419,6 +424,30 @@ def _moves(size: Size) -> list[Scenario]:
             move=move,
         )
         for move, title in titles.items()
+    ]
+
+
+def _produce(size: Size) -> list[Scenario]:
+    # Fewer than are read: writing one takes several times as long.
+    cases = {
+        "produce": Topic("none", 100, size.records // 4),
+        "produce-big": Topic("none", 1000, size.records // 16),
+    }
+    return [
+        Scenario(
+            name,
+            family="produce",
+            title=f"write {topic.title}, to {topic.partition_count} partitions, acks=all",
+            task="produce",
+            figures=(CPU_NS, WALL_NS, BROKER_CPU_NS),
+            contestants=size.contestants(
+                (PRODUCE_LITE, PRODUCE_AIOKAFKA, PRODUCE_CONFLUENT),
+                (PRODUCE_LITE.on_uvloop(), PRODUCE_AIOKAFKA.on_uvloop()),
+            ),
+            rounds=size.rounds,
+            written=topic,
+        )
+        for name, topic in cases.items()
     ]
 
 

@@ -28,6 +28,8 @@ from benchmarks.contestants import (
     MEMBER_LITE_RANGE,
     MEMBER_LITE_STICKY,
     MOVE_LITE,
+    PRODUCE_AIOKAFKA,
+    PRODUCE_LITE,
     RAW_DRAIN,
     START_AIOKAFKA,
     START_CONFLUENT,
@@ -281,6 +283,11 @@ def _moves() -> Iterable[Goal]:
         yield Limit(f"moves-{move}", MOVE_LITE, FIRST_MAX, 20)
 
 
+def _produce() -> Iterable[Goal]:
+    for name in ("produce", "produce-big"):
+        yield TimesLess(name, PRODUCE_LITE, CPU_NS, 3, (PRODUCE_AIOKAFKA,))
+
+
 def _scaling() -> Iterable[Goal]:
     # What cannot be shared: finding the offsets of a thousand partitions, and a batch's header. A
     # batch of one record is not judged: its header is as long as the record.
@@ -332,6 +339,7 @@ GOALS: Final[tuple[Goal, ...]] = (
     *_footprint(),
     *_start(),
     *_moves(),
+    *_produce(),
     *_scaling(),
     *_broker(),
 )

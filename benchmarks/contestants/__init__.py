@@ -39,6 +39,8 @@ class Contestant:
         if self.requires == "java":
             return None if shutil.which("java") else "java is not installed"
         if self.requires is not None and importlib.util.find_spec(self.requires) is None:
+            if self.requires.startswith(OURS):
+                return f"this checkout has no {self.requires}"
             return f"{self.requires} is not installed: pip install 'aiokafka-lite[dev]'"
         return None
 
@@ -108,6 +110,12 @@ MEMBER_AIOKAFKA: Final = _member("aiokafka", AIOKAFKA, "range", AIOKAFKA)
 MEMBERS_CONFLUENT: Final = tuple(
     _member("confluent", CONFLUENT, protocol, "confluent_kafka")
     for protocol in ("range", "cooperative-sticky", "consumer")
+)
+# The module `producers` knows them by their subjects.
+PRODUCE_LITE: Final = Contestant("lite send", OURS, "lite", requires="aiokafka_lite.producing")
+PRODUCE_AIOKAFKA: Final = Contestant("aiokafka send", AIOKAFKA, "aiokafka", requires=AIOKAFKA)
+PRODUCE_CONFLUENT: Final = Contestant(
+    "confluent produce", CONFLUENT, "confluent", requires="confluent_kafka"
 )
 JAVA_PERFORMANCE: Final = Contestant(
     "Java ConsumerPerformance", JAVA, "ConsumerPerformance", requires="java", task="java"

@@ -102,6 +102,11 @@ def test_contestant_without_its_package_says_what_to_install() -> None:
     assert "pip install" in missing
 
 
+def test_contestant_without_a_package_of_ours_says_that_it_is_not_there() -> None:
+    missing = Contestant("x", "x", "x:run", requires="aiokafka_lite.no_such_package").missing()
+    assert missing == "this checkout has no aiokafka_lite.no_such_package"
+
+
 def test_contestant_on_uvloop_keeps_everything_but_name_and_loop() -> None:
     contestant = LITE_POLL.on_uvloop()
     assert contestant == replace(LITE_POLL, name="lite poll, uvloop", loop="uvloop")

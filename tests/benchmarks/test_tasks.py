@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import aiohttp
@@ -19,7 +20,12 @@ from benchmarks.contestants import (
     IMPORT_AIOKAFKA,
     IMPORT_CONFLUENT,
     IMPORT_LITE,
+    PRODUCE_AIOKAFKA,
+    PRODUCE_CONFLUENT,
+    PRODUCE_LITE,
     START_LITE,
+    Contestant,
+    producers,
 )
 from benchmarks.contestants.moves import AsyncioMover, ForgetfulMover, Handed, Record
 from benchmarks.loading import TopicError, drop_topics, ensure_topics
@@ -38,6 +44,7 @@ from benchmarks.tasks import (
     memory,
     moves,
     paced,
+    produce,
     served_bulk,
     start,
 )
@@ -325,6 +332,52 @@ async def test_written_records_are_counted_and_their_topic_is_dropped(
     assert measurement.records == 500
     assert measurement.figures["wall_ns"] > 0
     assert set(broker.topics) == before
+
+
+@pytest.mark.parametrize("contestant", [PRODUCE_LITE, PRODUCE_AIOKAFKA, PRODUCE_CONFLUENT])
+async def test_writing_is_measured_up_to_the_last_acknowledgement(
+    broker: BrokerThread, contestant: Contestant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason := contestant.missing():
+        pytest.skip(reason)
+    monkeypatch.setattr(producers, "OUTSTANDING", 150)
+    workload = Workload(broker.bootstrap_servers, written=Topic("none", 100, 500))
+    before = set(broker.topics)
+    measurement = await produce.measure(contestant.subject, workload)
+    assert measurement.records == 500
+    assert measurement.figures["cpu_ns"] > 0
+    assert measurement.figures["wall_ns"] > 0
+    assert measurement.version
+    assert set(broker.topics) == before
+
+
+@pytest.mark.parametrize("difference", [-1, 1])
+async def test_writing_does_not_count_when_records_are_missing_or_there_twice(
+    broker: BrokerThread, difference: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @asynccontextmanager
+    async def inexact(workload: Workload, topic: str) -> AsyncIterator[producers.Writer]:
+        async with producers.aiokafka(workload, topic) as writer:
+            write = writer.write
+            monkeypatch.setattr(writer, "write", lambda values, n: write(values, n + difference))
+            yield writer
+
+    monkeypatch.setattr(producers, "inexact", inexact, raising=False)
+    workload = Workload(broker.bootstrap_servers, written=Topic("none", 100, 50))
+    with pytest.raises(RunError, match=f"there are {100 + 2 * difference} records, expected 100"):
+        await produce.measure("inexact", workload)
+
+
+async def test_writing_to_who_does_not_acknowledge_is_given_up(broker: BrokerThread) -> None:
+    class Silent:
+        async def send(self, topic: str, value: bytes, /) -> asyncio.Future[None]:
+            return asyncio.get_running_loop().create_future()
+
+        async def start(self) -> None: ...
+        async def stop(self) -> None: ...
+
+    with pytest.raises(StarvedError, match="no acknowledgement"):
+        await producers.AsyncioWriter(Silent(), "topic", "1.0", 0.01).write([b"v"], 3)
 
 
 async def test_broker_is_measured_beside_who_reads(broker: BrokerThread) -> None:
