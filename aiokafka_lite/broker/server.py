@@ -36,7 +36,7 @@ from aiokafka_lite.broker.faults.rules import Action, Match
 from aiokafka_lite.broker.groups.kip848.values import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.values import GroupSettings
 from aiokafka_lite.broker.log.compaction import compact_all
-from aiokafka_lite.broker.log.maintenance import Job, Maintenance
+from aiokafka_lite.broker.log.maintenance import Chore, Maintenance
 from aiokafka_lite.broker.log.retention import delete_expired
 from aiokafka_lite.broker.network.purgatory import Purgatory
 from aiokafka_lite.broker.network.request_log import RequestLog
@@ -286,17 +286,17 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
 
     # Maintenance
 
-    def _jobs(self) -> Iterator[Job]:
-        yield Job(
+    def _jobs(self) -> Iterator[Chore]:
+        yield Chore(
             self.config.log_retention_check_interval_ms / 1000,
             lambda: delete_expired(self.topics.values(), self.clock()),
         )
-        yield Job(
+        yield Chore(
             self.config.log_cleaner_backoff_ms / 1000,
             lambda: compact_all(self.topics.values(), self.clock()),
         )
-        yield Job(self.config.offsets_retention_check_interval_ms / 1000, self._expire_offsets)
-        yield Job(EXPIRY_CHECK_S, self.transactions.expire_ids)
+        yield Chore(self.config.offsets_retention_check_interval_ms / 1000, self._expire_offsets)
+        yield Chore(EXPIRY_CHECK_S, self.transactions.expire_ids)
 
     def _expire_offsets(self) -> Steps[None]:
         for node in self.live_nodes:

@@ -10,6 +10,7 @@ References: ``auto.offset.reset`` in Kafka's consumer configuration, KIP-1106 (b
 
 from __future__ import annotations
 
+import inspect
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -658,6 +659,17 @@ def _check_commit(value: object) -> OffsetAndMetadata:
 
 
 # --- Limits ------------------------------------------------------------------------------------
+def check_handler(handler: object) -> None:
+    """Refuse what is no coroutine function.
+
+    Raises:
+        TypeError: It is none.
+    """
+    call = None if isinstance(handler, type) else getattr(handler, "__call__", None)  # noqa: B004
+    if not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)):
+        raise TypeError(f"the handler is an async def function of a record, not {handler!r}")
+
+
 def check_hold(max_hold_ms: object) -> None:
     """Refuse what is no time in milliseconds to hold up a rebalance for.
 

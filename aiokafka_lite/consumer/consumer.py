@@ -10,7 +10,8 @@ import traceback
 import warnings
 import weakref
 from asyncio import _get_running_loop
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, SupportsIndex, overload
 
@@ -28,6 +29,7 @@ from aiokafka_lite.consumer.config import (
     LATEST_TIMESTAMP,
     NAMED_TUPLES,
     ConsumerConfig,
+    check_handler,
     check_hold,
     check_listener,
     check_max_records,
@@ -76,10 +78,17 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.monitoring.health import Health
     from aiokafka_lite.consumer.parts import Running
     from aiokafka_lite.consumer.positions.leader_lookup import FoundOffset
+    from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
+    from aiokafka_lite.consumer.processing.lanes import Order
+    from aiokafka_lite.consumer.processing.retry import Retry
+    from aiokafka_lite.consumer.processing.run import DeadLetter
     from aiokafka_lite.structs import ConsumerRecord
 
 CommitOffsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 DEFAULT_STOP_TIMEOUT_S: Final = 10.0
+# Of `run`: calls of the handler at a time, and records handed out and not committed.
+DEFAULT_CONCURRENCY: Final = 100
+DEFAULT_MAX_UNCOMMITTED: Final = 10_000
 
 # One for all consumers, as its state is 2.5 KiB; a forked child draws others than its parent.
 _rng: Final = random.Random()
@@ -592,6 +601,141 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         found = await self._poll(timeout_ms, max_records, max_records_per_partition)
         self._state.open_batch(batch, found)  # before anybody else runs
         return found
+
+    @overload
+    async def run(
+        self,
+        handler: Callable[[ConsumerRecord[KT, VT]], Coroutine[object, object, object]],
+        *,
+        concurrency: int = ...,
+        order: Order = ...,
+        batch_size: None = ...,
+        retry: Retry | None = ...,
+        dead_letter: DeadLetter | None = ...,
+        breaker: CircuitBreaker | Literal["default"] | None = ...,
+        max_uncommitted: int = ...,
+    ) -> None: ...
+    @overload
+    async def run(
+        self,
+        handler: Callable[[list[ConsumerRecord[KT, VT]]], Coroutine[object, object, object]],
+        *,
+        batch_size: int,
+        concurrency: int = ...,
+        order: Order = ...,
+        retry: Retry | None = ...,
+        dead_letter: DeadLetter | None = ...,
+        breaker: CircuitBreaker | Literal["default"] | None = ...,
+        max_uncommitted: int = ...,
+    ) -> None: ...
+    async def run(
+        self,
+        handler: Callable[..., Coroutine[object, object, object]],
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        order: Order = "key",
+        batch_size: int | None = None,
+        retry: Retry | None = None,
+        dead_letter: DeadLetter | None = None,
+        breaker: CircuitBreaker | Literal["default"] | None = "default",
+        max_uncommitted: int = DEFAULT_MAX_UNCOMMITTED,
+    ) -> None:
+        """Await a handler for every record, many at a time, until the consumer is stopped.
+
+        ::
+
+            async def handle(record: ConsumerRecord) -> None:
+                await database.store(record.value)
+
+            async with AIOKafkaConsumer("orders", group_id="billing") as consumer:
+                await consumer.run(handle, concurrency=500)
+
+        A record is finished when its handler returns. With auto-commit, what is committed is the
+        first offset that is not finished; what is finished behind it goes into the commit's
+        metadata, and is passed over by whoever has the partition next. So after a crash only what
+        handlers were at work on is processed again.
+
+        Records of one key (of one partition) are handled one after the other, also across a
+        rebalance that takes their partition away and gives it back. A rebalance waits for handlers
+        that are at work on what it takes, for `rebalance_hold_ms` at most; then it cancels them.
+        So does `stop`, for four fifths of its timeout. Where this call is cancelled, handlers are
+        cancelled at once. A handler that was cancelled has not finished its record.
+
+        While it goes on there are no other gets, and `max_poll_interval_ms` does not count.
+
+        Args:
+            handler: A coroutine function of a record; with `batch_size` of a list of records.
+            concurrency: How many calls of it there are at a time.
+            order: "key": records of one key of a partition are handled in order, and those
+                without a key in none. "partition": all of a partition in order. None: in no order.
+            batch_size: Give the handler lists of up to so many records, of any partitions: what is
+                ready just then. If it fails, each record is tried by itself.
+            retry: What is tried again, how often and when; None: nothing is.
+            dead_letter: `DeadLetters(topic)`, or an async function that keeps a record
+                (`DeadRecord`) with which nothing is left to try. The record is finished once that
+                returns. If it raises, it is called again after a pause, and the record is kept.
+                None: `run` ends instead, with the handler's error.
+            breaker: When to pause because handlers fail one after the other, so that no dead
+                letters come of a database that is down; None: never.
+            max_uncommitted: How many records may be handed out and not committed. When there are
+                so many, a partition is read on only up to its share.
+
+        Raises:
+            TypeError: The handler is no coroutine function; or keys are to be told apart by
+                order="key", and are not hashable.
+            ValueError: An argument cannot be used.
+            IllegalStateError: It is going on already, or the consumer is not started.
+            ConsumerStoppedError: The consumer is stopped already.
+            KafkaError: As a get raises it. Handlers at work are waited for first, so they are when
+                a handler's own error ends it.
+        """
+        # Imported where it is used: most consumers have no use for it.
+        from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
+        from aiokafka_lite.consumer.processing.retry import ONCE
+        from aiokafka_lite.consumer.processing.run import Handling, Run
+
+        self._engine.owner.check()
+        check_handler(handler)
+        settings = Handling(
+            concurrency=concurrency,
+            order=order,
+            batch_size=batch_size,
+            max_uncommitted=max_uncommitted,
+            retry=retry or ONCE,
+            dead_letter=dead_letter,
+            breaker=CircuitBreaker() if breaker == "default" else breaker,
+        )
+        _ = self._engine.running
+        run = Run(
+            self._state,
+            self._engine.buffer,
+            handler,
+            settings,
+            hold_s=self._config.rebalance_hold_s,
+            rng=_rng,
+        )
+        async with self._keeping(dead_letter):
+            await run.run()
+
+    @asynccontextmanager
+    async def _keeping(self, dead_letter: DeadLetter | None) -> AsyncIterator[None]:
+        """Keep what dead letters need, while records are handled."""
+        from aiokafka_lite.consumer.processing.run import DeadLetterKeeper
+
+        keeper = dead_letter if isinstance(dead_letter, DeadLetterKeeper) else None
+        if keeper is not None:
+            await keeper.open(self._config, self._group_id)
+        delivery = self._delivery
+        try:
+            if dead_letter is not None and delivery.has_deserializers:
+                delivery.keeps_serialized = True
+                for cursor in self._state.assignment.values():
+                    self._state.refetch(cursor)  # what is buffered was deserialised without
+            yield
+        finally:
+            delivery.keeps_serialized = False
+            if keeper is not None:
+                await keeper.close()
 
     async def poll_arrow(
         self: AIOKafkaConsumer[bytes | None, bytes | None],
@@ -1155,6 +1299,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def explain(self, partition: TopicPartition) -> str:
         """Return a sentence that says why nothing comes of a partition just now.
 
+        While `run` goes on, another names the record that holds the partition's commit back.
+
         Works at any time and for any partition, assigned or not; asks nobody.
 
         Raises:
@@ -1162,12 +1308,12 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             WrongLoopError: Another loop runs, or this is another thread.
             ForkedError: It was made in another process.
         """
-        from aiokafka_lite.consumer.monitoring.diagnosis import diagnose
+        from aiokafka_lite.consumer.monitoring.diagnosis import explain
 
         self._engine.owner.check_now()
         partition = check_partition(partition)
         self._state.settle()
-        return diagnose(self._engine, partition, self._loop.time()).text
+        return explain(self._engine, partition, self._loop.time())
 
     def metrics(self) -> dict[str, object]:
         """Return the consumer's numbers, as values that `json.dumps` takes.

@@ -76,6 +76,10 @@ class Gate:
         """Call `observer` when gets that wait, or hand out record by record, have to look again."""
         self._observers.append(observer)
 
+    def forget(self, observer: Callable[[], None]) -> None:
+        """Undo `on_change`."""
+        self._observers.remove(observer)
+
     def _changed(self) -> None:
         for observer in self._observers:
             observer()

@@ -3,13 +3,14 @@
 ::
 
     NEW ──> STARTING ──> RUNNING ──> STOPPING ──> STOPPED
-     ^          │  └──> DEAD <─┘        ^
+     ^          │  └──> DEAD <─┘        ^         (on the way, FINISHING)
      └─ UNDOING <─┘                     └── from every stage before
 
     NEW        made, or a start of it failed and left nothing behind
     STARTING   `start` connects, looks topics up and joins the group
     RUNNING    `start` has returned
     DEAD       a background task died of an error, which every get raises until the stop
+    FINISHING  `stop` waits for the handlers of `run`; everything else goes on
     UNDOING    a start failed or was cancelled: its parts are being stopped
     STOPPING   `stop` commits, leaves the group and disconnects
     STOPPED    for good
@@ -64,6 +65,8 @@ log = logging.getLogger(__name__)
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 FIRST_TOPIC_RETRY_S: Final = 0.1
 LAST_TOPIC_RETRY_S: Final = 1.0
+# Of the time to stop: what handlers of `run` have of it; the rest is for commits and the group.
+WORK_SHARE: Final = 0.8
 
 
 class Stage(enum.Enum):
@@ -73,6 +76,7 @@ class Stage(enum.Enum):
     STARTING = "starting"
     RUNNING = "running"
     DEAD = "dead"
+    FINISHING = "finishing"
     UNDOING = "start failed"
     STOPPING = "stopping"
     STOPPED = "stopped"
@@ -85,9 +89,10 @@ MOVES: Final[Mapping[Stage, frozenset[Stage]]] = MappingProxyType(
         Stage.STARTING: frozenset(
             {Stage.RUNNING, Stage.DEAD, Stage.UNDOING, Stage.STOPPING, Stage.ABANDONED}
         ),
-        Stage.RUNNING: frozenset({Stage.DEAD, Stage.STOPPING, Stage.ABANDONED}),
-        # A start whose task died may still fail of it.
-        Stage.DEAD: frozenset({Stage.UNDOING, Stage.STOPPING, Stage.ABANDONED}),
+        Stage.RUNNING: frozenset({Stage.DEAD, Stage.FINISHING, Stage.STOPPING, Stage.ABANDONED}),
+        Stage.FINISHING: frozenset({Stage.STOPPING, Stage.ABANDONED}),
+        # A start whose task died may still fail of it; so may handlers go on for a while.
+        Stage.DEAD: frozenset({Stage.UNDOING, Stage.FINISHING, Stage.STOPPING, Stage.ABANDONED}),
         Stage.UNDOING: frozenset({Stage.NEW, Stage.STOPPING, Stage.ABANDONED}),
         Stage.STOPPING: frozenset({Stage.STOPPED}),
         Stage.STOPPED: frozenset(),
@@ -96,7 +101,7 @@ MOVES: Final[Mapping[Stage, frozenset[Stage]]] = MappingProxyType(
     }
 )
 # Stages in which there are parts that may be used.
-WITH_PARTS: Final = frozenset({Stage.STARTING, Stage.RUNNING, Stage.DEAD})
+WITH_PARTS: Final = frozenset({Stage.STARTING, Stage.RUNNING, Stage.FINISHING, Stage.DEAD})
 # Stages after which nothing is done any more.
 OVER: Final = frozenset({Stage.STOPPING, Stage.STOPPED, Stage.ABANDONED})
 
@@ -256,6 +261,7 @@ class Engine:
         self.state.events.publish(TaskFailed(name, error))
         if self.life.stage in (Stage.STARTING, Stage.RUNNING):
             self._enter(Stage.DEAD)
+        if self.life.stage in (Stage.DEAD, Stage.FINISHING):
             self.gate.die(error)
 
     def on_restart(self, name: str, error: KafkaError) -> None:
@@ -399,13 +405,28 @@ class Engine:
         Returns:
             Offsets that should have been committed and could not be.
         """
-        if self.life.stage in (Stage.STOPPING, Stage.STOPPED):
+        if self.life.stage in (Stage.FINISHING, Stage.STOPPING, Stage.STOPPED):
             return await self._await_stop(timeout_s)
         deadline, has_parts = self._loop.time() + timeout_s, self.current is not None
         offsets: Offsets = {}
-        if self.config.enable_auto_commit and self.config.group_id is not None:
-            state = self.state
-            offsets = state.finished_offsets() if is_clean else state.processed_offsets()
+        try:
+            if has_parts and self.state.processing is not None:
+                self._enter(Stage.FINISHING)
+                work_s = timeout_s * WORK_SHARE if is_clean else 0.0
+                await self.state.processing.finish(self._loop.time() + work_s)
+            if self.config.enable_auto_commit and self.config.group_id is not None:
+                state = self.state
+                offsets = state.finished_offsets() if is_clean else state.processed_offsets()
+        except BaseException:
+            deadline = self._loop.time()
+            raise
+        finally:
+            await self._stop(deadline, offsets, leaves, has_parts=has_parts)
+        return self.uncommitted
+
+    async def _stop(
+        self, deadline: float, offsets: Offsets, leaves: bool | None, *, has_parts: bool
+    ) -> None:
         self._enter(Stage.STOPPING)
         try:
             if has_parts:
@@ -416,7 +437,6 @@ class Engine:
             self._enter(Stage.STOPPED)
             self.state.events.close()
             self._stopped.set()
-        return self.uncommitted
 
     async def _end_parts(
         self, deadline: float, offsets: Offsets, leaves: bool | None = None

@@ -19,7 +19,7 @@ FIRST_DELAY_S: Final = 30.0
 
 
 @dataclass(frozen=True)
-class Job:
+class Chore:
     """Something to do again and again.
 
     Attributes:
@@ -34,7 +34,7 @@ class Job:
 class Maintenance:
     """Runs jobs when they are due, or all of them at once when asked. One at a time."""
 
-    def __init__(self, jobs: Iterable[Job]) -> None:
+    def __init__(self, jobs: Iterable[Chore]) -> None:
         self._jobs = tuple(jobs)
         self._running = asyncio.Lock()
 

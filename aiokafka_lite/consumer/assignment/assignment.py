@@ -8,6 +8,7 @@ observers (observers.py). cursor.py says who writes which field of a cursor.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
 
 from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import (
@@ -16,13 +17,18 @@ from aiokafka_lite.consumer.assignment.cursor import (
     Range,
     joined,
 )
+from aiokafka_lite.consumer.assignment.finished_ranges import encode
 from aiokafka_lite.consumer.assignment.observers import Observers
+from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.readers import Readers
+from aiokafka_lite.consumer.assignment.work import Processing, Work
 from aiokafka_lite.consumer.caller import callbacks, is_in_callback
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+PROCESSING_TOTALS: Final = ("finished_total", "failed_total", "dead_total", "passed_over_total")
 
 
 def _nothing() -> None:
@@ -51,8 +57,10 @@ class Assignment:
         "events",
         "gate",
         "observers",
-        "open_batches",
+        "processing",
+        "processing_totals",
         "record_count",
+        "works",
     )
 
     def __init__(self) -> None:
@@ -62,9 +70,13 @@ class Assignment:
         # What was handed out of partitions before another member may have had them.
         self._handed_out_earlier: dict[TopicPartition, Range] = {}
         # What the latest get handed out from; everything else handed out has been processed, but
-        # for what is in a batch.
+        # for what is in a work.
         self._latest: list[Cursor] = []
-        self.open_batches: list[OpenBatch] = []
+        # What says itself when its records are finished; and the one that takes them all, if any.
+        self.works: list[Work] = []
+        self.processing: Processing | None = None
+        # What all of these together have done since the consumer was made; they count.
+        self.processing_totals = dict.fromkeys(PROCESSING_TOTALS, 0)
         self._hand_out_count = 0
         self._latest_hand_out: Cursor | None = None
         # Records and rows handed out since the consumer was made; the gets count them.
@@ -190,6 +202,9 @@ class Assignment:
             cursor = self._assignment[tp] = Cursor(tp, kept.get(tp))
             if tp in gone:
                 self._carry_over(gone[tp], cursor)
+        for cursor in gone.values():
+            if cursor.progress is not None:
+                cursor.progress.interrupt(cursor.leader_epoch)
         self._taken = (self._taken | gone.keys()) - wanted
         self._latest = [cursor for cursor in self._latest if cursor.is_assigned]
         self.observers.assignment_changed()
@@ -204,7 +219,7 @@ class Assignment:
             self.start_at(new, old.position)
         elif old.search is not None and old.search.timestamp is not None:
             self.request_reset(new, old.search.timestamp)
-        if old in self._latest or old.is_in_batch:
+        if old in self._latest or old.worked_by is not None:
             # What was handed out before is still in work: nothing is processed until the next get.
             new.process_to(None)
             self._latest.append(new)
@@ -217,6 +232,8 @@ class Assignment:
         """
         self.start_at(partition, offset)
         partition.keep_sought()
+        if partition.progress is not None:
+            partition.progress.forget_ahead()
 
     def start_at(
         self,
@@ -235,8 +252,11 @@ class Assignment:
         """
         self._settle()
         self.observers.discarded(partition)
-        is_in_work = partition in self._latest or partition.is_in_batch
+        if partition.progress is not None:
+            partition.progress.go_back_to(offset)
+        is_in_work = partition in self._latest or partition.worked_by is not None
         partition.start_at(offset, leader_epoch, validated_epoch, is_in_work=is_in_work)
+        self._settle_progress(partition)
         self.observers.partition_changed(partition)
 
     def request_reset(self, partition: Cursor, timestamp: int, *, reason: str = "") -> None:
@@ -345,7 +365,7 @@ class Assignment:
         small by the time since it was last asked, never too large.
         """
         self._settle()
-        if self._gets_in_progress:
+        if self._gets_in_progress or self.processing is not None:
             return 0.0
         if self._hand_out_count != self._seen_hand_out_count:
             self._seen_hand_out_count = self._hand_out_count
@@ -379,7 +399,8 @@ class Assignment:
         self, partition: Cursor, first_offset: int, next_position: int, leader_epoch: int
     ) -> None:
         """Note that the get in progress hands out the records of [first, next)."""
-        if partition not in self._latest:  # one or few: a get's partitions
+        # One or few: a get's partitions.
+        if partition.worked_by is None and partition not in self._latest:
             self._latest.append(partition)
             partition.process_to(first_offset)
         partition.hand_out(next_position, leader_epoch)
@@ -388,36 +409,40 @@ class Assignment:
 
     def pass_over(self, partition: Cursor, next_position: int) -> None:
         """Move the position over what is never handed out: control batches, gaps, aborted."""
-        if partition not in self._latest and not partition.is_in_batch:
+        if partition not in self._latest and partition.worked_by is None:
             partition.process_to(next_position)
         partition.pass_over(next_position)
 
-    def being_processed(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the offsets [first, next) of the latest get and of open batches, by partition."""
+    def being_processed(self) -> dict[TopicPartition, Range]:
+        """Return the offsets of the latest get and of all works, by partition."""
         self._settle()
-        return {
-            partition.tp: (partition.processed, partition.position)
-            for partition in (*self._latest, *(c for b in self.open_batches for c in b.ends))
+        found = {
+            partition.tp: Range(partition.processed, partition.position)
+            for partition in self._latest
             if partition.processed is not None and partition.position is not None
         }
+        for work in self.works:
+            found |= work.undone(self._assignment)
+        return found
 
     def unfinished(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Range]:
         """Return what the application still works on, of these partitions.
 
-        That is what the latest get handed out, and what is in open batches, less what the
-        application has committed itself. With several readers of which one is still at work it is
-        all that is not committed.
+        That is what the latest get handed out, and what is in works, less what the application has
+        committed itself. With several readers of which one is still at work it is all that is not
+        committed.
         """
         self._settle()
         busy = self.has_busy_readers
+        wanted = frozenset(partitions)
         found: dict[TopicPartition, Range] = {}
-        for tp in partitions:
+        for work in self.works:
+            found |= work.undone(wanted)
+        for tp in wanted:
             cursor = self._assignment.get(tp)
-            if cursor is None or cursor.position is None:
+            if cursor is None or cursor.position is None or cursor.worked_by is not None:
                 continue
-            if cursor.is_in_batch:
-                done = cursor.processed
-            elif busy:
+            if busy:
                 done = cursor.started_at if cursor.committed is None else cursor.committed.offset
             else:
                 done = cursor.processed if cursor in self._latest else None
@@ -434,7 +459,7 @@ class Assignment:
         """Return what auto-commit may commit: all handed out before the latest get."""
         self._settle()
         return {
-            tp: OffsetAndMetadata(partition.processed, "")
+            tp: _to_commit(partition, partition.processed)
             for tp, partition in self._assignment.items()
             if partition.processed is not None
         }
@@ -443,17 +468,26 @@ class Assignment:
         """Return the positions: what commit() commits."""
         self._settle()
         return {
-            tp: OffsetAndMetadata(partition.position, "")
+            tp: _to_commit(partition, offset)
             for tp, partition in self._assignment.items()
-            if partition.position is not None
+            if (offset := self._handed_out_and_done(partition)) is not None
         }
 
+    def _handed_out_and_done(self, partition: Cursor) -> int | None:
+        """Return the position; of what handlers work on, the first offset that is not finished."""
+        is_processed = partition.worked_by is not None and partition.worked_by is self.processing
+        return partition.processed if is_processed else partition.position
+
     def finished_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what a clean stop commits: the positions, but for what is in open batches."""
+        """Return what a clean stop commits: the positions, but for what is in works."""
         offsets = self.handed_out_offsets()
         for tp, partition in self._assignment.items():
-            if partition.is_in_batch and tp in offsets and partition.processed is not None:
-                offsets[tp] = OffsetAndMetadata(partition.processed, "")
+            if (
+                tp in offsets
+                and partition.processed is not None
+                and partition.worked_by is not None
+            ):
+                offsets[tp] = _to_commit(partition, partition.processed)
         return offsets
 
     def note_finished(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -463,9 +497,12 @@ class Assignment:
             partition = self._assignment[tp]
             done, position = partition.processed, partition.position
             if done is not None and position is not None and done < offset.offset <= position:
+                if partition.progress is not None:
+                    partition.progress.finish_before(offset.offset)
                 partition.process_to(offset.offset)
+                self._settle_progress(partition)
 
-    # --- Batches --------------------------------------------------------------------------
+    # --- Works ----------------------------------------------------------------------------
     def open_batch(self, batch: OpenBatch, partitions: Iterable[TopicPartition]) -> None:
         """Put into a batch what a get has handed out, before anybody else runs.
 
@@ -476,9 +513,9 @@ class Assignment:
             cursor = self._assignment[tp]
             if cursor.position is not None:
                 batch.ends[cursor] = cursor.position
-                cursor.enter_batch()
-        self.open_batches.append(batch)
-        self._latest = [cursor for cursor in self._latest if not cursor.is_in_batch]
+                cursor.enter_work(batch, is_enough=True)
+        self.works.append(batch)
+        self._latest = [cursor for cursor in self._latest if cursor.worked_by is None]
         if self._readers is not None:
             self._readers.came_back()
 
@@ -490,9 +527,9 @@ class Assignment:
         if not batch.is_open:
             return
         batch.is_open = False
-        self.open_batches.remove(batch)
+        self.works.remove(batch)
         for cursor, end in batch.ends.items():
-            cursor.leave_batch()
+            cursor.leave_work()
             if not cursor.is_assigned:
                 continue
             if is_done:
@@ -502,10 +539,98 @@ class Assignment:
             self.observers.partition_changed(cursor)
         self.observers.acted()
 
-    def give_up_batches(self, partitions: Collection[TopicPartition], now: float) -> None:
-        """Tell open batches that partitions go, whatever is left to do of them."""
-        for batch in self.open_batches:
-            batch.give_up(partitions, now)
+    def give_up_work(self, partitions: Collection[TopicPartition], now: float) -> None:
+        """Tell all works that partitions go, whatever is left to do of them."""
+        for work in self.works:
+            work.give_up(partitions, now)
+
+    def is_work_ending(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether what was given up of these partitions is still coming to its end."""
+        return any(work.is_ending(partitions) for work in self.works)
+
+    # --- Records that are finished one by one ----------------------------------------------
+    def open_processing(self, processing: Processing) -> None:
+        """Hand records out to nobody else, until `close_processing`.
+
+        Raises:
+            IllegalStateError: Another takes them already.
+        """
+        if self.processing is not None:
+            raise IllegalStateError("consumer.run() is going on already: there is one at a time")
+        self.begin_get()
+        self.processing = processing
+        self.works.append(processing)
+
+    def close_processing(self, processing: Processing) -> None:
+        """Let gets hand out again, from the first record on that is not finished."""
+        self.processing = None
+        self.works.remove(processing)
+        for cursor in self._assignment.values():
+            progress = cursor.progress
+            if progress is None:
+                continue
+            first = progress.first_unfinished
+            progress.interrupt(cursor.leader_epoch)
+            cursor.leave_work()
+            if first is not None and cursor.position is not None:
+                self.start_at(cursor, first, cursor.leader_epoch, cursor.validated_epoch)
+            self.observers.partition_changed(cursor)
+        self.observers.acted()
+
+    def progress_of(self, cursor: Cursor) -> Progress:
+        """Return which records of a partition are finished, for those that are handed out next."""
+        if (progress := cursor.progress) is None:
+            progress = Progress()
+            cursor.track(progress)
+        return progress
+
+    def start_behind(self, cursor: Cursor, ahead: Iterable[Range], leader_epoch: int) -> None:
+        """Note what was finished behind the committed offset that a partition starts from."""
+        cursor.track(Progress(ahead, leader_epoch))
+
+    def put_into_processing(self, cursor: Cursor, *, is_enough: bool) -> None:
+        """Note that records of a partition are handed out to `processing`."""
+        if self.processing is not None:
+            cursor.enter_work(self.processing, is_enough=is_enough)
+            self._settle_progress(cursor)
+
+    def finish(self, cursor: Cursor, offset: int, holder: object) -> bool:
+        """Note that a record is finished, if it is still its holder's.
+
+        Returns:
+            Whether fewer records are uncommitted than before.
+        """
+        progress = cursor.progress
+        is_ahead = None if progress is None else progress.finish(offset, holder)
+        if is_ahead is None:
+            return False
+        if is_ahead:
+            self._settle_progress(cursor)
+        for observer in self.observers.of_progress:
+            observer()
+        return is_ahead
+
+    def take_more(self, cursor: Cursor) -> None:
+        """Hand out more of a partition that had enough."""
+        if cursor.worked_by is not None and cursor.has_enough:
+            cursor.enter_work(cursor.worked_by, is_enough=False)
+            self.observers.partition_changed(cursor)
+
+    def _settle_progress(self, cursor: Cursor) -> None:
+        """Count as processed what lies before the first record that is not finished."""
+        progress, processing = cursor.progress, self.processing
+        if progress is None or processing is None or cursor.worked_by is not processing:
+            return
+        first = progress.first_unfinished
+        if first is not None:
+            cursor.process_to(first)
+            return
+        had_enough = cursor.has_enough
+        cursor.leave_work()
+        if cursor.is_assigned and cursor.handed_out_to is not None:
+            cursor.process_to(cursor.handed_out_to)
+        if had_enough:
+            self.observers.partition_changed(cursor)
 
     def _was_handed_out_earlier(self, tp: TopicPartition, offset: int) -> bool:
         """Whether an offset can only mean records that another member may have had since.
@@ -521,3 +646,13 @@ class Assignment:
             return partition is None
         present = partition.handed_out
         return present is None or not present.first <= offset <= present.end
+
+
+def _to_commit(cursor: Cursor, offset: int) -> OffsetAndMetadata:
+    """Return an offset, with what is finished behind it."""
+    progress = cursor.progress
+    if progress is None:
+        return OffsetAndMetadata(offset, "")
+    epoch = max(progress.ahead_epoch, cursor.leader_epoch)
+    ranges = progress.finished_ranges(offset)
+    return OffsetAndMetadata(offset, encode(cursor.topic_id, offset, epoch, ranges))

@@ -75,6 +75,10 @@ class OpenBatch:
         """Return the offsets behind its records, of the partitions that it holds."""
         return {cursor.tp: end for cursor, end in self.ends.items() if self._holds(cursor)}
 
+    def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
+        """Return False: nobody can end a block but the application."""
+        return False
+
     def lost(self) -> frozenset[TopicPartition]:
         """Return the partitions that it does not hold any more, and had not finished."""
         return frozenset(

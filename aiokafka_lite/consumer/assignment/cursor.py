@@ -15,7 +15,8 @@ FAILED        an error comes after what is buffered      the buffer: a get raise
 ============  =========================================  ==========================================
 
 Two switches lie across the places: `is_paused` and `is_revoking`. A cursor with one of them set is
-not lent, and nothing of it is handed out. While `is_in_batch` nothing is handed out either.
+not lent, and nothing of it is handed out. While it `has_enough` nothing is handed out either: the
+application has to finish some of what it was handed before.
 
 Whoever asks a broker about a cursor holds a loan, or a search. The answer counts only while the
 cursor still has that one. A seek, a reset and a revocation take it away: then the answer is void,
@@ -52,6 +53,8 @@ from aiokafka_lite.errors import IllegalStateError, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
+    from aiokafka_lite.consumer.assignment.progress import Progress
+    from aiokafka_lite.consumer.assignment.work import Work
     from aiokafka_lite.consumer.buffer.chunk import Chunk
 
 NO_EPOCH: Final = -1
@@ -182,10 +185,14 @@ class PreferredReplica(NamedTuple):
 
 
 class CommittedPosition(NamedTuple):
-    """Where a group has got to, and the leader epoch of the last record before (-1: not known)."""
+    """Where a group has got to, the leader epoch of the last record before, and the metadata.
+
+    The epoch is -1 where it is not known.
+    """
 
     offset: int
     leader_epoch: int
+    metadata: str = ""
 
 
 class Range(NamedTuple):
@@ -212,9 +219,9 @@ class Cursor:
         "current_epoch",
         "failure_count",
         "fetched",
+        "has_enough",
         "high_watermark",
         "is_assigned",
-        "is_in_batch",
         "is_paused",
         "is_revoking",
         "keeps_pause",
@@ -228,6 +235,7 @@ class Cursor:
         "position",
         "preferred_replica",
         "processed",
+        "progress",
         "reach",
         "retry_at",
         "retry_reason",
@@ -237,6 +245,7 @@ class Cursor:
         "topic_id",
         "tp",
         "validated_epoch",
+        "worked_by",
     )
 
     def __init__(self, tp: TopicPartition, reach: Range | None = None) -> None:
@@ -276,8 +285,12 @@ class Cursor:
         self.last_fetch_at: float | None = None
         self.is_paused = False
         self.is_assigned = True
-        # An open batch has records of it: no get hands out more before that is closed.
-        self.is_in_batch = False
+        # What has records of it that are not finished: then not the next get says when they are.
+        self.worked_by: Work | None = None
+        # Nothing more is handed out of it until the work has finished some.
+        self.has_enough = False
+        # Which records are finished, where each is finished for itself; None: nobody asks.
+        self.progress: Progress | None = None
         # A rebalance is under way, or about to begin, that may take it away.
         self.is_revoking = False
         # Whether the application has moved or paused it since: that holds if it comes back.
@@ -396,6 +409,9 @@ class Cursor:
         self.reach = self.started_at = None
         self.leader_epoch = self.validated_epoch = NO_EPOCH
         self.keeps_position = False
+        if self.progress is not None:
+            self.progress.go_back_to(0)
+            self.progress.forget_ahead()
         if self.search is not None and self.search.sought is Sought.COMMITTED:
             self._search(Search(self, Sought.COMMITTED))
         else:
@@ -625,13 +641,19 @@ class Cursor:
         if self.processed is not None:
             self.processed = min(self.processed, offset)
 
-    def enter_batch(self) -> None:
-        """Hand out no more until `leave_batch`; what is fetched meanwhile is buffered."""
-        self.is_in_batch = True
+    def enter_work(self, work: Work, *, is_enough: bool) -> None:
+        """Note that a work has records of it, and whether it may have more before it is done."""
+        self.worked_by = work
+        self.has_enough = is_enough
 
-    def leave_batch(self) -> None:
-        """Hand out again."""
-        self.is_in_batch = False
+    def leave_work(self) -> None:
+        """Note that all is finished that was handed out."""
+        self.worked_by = None
+        self.has_enough = False
+
+    def track(self, progress: Progress) -> None:
+        """Keep which records are finished, each for itself."""
+        self.progress = progress
 
     @property
     def handed_out_to(self) -> int | None:

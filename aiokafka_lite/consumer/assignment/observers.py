@@ -51,6 +51,8 @@ class Observers:
         self._discard: list[Callable[[Cursor], None]] = []
         # Called by each get as it begins.
         self.of_gets: list[Callable[[], None]] = []
+        # Called by each record that `run` has finished.
+        self.of_progress: list[Callable[[], None]] = []
         self._departure: list[Callable[[Departure], None]] = []
         self._collecting = Registrations()
 
@@ -75,9 +77,27 @@ class Observers:
         """Call `observer` when what is buffered of a partition must not be handed out."""
         self._add(self._discard, observer)
 
+    def on_progress(self, observer: Callable[[], None]) -> None:
+        """Call `observer` when more may be committed, as a record was finished by itself."""
+        self._add(self.of_progress, observer)
+
     def on_departure(self, observer: Callable[[Departure], None]) -> None:
         """Call `observer` before the application gives up partitions."""
         self._add(self._departure, observer)
+
+    def forget(self, observer: Callable[..., None]) -> None:
+        """Call an observer no more, whatever it was added for."""
+        for listeners in (
+            self._subscription,
+            self._assignment,
+            self._partition,
+            self._discard,
+            self.of_gets,
+            self.of_progress,
+            self._departure,
+        ):
+            if observer in listeners:
+                listeners.remove(observer)
 
     def collect(self) -> Registrations:
         """Collect the observers that are added from now on; closing the result forgets them."""

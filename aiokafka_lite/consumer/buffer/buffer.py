@@ -41,7 +41,7 @@ from aiokafka_lite.consumer.buffer.chunk import (
 )
 from aiokafka_lite.consumer.buffer.decode import AnyDelivery, ChunkDecoder
 from aiokafka_lite.consumer.config import DEFAULT_MAX_BUFFERED_BYTES
-from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.errors import IllegalStateError, KafkaError
 from aiokafka_lite.structs import TopicPartition
 
 Wanted = Collection[TopicPartition]
@@ -223,7 +223,7 @@ class Buffer:
             return False
         for partition in self._turns:
             is_wanted = not wanted or partition.tp in wanted
-            is_free = not (partition.is_paused or partition.is_in_batch)
+            is_free = not (partition.is_paused or partition.has_enough)
             if is_wanted and partition.chunks[0].decoded and is_free:
                 return True
         return False
@@ -240,7 +240,7 @@ class Buffer:
         # Most consumers read nothing that has to be decompressed: then it is never tight.
         is_tight = self._budget.headroom_bytes > 0 and self._budget.is_tight
         for partition in self._turns:
-            if partition.is_paused or partition.is_in_batch:
+            if partition.is_paused or partition.has_enough:
                 continue
             if not wanted or partition.tp in wanted:
                 found.append(partition)
@@ -302,7 +302,7 @@ class Buffer:
         is_wanted = False
         for chunk in chunks:
             self._add(chunk)
-            is_held = chunk.partition.is_paused or chunk.partition.is_in_batch
+            is_held = chunk.partition.is_paused or chunk.partition.has_enough
             is_wanted = is_wanted or not is_held
         if self._waiters or not is_wanted:
             # A get is waiting, and takes this; or none will. So the source may go on at once.
@@ -373,7 +373,7 @@ class Buffer:
         for partition in tuple(self._turns):
             has_bytes = any(chunk.response is not None for chunk in partition.chunks)
             is_unwanted = are_others_dropped and partition.tp not in awaited
-            is_held_up = partition.is_in_batch and bool(self._waiters)
+            is_held_up = partition.has_enough and bool(self._waiters)
             if has_bytes and (is_unwanted or partition.is_paused or is_held_up):
                 self._state.refetch(partition)
         self._seek(awaited)
@@ -415,10 +415,16 @@ class Buffer:
 
         Raises:
             ConsumerStoppedError: The consumer is stopped.
-            IllegalStateError: A rebalance listener would wait without end.
+            IllegalStateError: A rebalance listener would wait without end; or `run` takes all.
             KafkaError: What stands first in turn, or alone.
             BaseException: A background task has died of it.
         """
+        processing = self._state.processing
+        if processing is not None and processing.sink is not sink:
+            raise IllegalStateError(
+                "consumer.run() is going on: it gives every record to the handler, and gets have "
+                "none"
+            )
         wanted, timeout_s = limits.wanted, limits.timeout_s
         deadline = None if timeout_s is None else self._loop.time() + timeout_s
         if self._lent is not None:

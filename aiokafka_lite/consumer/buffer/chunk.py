@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from aiokafka_lite.records.decoders import Columns
 
 Record: TypeAlias = ConsumerRecord
+# Under which name a record keeps the bytes of its key and value.
+SERIALIZED: Final = "_serialized"
 
 
 class ResponseSource(Protocol):
@@ -396,6 +398,8 @@ class Chunk:
     def _deserialize_raw(self, limit: int, deserialize: Deserialize) -> None:
         done = 0
         error = None
+        if self.delivery.keeps_serialized:
+            keep_serialized(self.raw[:limit])
         try:
             for record in self.raw[:limit]:
                 deserialize(record)
@@ -410,6 +414,8 @@ class Chunk:
 
     def accept(self, converted: Converted) -> None:
         """Take what the application's deserialisers made of the first of `raw`."""
+        if self.delivery.keeps_serialized:
+            keep_serialized(self.raw)
         for record, (key, value) in zip(self.raw, converted.pairs, strict=False):
             # With deserialisers a record is of their types.
             record.key = key  # type: ignore[assignment]
@@ -486,3 +492,17 @@ class Chunk:
             self._inflated_bytes = 0
         self.response.close_chunk()
         self.response = None
+
+
+def keep_serialized(records: Iterable[Record]) -> None:
+    """Keep the bytes of keys and values beside what deserialisers are going to make of them."""
+    for record in records:
+        vars(record)[SERIALIZED] = record.key, record.value
+
+
+def serialized(record: Record) -> tuple[bytes | None, bytes | None]:
+    """Return the bytes of a record's key and value, where they were kept, or are no others."""
+    kept: tuple[bytes | None, bytes | None] = vars(record).get(
+        SERIALIZED, (record.key, record.value)
+    )
+    return kept

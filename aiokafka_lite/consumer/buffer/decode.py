@@ -69,13 +69,16 @@ class AnyDelivery(Protocol):
     def has_deserializers(self) -> bool: ...
 
     @property
+    def keeps_serialized(self) -> bool: ...
+
+    @property
     def asks_application(self) -> bool: ...
 
 
 class Delivery:
     """What the application gave, and so often what knows the consumer."""
 
-    __slots__ = ("__weakref__", "awaited", "bad", "deserialize")
+    __slots__ = ("__weakref__", "awaited", "bad", "deserialize", "keeps_serialized")
 
     def __init__(
         self,
@@ -86,6 +89,8 @@ class Delivery:
         self.bad = bad
         self.deserialize = deserialize
         self.awaited = awaited
+        # Records keep the bytes of their keys and values, for dead letters.
+        self.keeps_serialized = False
 
     @property
     def has_deserializers(self) -> bool:
@@ -126,6 +131,11 @@ class LentDelivery:
     def has_deserializers(self) -> bool:
         """Whether keys or values are made of their bytes."""
         return self._present().has_deserializers
+
+    @property
+    def keeps_serialized(self) -> bool:
+        """Whether records keep the bytes of their keys and values."""
+        return self._present().keeps_serialized
 
     @property
     def asks_application(self) -> bool:

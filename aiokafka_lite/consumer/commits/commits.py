@@ -311,13 +311,16 @@ class Commits(CommittedReader):
         return {
             tp: offset
             for tp, offset in offsets.items()
-            if not self._is_committed(self._state.assignment.get(tp), offset.offset)
+            if not self._is_committed(self._state.assignment.get(tp), offset)
         }
 
     @staticmethod
-    def _is_committed(partition: Cursor | None, offset: int) -> bool:
+    def _is_committed(partition: Cursor | None, offset: OffsetAndMetadata) -> bool:
+        """Whether an offset is committed, with its metadata if it has any."""
         committed = None if partition is None else partition.committed
-        return committed is not None and committed.offset == offset
+        if committed is None or committed.offset != offset.offset:
+            return False
+        return not offset.metadata or committed.metadata == offset.metadata
 
     def _next(self) -> int:
         self._sequence += 1

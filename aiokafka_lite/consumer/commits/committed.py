@@ -98,7 +98,9 @@ class CommittedReader(ABC):
         """Return where to go on in partitions; see `committed`."""
         found = await self._read(partitions, None)
         return {
-            tp: None if answer is None else CommittedPosition(answer.offset, answer.leader_epoch)
+            tp: None
+            if answer is None
+            else CommittedPosition(answer.offset, answer.leader_epoch, answer.metadata)
             for tp, answer in found.items()
         }
 

@@ -249,7 +249,7 @@ cdef Py_ssize_t chunk_records = slot_offset(Chunk, "_records")
 cdef Py_ssize_t chunk_response = slot_offset(Chunk, "response")
 cdef Py_ssize_t chunk_state = slot_offset(Chunk, "state")
 cdef Py_ssize_t cursor_chunks = slot_offset(Cursor, "chunks")
-cdef Py_ssize_t cursor_is_in_batch = slot_offset(Cursor, "is_in_batch")
+cdef Py_ssize_t cursor_has_enough = slot_offset(Cursor, "has_enough")
 cdef Py_ssize_t cursor_is_paused = slot_offset(Cursor, "is_paused")
 cdef Py_ssize_t cursor_leader_epoch = slot_offset(Cursor, "leader_epoch")
 cdef Py_ssize_t cursor_loan = slot_offset(Cursor, "loan")
@@ -419,7 +419,7 @@ cdef class SteadyGets:
             break
         else:
             return False
-        if is_true(cursor, cursor_is_paused) or is_true(cursor, cursor_is_in_batch):
+        if is_true(cursor, cursor_is_paused) or is_true(cursor, cursor_has_enough):
             return False
         cdef tuple chunks = get(cursor, cursor_chunks)
         if not chunks:

@@ -23,6 +23,8 @@ __all__ = [
     "Assigned",
     "BrokerDown",
     "BrokerUp",
+    "CircuitClosed",
+    "CircuitOpened",
     "CommitFailed",
     "ConsumerEvent",
     "CoordinatorChanged",
@@ -34,6 +36,7 @@ __all__ = [
     "OffsetRange",
     "OffsetReset",
     "PartitionsAdded",
+    "RecordDead",
     "RecordSkipped",
     "Revoked",
     "TaskFailed",
@@ -367,6 +370,36 @@ class LoopBlocked(ConsumerEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class RecordDead(ConsumerEvent):
+    """`run` has nothing left to try with a record, and has written it to the dead letters."""
+
+    name: ClassVar[str] = "record_dead"
+
+    tp: TopicPartition
+    offset: int
+    attempts: int
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitOpened(ConsumerEvent):
+    """Handlers of `run` fail, so that all wait; one record is tried now and then."""
+
+    name: ClassVar[str] = "circuit_opened"
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitClosed(ConsumerEvent):
+    """A handler of `run` has succeeded again, `open_s` after the circuit opened: all go on."""
+
+    name: ClassVar[str] = "circuit_closed"
+
+    open_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class TaskRestarted(ConsumerEvent):
     """A background task failed by what may pass, and is started again."""
 
@@ -406,6 +439,9 @@ EVENT_CLASSES: tuple[type[ConsumerEvent], ...] = (
     ListenerFailed,
     OffsetReset,
     RecordSkipped,
+    RecordDead,
+    CircuitOpened,
+    CircuitClosed,
     TopicDeleted,
     TopicRecreated,
     PartitionsAdded,

@@ -3,7 +3,8 @@
 1. Nothing more of them is fetched or handed out; the others go on.
 2. They wait for the application to finish what it was handed of them. Its next get proves that it
    has, and so does a commit of its own. A get that is pending has proved it already. What is in an
-   open batch is finished at the end of its block. Otherwise the next owner would read that again.
+   open batch is finished at the end of its block; what `run` has given to a handler, at the end of
+   that. Otherwise the next owner would read that again. When the time is up handlers are cancelled.
 3. What it has finished is committed, with auto-commit.
 4. The listener is told, and events.
 
@@ -20,13 +21,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.work import Work
 from aiokafka_lite.consumer.config import HOLD_MARGIN, ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import Lost, OffsetRange, Revoked, WorkAwaited
 from aiokafka_lite.consumer.membership.listener import ListenerCalls
@@ -34,6 +35,9 @@ from aiokafka_lite.consumer.membership.protocol import AwaitedWork, GroupMember,
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
+
+# How long a rebalance waits for handlers that were cut off.
+LONGEST_END_S: Final = 1.0
 
 # Says why partitions are lost; None: they are not.
 WhyLost = Callable[[], str | None]
@@ -44,9 +48,9 @@ class HoldLimits(NamedTuple):
 
     # When they began to wait.
     now: float
-    # For what gets have handed out; and for each open batch.
+    # For what gets have handed out; and for each work.
     of_gets: float
-    batches: Mapping[OpenBatch, float]
+    works: Mapping[Work, float]
 
 
 class Revocation:
@@ -111,7 +115,8 @@ class Revocation:
         state.begin_revocation(gone & state.assignment.keys())
         if waits and why_lost() is None:
             await self._wait_for_application(gone, deadline, why_lost)
-        state.give_up_batches(gone, loop.time())
+        state.give_up_work(gone, loop.time())
+        await self._until_given_up(gone, deadline)
         # Half of what is left: the listener may want to commit or flush something, too.
         commit_by = (loop.time() + deadline) / 2
         await self._commits.settle_departed(commit_by)
@@ -135,7 +140,7 @@ class Revocation:
         group_id = self._member.group_id
         why = why_lost() if gone else None
         if why is not None:
-            self._state.give_up_batches(gone, asyncio.get_running_loop().time())
+            self._state.give_up_work(gone, asyncio.get_running_loop().time())
             log.warning("group %s: lost %s: %s", group_id, sorted(gone), why or reason)
             self._state.events.publish(Lost(gone, why or reason))
         else:
@@ -182,18 +187,34 @@ class Revocation:
                 },
             )
 
+    async def _until_given_up(self, gone: frozenset[TopicPartition], deadline: float) -> None:
+        """Wait until handlers that were cut off have ended, for a moment at most."""
+        now = asyncio.get_running_loop().time()
+        until = now + min(LONGEST_END_S, (deadline - now) / 4)
+        try:
+            async with timeout_at(until):
+                while self._state.is_work_ending(gone):
+                    await self._member.wait_for_change()
+        except asyncio.TimeoutError:
+            log.warning(
+                "group %s: handlers were cancelled, and have not ended; the next owners of %s may "
+                "process the same records beside them",
+                self._member.group_id,
+                sorted(gone),
+            )
+
     def _limits(self, gone: frozenset[TopicPartition], deadline: float) -> HoldLimits:
-        """Return until when what is waited for, and tell the open batches."""
+        """Return until when what is waited for, and tell the works."""
         config, now = self._config, asyncio.get_running_loop().time()
         left_s = max(0.0, deadline - now - HOLD_MARGIN * config.rebalance_timeout_s)
-        batches: dict[OpenBatch, float] = {}
-        for batch in self._state.open_batches:
-            if not batch.undone(gone):
+        works: dict[Work, float] = {}
+        for work in self._state.works:
+            if not work.undone(gone):
                 continue
-            hold_s = config.rebalance_hold_s if batch.hold_s is None else batch.hold_s
-            batches[batch] = until = now + min(hold_s, config.most_hold_s, left_s)
-            batch.is_wanted_by(until)
-        return HoldLimits(now, now + min(config.rebalance_hold_s, left_s), batches)
+            hold_s = config.rebalance_hold_s if work.hold_s is None else work.hold_s
+            works[work] = until = now + min(hold_s, config.most_hold_s, left_s)
+            work.is_wanted_by(until)
+        return HoldLimits(now, now + min(config.rebalance_hold_s, left_s), works)
 
     def _next_limit(self, gone: frozenset[TopicPartition], limits: HoldLimits) -> float | None:
         """Return until when to wait for what is not finished yet; note what that is.
@@ -205,19 +226,19 @@ class Revocation:
         offsets: dict[TopicPartition, Range] = {}
         waits: list[float] = []
         others = gone
-        for batch, until in limits.batches.items():
-            if not batch.is_open:
+        for work, until in limits.works.items():
+            if not work.is_open:
                 continue
-            of_batch = gone & batch.partitions()
-            others -= of_batch
-            work = batch.undone(of_batch)
-            if until > now and (work or self._commits.is_committing(of_batch)):
-                offsets |= work
+            of_work = gone & work.partitions()
+            others -= of_work
+            undone = work.undone(of_work)
+            if until > now and (undone or self._commits.is_committing(of_work)):
+                offsets |= undone
                 waits.append(until)
         if limits.of_gets > now:
-            work = self._state.unfinished(others)
-            if work or self._commits.is_committing(others):
-                offsets |= work
+            undone = self._state.unfinished(others)
+            if undone or self._commits.is_committing(others):
+                offsets |= undone
                 waits.append(limits.of_gets)
         self.awaited_work = AwaitedWork(offsets, max(waits)) if waits else None
         return min(waits, default=None)

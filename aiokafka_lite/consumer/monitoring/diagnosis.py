@@ -108,6 +108,15 @@ def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
     )
 
 
+def explain(engine: Engine, tp: TopicPartition, now: float) -> str:
+    """Say why nothing comes of a partition, and what holds its commit back, if handlers do."""
+    text = diagnose(engine, tp, now).text
+    processing, cursor = engine.state.processing, engine.state.assignment.get(tp)
+    if processing is not None and cursor is not None and (held := processing.explain(cursor, now)):
+        text += f". {held}"
+    return text
+
+
 def _not_assigned(engine: Engine, running: Running, tp: TopicPartition, now: float) -> Diagnosis:
     state = engine.state
     if engine.life.stage is Stage.STARTING:
@@ -285,10 +294,13 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
     if part is None:
         return None
     records = f"records from offset {partition.position} on are buffered"
-    if partition.is_in_batch:
-        text = f"{records}, and are handed out when the block of its open batch ends"
-        return Diagnosis(Cause.BUFFERED, text)
-    if engine.state.is_in_get:
+    processing = engine.state.processing
+    if partition.has_enough:
+        until = "the block of its open batch ends" if processing is None else "handlers are done"
+        return Diagnosis(Cause.BUFFERED, f"{records}, and are handed out when {until}")
+    if processing is not None:
+        text = f"{records}, and are handed out when a handler is free"
+    elif engine.state.is_in_get:
         text = f"{records}, and a get is on its way to them, or waits for other partitions"
     else:
         idle_s = engine.state.idle_s(now)

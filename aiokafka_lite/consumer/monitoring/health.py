@@ -126,6 +126,8 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
         ago = seconds(now - failed_at)
         yield f"the latest commit, {ago} ago, failed: what was processed may be read again"
     yield from _partition_troubles(engine, running, now)
+    if engine.state.processing is not None:
+        yield from engine.state.processing.troubles(now)
     if (without_s := running.watchdog.assigned_without_position_s) > LONG_WITHOUT_POSITION_S:
         yield (
             f"there are partitions that have had no position for {seconds(without_s)}: nothing is "

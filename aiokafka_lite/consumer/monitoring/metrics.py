@@ -70,6 +70,8 @@ def measure(engine: Engine, now: float) -> Row:
         ),
         "lost_offsets_total": lost_offsets,
         "skipped_offsets_total": skipped_offsets,
+        "processing": dict(state.processing_totals)
+        | ({} if state.processing is None else state.processing.counts()),
         **{name: state.events.counts.get(event, 0) for name, event in EVENT_COUNTERS.items()},
         "partitions": [
             _partition_row(engine, partition, now) for partition in state.assignment.values()

@@ -37,6 +37,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
     Search,
     Sought,
 )
+from aiokafka_lite.consumer.assignment.finished_ranges import decode
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.config import (
@@ -63,6 +64,7 @@ from aiokafka_lite.errors import (
     UnknownLeaderEpochError,
     UnsupportedVersionError,
 )
+from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -219,6 +221,10 @@ class PositionResolver:
             self.reset_by_policy(partition, error, NOTHING_COMMITTED)
             return
         self._state.start_at(partition, committed.offset, committed.leader_epoch)
+        topic_id = self._cluster.view.topic_id(partition.tp.topic)
+        finished = decode(topic_id or ZERO_UUID, committed.offset, committed.metadata)
+        if finished is not None:
+            self._state.start_behind(partition, finished.ranges, finished.leader_epoch)
         if partition.needs_validation(self._leader_epoch(partition.tp)):
             self._state.request_validation(partition)
 

@@ -1,0 +1,118 @@
+"""What is finished behind a committed offset, as the metadata that are committed with it.
+
+Metadata are a string beside the offset, for whoever commits: 4,096 bytes of it by default
+(offset.metadata.max.bytes). Ours begin with a name and a version, so that nobody takes another's
+for ours; whoever does not know them reads on from the offset, and meets again what is finished.
+
+    aiokafka-lite/1 <base64 of:>
+        4 bytes  CRC-32 of the topic's id, the offset (8 bytes), and what follows
+        varint   leader epoch of the newest finished record, plus one
+        pairs    varint unfinished, varint finished: lengths in offsets, from the committed one on
+
+The ranges are of one log, and of the offset that was committed with them. A topic that was deleted
+and made again has another id; so has a copy in another cluster, to which MirrorMaker takes the
+metadata along, with another offset. A log that was cut has records of a newer leader epoch where
+the cut was. In none of these cases is anything to be skipped.
+
+What does not fit is left out from the end: it is processed again, if this member stops there.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from aiokafka_lite.consumer.assignment.cursor import Range
+
+NAME: Final = "aiokafka-lite/1 "
+# Less than offset.metadata.max.bytes by default, 4,096.
+MOST_CHARACTERS: Final = 3_500
+MOST_BYTES: Final = (MOST_CHARACTERS - len(NAME)) // 4 * 3
+CHECK: Final = struct.Struct(">I")
+OFFSET: Final = struct.Struct(">q")
+
+
+class Finished(NamedTuple):
+    """What is finished behind a committed offset.
+
+    Attributes:
+        leader_epoch: Of the newest of these records; -1: not known.
+        ranges: In offset order, none within another.
+    """
+
+    leader_epoch: int
+    ranges: tuple[Range, ...]
+
+
+def encode(topic_id: bytes, offset: int, leader_epoch: int, ranges: Iterable[Range]) -> str:
+    """Return the metadata for the commit of an offset; "": nothing is finished behind it.
+
+    The same where the topic's id is not known (b""), by which they could be told to be its.
+    """
+    if not topic_id:
+        return ""
+    encoded = bytearray(CHECK.size)
+    _put(encoded, leader_epoch + 1)
+    end, is_empty = offset, True
+    for first, next_end in ranges:
+        before = len(encoded)
+        _put(encoded, first - end)
+        _put(encoded, next_end - first)
+        if len(encoded) > MOST_BYTES:
+            del encoded[before:]
+            break
+        end, is_empty = next_end, False
+    if is_empty:
+        return ""
+    CHECK.pack_into(encoded, 0, _check(topic_id, offset, encoded))
+    return NAME + base64.b64encode(encoded).decode()
+
+
+def decode(topic_id: bytes, offset: int, metadata: str) -> Finished | None:
+    """Return what the metadata of a committed offset say is finished; None: they do not say.
+
+    What is not ours, or is of another log or offset, says nothing: then records are processed
+    again, and none is left out.
+    """
+    if not metadata.startswith(NAME):
+        return None
+    try:
+        encoded = base64.b64decode(metadata[len(NAME) :], validate=True)
+        (check,) = CHECK.unpack_from(encoded)
+    except (ValueError, struct.error):
+        return None
+    if check != _check(topic_id, offset, encoded):
+        return None
+    numbers = _numbers(memoryview(encoded)[CHECK.size :])
+    leader_epoch = next(numbers) - 1
+    ranges: list[Range] = []
+    end = offset
+    for unfinished in numbers:
+        first = end + unfinished
+        end = first + next(numbers)
+        ranges.append(Range(first, end))
+    return Finished(leader_epoch, tuple(ranges))
+
+
+def _check(topic_id: bytes, offset: int, encoded: bytes | bytearray) -> int:
+    return zlib.crc32(encoded[CHECK.size :], zlib.crc32(topic_id + OFFSET.pack(offset)))
+
+
+def _put(encoded: bytearray, number: int) -> None:
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+
+
+def _numbers(encoded: memoryview) -> Iterator[int]:
+    number = shift = 0
+    for byte in encoded:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            yield number
+            number = shift = 0

@@ -1,0 +1,179 @@
+"""How far the application has got with a partition whose records it finishes one by one.
+
+    handed out   5  6  7  8  9     12 13     (10 and 11 are gaps: never handed out)
+    finished     x  x     x  x        x
+    end                7                     what may be committed: all before it is finished
+    finished behind it: 8 to 9, 13           kept beside the commit (finished_ranges.py)
+
+Offsets are looked at as they were handed out, never counted on: compaction and transactions leave
+gaps. Each unfinished record has a holder, who works on it. A record counts as finished only if its
+holder says so: after a seek back the same offset has another one, and after a revocation none.
+
+What an earlier assignment has finished is known from the commit's metadata. It lies *ahead*: such
+a record is passed over when it is handed out.
+
+Plain data changed synchronously on the event loop; nothing waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Range
+from aiokafka_lite.errors import IllegalStateError
+
+
+class Progress:
+    """Which records of one assigned partition are handed out, and which of them are finished.
+
+    Args:
+        ahead: What was finished before, in offset order.
+        ahead_epoch: The newest leader epoch of which these may be.
+    """
+
+    __slots__ = ("_ahead", "_handed_out", "_unfinished", "ahead_epoch")
+
+    def __init__(self, ahead: Iterable[Range] = (), ahead_epoch: int = NO_EPOCH) -> None:
+        # In offset order, from the first that is not finished.
+        self._handed_out: deque[int] = deque()
+        # Who works on them.
+        self._unfinished: dict[int, object] = {}
+        self._ahead = deque(ahead)
+        self.ahead_epoch = ahead_epoch
+
+    def __repr__(self) -> str:
+        first = self._handed_out[0] if self._handed_out else None
+        return f"<Progress: first unfinished {first}, {self.finished_count} finished behind it>"
+
+    # --- What is known --------------------------------------------------------------------
+    @property
+    def first_unfinished(self) -> int | None:
+        """The offset to commit; None: all is finished that was handed out."""
+        return self._handed_out[0] if self._handed_out else None
+
+    @property
+    def uncommitted_count(self) -> int:
+        """How many records are unfinished, or wait for one before them that is."""
+        return len(self._handed_out)
+
+    @property
+    def finished_count(self) -> int:
+        """How many finished records wait for one before them."""
+        return len(self._handed_out) - len(self._unfinished)
+
+    @property
+    def has_ahead(self) -> bool:
+        """Whether records may come that were finished before."""
+        return bool(self._ahead)
+
+    def holder_of_first(self) -> object | None:
+        """Return who works on the record that holds the commit back; None: there is none."""
+        return self._unfinished[self._handed_out[0]] if self._handed_out else None
+
+    def is_held_by(self, offset: int, holder: object) -> bool:
+        """Whether a record is unfinished, and this one's to finish."""
+        return self._unfinished.get(offset) is holder
+
+    # --- What happens ---------------------------------------------------------------------
+    def hand_out(self, offset: int, holder: object) -> None:
+        """Note that a record is handed out, and who works on it.
+
+        Raises:
+            IllegalStateError: It does not lie behind those that are handed out.
+        """
+        handed_out = self._handed_out
+        if handed_out and offset <= handed_out[-1]:
+            raise IllegalStateError(f"offset {offset} lies before {handed_out[-1]}, handed out")
+        handed_out.append(offset)
+        self._unfinished[offset] = holder
+
+    def passes_over(self, offset: int) -> bool:
+        """Whether a record that comes next was finished before; then it counts as handed out."""
+        ahead = self._ahead
+        while ahead and ahead[0].end <= offset:
+            ahead.popleft()
+        if not ahead or offset < ahead[0].first:
+            return False
+        if self._handed_out:
+            self._handed_out.append(offset)
+        return True
+
+    def finish(self, offset: int, holder: object) -> bool | None:
+        """Note that a record is finished; nothing happens if it is not this one's any more.
+
+        Returns:
+            Whether more may be committed now; None: nothing has happened.
+        """
+        handed_out, unfinished = self._handed_out, self._unfinished
+        if unfinished.get(offset) is not holder:
+            return None
+        del unfinished[offset]
+        if offset != handed_out[0]:
+            return False
+        handed_out.popleft()
+        while handed_out and handed_out[0] not in unfinished:
+            handed_out.popleft()
+        return True
+
+    def finish_before(self, offset: int) -> None:
+        """Note that all is finished before an offset: nobody holds it any more."""
+        handed_out = self._handed_out
+        while handed_out and (handed_out[0] < offset or handed_out[0] not in self._unfinished):
+            self._unfinished.pop(handed_out.popleft(), None)
+
+    def go_back_to(self, offset: int) -> None:
+        """Forget what was handed out from an offset on: it is handed out again."""
+        handed_out = self._handed_out
+        while handed_out and handed_out[-1] >= offset:
+            self._unfinished.pop(handed_out.pop(), None)
+        while handed_out and handed_out[0] not in self._unfinished:
+            handed_out.popleft()
+
+    def forget_ahead(self) -> None:
+        """Pass over nothing more that was finished before."""
+        self._ahead.clear()
+
+    def interrupt(self, leader_epoch: int) -> None:
+        """Take unfinished records from their holders; what is finished behind them lies ahead.
+
+        Args:
+            leader_epoch: Of the newest record that was handed out.
+        """
+        self._ahead = deque(self.finished_ranges())
+        self.ahead_epoch = max(self.ahead_epoch, leader_epoch)
+        self._handed_out.clear()
+        self._unfinished.clear()
+
+    # --- What goes into a commit ----------------------------------------------------------
+    def finished_ranges(self, position: int = 0) -> Iterator[Range]:
+        """Yield what is finished behind the first unfinished record, in offset order.
+
+        Offsets within a range that were not handed out are gaps, and stay so.
+
+        Args:
+            position: Where nothing is unfinished, from here on.
+        """
+        begin = self._handed_out[-1] + 1 if self._handed_out else position
+        ahead = (Range(max(first, begin), end) for first, end in self._ahead if end > begin)
+        return chain(self._finished_of_handed_out(), ahead)
+
+    def _finished_of_handed_out(self) -> Iterator[Range]:
+        unfinished = self._unfinished
+        left = self.finished_count
+        first: int | None = None
+        last = 0
+        for offset in self._handed_out:
+            if offset not in unfinished:
+                if first is None:
+                    first = offset
+                last = offset
+                left -= 1
+            elif first is not None:
+                yield Range(first, last + 1)
+                first = None
+            if first is None and not left:
+                return
+        if first is not None:
+            yield Range(first, last + 1)

@@ -1,0 +1,60 @@
+"""What the application is at work on: records that it finishes not by its next get.
+
+That is a batch in whose block it is (batches.py), or what `consumer.run` has given to handlers
+(processing/). A rebalance that wants partitions of a work waits for it, until a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Set
+from typing import Protocol
+
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
+from aiokafka_lite.structs import TopicPartition
+
+
+class Work(Protocol):
+    """Records that were handed out, from the get that brought them to their end."""
+
+    @property
+    def hold_s(self) -> float | None:
+        """How long it may hold up a rebalance; None: as long as what gets have handed out."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything may be left to do."""
+
+    def partitions(self) -> Set[TopicPartition]:
+        """Return the partitions of which it has records."""
+
+    def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
+        """Return what is being worked on of these partitions, and is to be waited for."""
+
+    def is_wanted_by(self, until: float) -> None:
+        """Note that a rebalance waits for it, until a loop time at most."""
+
+    def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
+        """Note that partitions go: what is undone of them may be another member's from now on."""
+
+    def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether what was given up of these partitions is still coming to its end."""
+
+
+class Processing(Work, Protocol):
+    """`consumer.run`: all records that are handed out are its."""
+
+    @property
+    def sink(self) -> object:
+        """What its own gets put the records into: other gets are refused meanwhile."""
+
+    async def finish(self, until: float) -> None:
+        """Begin with nothing more, and wait for what is being worked on; then cut it off."""
+
+    def troubles(self, now: float) -> Iterator[str]:
+        """Say what is wrong, at loop time `now`."""
+
+    def explain(self, cursor: Cursor, now: float) -> str:
+        """Say what of a partition is being worked on, and what holds its commit back."""
+
+    def counts(self) -> dict[str, int]:
+        """Return how many records are where, by name."""

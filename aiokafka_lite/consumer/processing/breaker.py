@@ -1,0 +1,175 @@
+"""When what handlers depend on is down, nothing is tried but one record now and then.
+
+::
+
+    CLOSED ──many failures, or one record's last─> OPEN ──the pause is over─> PROBING
+      ^                                             ^                           │
+      │                                             └──the probe fails──────────┤
+      └───────────────────────the probe succeeds────────────────────────────────┘
+
+A record that has failed for the last time looks the same whether it is bad, or the database is
+down. What tells them apart is whether another record has succeeded since. If none has, the breaker
+opens on a suspicion, and the record waits: it is not called dead as long as nothing proves that
+others fare better. The next record that has not failed yet is tried at once, as it may prove it.
+Failures while the breaker is not closed say nothing of the record, and are not its attempts.
+
+Plain data; the times are the loop's, given by whoever calls.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import dataclass
+
+from aiokafka_lite.client.backoff import delay_after
+
+
+@dataclass(frozen=True)
+class CircuitBreaker:
+    """Says when handling pauses because what it depends on seems to be down.
+
+    Args:
+        failure_rate: The part of the calls of a window that fail, from which on it pauses.
+        min_calls: How many calls there are before a rate says anything.
+        window_ms: How long calls are counted before counting begins anew.
+        first_pause_ms: How long it pauses before one record is tried. It doubles with each that
+            fails, and varies by a fifth.
+        max_pause_ms: The longest pause.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
+
+    failure_rate: float = 0.5
+    min_calls: int = 20
+    window_ms: float = 10_000
+    first_pause_ms: float = 1_000
+    max_pause_ms: float = 30_000
+
+    def __post_init__(self) -> None:
+        if not 0 < self.failure_rate <= 1:
+            raise ValueError(f"failure_rate is above 0, and 1 at most: {self.failure_rate}")
+        if self.min_calls < 1:
+            raise ValueError(f"min_calls is 1 or more: {self.min_calls}")
+        if self.window_ms <= 0:
+            raise ValueError(f"window_ms is positive: {self.window_ms}")
+        if not 0 < self.first_pause_ms <= self.max_pause_ms:
+            raise ValueError(
+                "first_pause_ms is positive, and no longer than max_pause_ms: "
+                f"{self.first_pause_ms}, {self.max_pause_ms}"
+            )
+
+
+class Circuit(enum.Enum):
+    """Where a breaker is; the module's docstring says what each means."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    PROBING = "probing"
+
+
+class Breaker:
+    """The state of one circuit breaker.
+
+    Args:
+        settings: When it opens, and for how long.
+        rng: For the lengths of pauses.
+
+    Attributes:
+        state: Written here only.
+        since: The loop time since when it is not closed.
+        probe_at: The loop time from which on one record may be tried, while it is open.
+        reason: Why it opened, or did not close.
+        success_count: How many calls have succeeded, so that others can see whether one has since.
+    """
+
+    def __init__(self, settings: CircuitBreaker, rng: random.Random) -> None:
+        self._settings = settings
+        self._rng = rng
+        self.state = Circuit.CLOSED
+        self.since = 0.0
+        self.probe_at = 0.0
+        self.reason = ""
+        self.success_count = 0
+        self._window_ends_at = 0.0
+        self._calls = self._failures = 0
+        self._failed_probes = 0
+        # One record alone has failed since it was closed.
+        self._is_suspicion = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether everything may be tried."""
+        return self.state is Circuit.CLOSED
+
+    def admits(self, now: float, *, has_failed: bool) -> bool:
+        """Whether one more record may be tried; if it is the probe, no other until it ends."""
+        if self.state is Circuit.CLOSED:
+            return True
+        is_due = now >= self.probe_at or (self._is_suspicion and not has_failed)
+        if self.state is Circuit.OPEN and is_due:
+            self.state = Circuit.PROBING
+            self._is_suspicion = self._is_suspicion and has_failed
+            return True
+        return False
+
+    def succeeded(self, now: float, *, is_probe: bool) -> bool:
+        """Note a call that succeeded; whether everything may be tried again."""
+        self.success_count += 1
+        if self.state is Circuit.CLOSED:
+            self._count(now)
+            return False
+        if not is_probe:
+            return False  # it began before
+        self.state = Circuit.CLOSED
+        self._failed_probes = self._calls = self._failures = 0
+        return True
+
+    def failed(self, now: float, reason: str, *, is_probe: bool) -> bool:
+        """Note a call that failed by what is not the record's fault; whether it opened."""
+        if self.state is not Circuit.CLOSED:
+            if is_probe:
+                self._failed_probes += 1
+                self._pause(now, reason)
+            return False
+        self._count(now)
+        self._failures += 1
+        settings = self._settings
+        if self._calls < settings.min_calls or self._failures < settings.failure_rate * self._calls:
+            return False
+        self.open(
+            now,
+            f"{self._failures} of {self._calls} calls failed, the last by {reason}",
+            is_suspicion=False,
+        )
+        return True
+
+    def abandoned(self, now: float) -> None:
+        """Note that the probe came to no end: it was cut off."""
+        if self.state is Circuit.PROBING:
+            self._pause(now, self.reason)
+
+    def open(self, now: float, reason: str, *, is_suspicion: bool) -> None:
+        """Try nothing for a while."""
+        self.since = now
+        self._failed_probes = 0
+        self._is_suspicion = is_suspicion
+        self._pause(now, reason)
+
+    def _pause(self, now: float, reason: str) -> None:
+        settings = self._settings
+        self.state = Circuit.OPEN
+        self.reason = reason
+        self.probe_at = now + delay_after(
+            self._failed_probes,
+            settings.first_pause_ms / 1000,
+            settings.max_pause_ms / 1000,
+            self._rng,
+        )
+
+    def _count(self, now: float) -> None:
+        if now >= self._window_ends_at:
+            self._window_ends_at = now + self._settings.window_ms / 1000
+            self._calls = self._failures = 0
+        self._calls += 1

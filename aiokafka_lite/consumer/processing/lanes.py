@@ -1,0 +1,153 @@
+"""In which order records may begin: those of one lane one after the other.
+
+A lane is a key of a partition (order "key"), or a partition (order "partition"). Its first record
+is ready, or being worked on, or waits for another attempt; the others follow it in a list linked
+by `Job.follower`. Only the last is kept by its lane's name, so a lane costs nothing but that, and
+nothing at all once it is empty.
+
+A lane has nothing to do with the assignment. Records of a partition that was taken away, and came
+back, follow a record of before that is still being worked on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Final, Literal
+
+from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+
+Order = Literal["key", "partition"] | None
+Lane = dict[Hashable, "Job"]
+
+
+class Job:
+    """One record on its way through a handler.
+
+    It counts only while it is what its partition's table has at its offset (`is_current`).
+
+    Attributes:
+        record: What the handler gets.
+        cursor: Of the assignment that handed it out.
+        lane: The lanes of its partition; None: it is in none.
+        name: What its lane is called among them.
+        follower: The next record of its lane.
+        attempts: How often a handler has failed on it.
+        began_at: The loop time at which its latest attempt began; None: none did.
+        error: What the latest attempt failed by.
+        is_dead: Nothing is left but the dead letters.
+        is_alone: A list that it was in has failed: it is tried by itself.
+        success_count: How many calls had succeeded when it was last tried.
+    """
+
+    __slots__ = (
+        "attempts",
+        "began_at",
+        "cursor",
+        "error",
+        "follower",
+        "is_alone",
+        "is_dead",
+        "lane",
+        "name",
+        "record",
+        "success_count",
+    )
+
+    def __init__(
+        self,
+        record: ConsumerRecord,
+        cursor: Cursor,
+        lane: Lane | None,
+        error: BaseException | None = None,
+    ) -> None:
+        self.record = record
+        self.cursor = cursor
+        self.lane = lane
+        self.name: Hashable = None
+        self.follower: Job | None = None
+        self.attempts = 0
+        self.began_at: float | None = None
+        self.error = error
+        self.is_dead = self.is_alone = error is not None
+        self.success_count = 0
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is still to be finished: nobody else has its partition, or will get it."""
+        progress = self.cursor.progress
+        return progress is not None and progress.is_held_by(self.record.offset, self)
+
+
+class Lanes:
+    """The lanes of all partitions, and what may begin.
+
+    Attributes:
+        ready: What may begin, the next first.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self.order: Final = order
+        self.ready: deque[Job] = deque()
+        self._lanes: dict[TopicPartition, Lane] = {}
+
+    def of(self, tp: TopicPartition) -> Lane | None:
+        """Return the lanes of a partition; None: its records are in no order."""
+        if self.order is None:
+            return None
+        if (lane := self._lanes.get(tp)) is None:
+            lane = self._lanes[tp] = {}
+        return lane
+
+    def put(self, job: Job) -> None:
+        """Add a record that was handed out; it may begin at once if its lane is empty.
+
+        Raises:
+            TypeError: Its key cannot be told from others.
+        """
+        lane = job.lane
+        name: Hashable = None
+        if lane is not None and self.order == "key":
+            name = job.name = job.record.key
+            if name is None:
+                lane = job.lane = None  # records without a key are in no order
+        if lane is None:
+            self.ready.append(job)
+            return
+        try:
+            last = lane.get(name)
+        except TypeError as error:
+            raise TypeError(
+                f'order="key" needs keys that can be told apart, and {name!r} is not hashable: '
+                "let the key_deserializer make something that is, or leave keys as bytes"
+            ) from error
+        lane[name] = job
+        if last is None:
+            self.ready.append(job)
+        else:
+            last.follower = job
+
+    def leave(self, job: Job) -> None:
+        """Take a record, and those before it, out of its lane: the next one may begin."""
+        lane = job.lane
+        if lane is None:
+            return
+        follower, job.follower = job.follower, None
+        if follower is None:
+            del lane[job.name]
+        else:
+            self.ready.append(follower)
+
+    @staticmethod
+    def chain(first: Job, most: int) -> list[Job]:
+        """Return a record and those behind it in its lane that may share a list, so many at most.
+
+        That is until one that is to be tried by itself.
+        """
+        found = [first]
+        while len(found) < most and (follower := found[-1].follower) is not None:
+            if follower.is_alone or not follower.is_current:
+                break
+            found.append(follower)
+        return found

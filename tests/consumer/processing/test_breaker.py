@@ -1,0 +1,134 @@
+"""When handling pauses, and what ends the pause."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from aiokafka_lite.consumer.processing.breaker import Breaker, Circuit
+from aiokafka_lite.processing import CircuitBreaker, Retry
+
+SETTINGS = CircuitBreaker(
+    failure_rate=0.5, min_calls=10, window_ms=10_000, first_pause_ms=1000, max_pause_ms=8000
+)
+
+
+@pytest.fixture
+def breaker() -> Breaker:
+    return Breaker(SETTINGS, random.Random(1))
+
+
+def opened(breaker: Breaker) -> Breaker:
+    breaker.open(0.0, "why", is_suspicion=False)
+    return breaker
+
+
+def test_it_opens_when_enough_calls_fail_in_a_window(breaker: Breaker) -> None:
+    for n in range(5):
+        breaker.succeeded(n, is_probe=False)
+    opens = [breaker.failed(5.0, "no", is_probe=False) for _ in range(5)]
+    assert opens == [False, False, False, False, True]
+    assert not breaker.is_closed
+    assert breaker.reason == "5 of 10 calls failed, the last by no"
+    assert not breaker.admits(5.5, has_failed=True)
+
+
+def test_failures_of_an_earlier_window_do_not_count(breaker: Breaker) -> None:
+    for n in range(9):
+        assert not breaker.failed(float(n), "no", is_probe=False)
+    assert not breaker.failed(10.5, "no", is_probe=False)
+    assert breaker.is_closed
+
+
+def test_one_record_is_tried_after_the_pause_and_no_other_beside_it(breaker: Breaker) -> None:
+    opened(breaker)
+    assert 0.8 <= breaker.probe_at <= 1.2
+    assert breaker.admits(1.2, has_failed=True)
+    assert breaker.state is Circuit.PROBING
+    assert not breaker.admits(100.0, has_failed=True)
+    assert breaker.succeeded(1.3, is_probe=True)
+    assert breaker.is_closed
+    assert breaker.admits(1.3, has_failed=True)
+
+
+def test_pauses_grow_while_probes_fail(breaker: Breaker) -> None:
+    opened(breaker)
+    pauses = []
+    for _ in range(6):
+        now = breaker.probe_at
+        assert breaker.admits(now, has_failed=True)
+        breaker.failed(now, "no", is_probe=True)
+        pauses.append(breaker.probe_at - now)
+    for pause_s, expected_s in zip(pauses, (2, 4, 8, 8, 8, 8), strict=True):
+        assert 0.8 * expected_s <= pause_s <= 1.2 * expected_s
+
+
+def test_what_began_before_neither_opens_nor_closes_it(breaker: Breaker) -> None:
+    opened(breaker)
+    probe_at = breaker.probe_at
+    assert not breaker.failed(0.5, "no", is_probe=False)
+    assert not breaker.succeeded(0.5, is_probe=False)
+    assert (breaker.state, breaker.probe_at) == (Circuit.OPEN, probe_at)
+    assert breaker.success_count == 1
+
+
+def test_on_a_suspicion_a_record_that_has_not_failed_is_tried_at_once(breaker: Breaker) -> None:
+    breaker.open(0.0, "one record fails", is_suspicion=True)
+    assert not breaker.admits(0.1, has_failed=True)
+    assert breaker.admits(0.1, has_failed=False)
+    assert not breaker.admits(0.1, has_failed=False)
+    breaker.failed(0.2, "that one, too", is_probe=True)
+    assert not breaker.admits(0.3, has_failed=False)
+
+
+def test_a_probe_that_is_cut_off_is_followed_by_another(breaker: Breaker) -> None:
+    opened(breaker)
+    assert breaker.admits(2.0, has_failed=True)
+    breaker.abandoned(2.0)
+    assert not breaker.admits(2.0, has_failed=True)
+    assert breaker.admits(2.0 + 1.2, has_failed=True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"failure_rate": 0},
+        {"failure_rate": 1.1},
+        {"min_calls": 0},
+        {"window_ms": 0},
+        {"first_pause_ms": 0},
+        {"first_pause_ms": 10, "max_pause_ms": 5},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="|".join(arguments)):
+        CircuitBreaker(**arguments)
+
+
+# --- Retries ----------------------------------------------------------------------------------
+def test_errors_say_what_becomes_of_a_record() -> None:
+    retry = Retry(attempts=3, on=OSError, dead=ValueError, stop=(MemoryError, PermissionError))
+    assert retry.verdict(OSError(), 1) == "retry"
+    assert retry.verdict(OSError(), 3) == "dead"
+    assert retry.verdict(KeyError(), 1) == "dead"
+    assert retry.verdict(ValueError(), 1) == "dead"
+    assert retry.verdict(PermissionError(), 1) == "stop"  # though an OSError
+    assert Retry(attempts=None).verdict(KeyError(), 10**6) == "retry"
+
+
+def test_pauses_double_up_to_the_longest_and_vary() -> None:
+    retry, rng = Retry(first_delay_ms=100, max_delay_ms=1000), random.Random(1)
+    for failures, expected_s in ((1, 0.1), (2, 0.2), (3, 0.4), (4, 0.8), (5, 1.0), (50, 1.0)):
+        drawn = [retry.delay_s(failures, rng) for _ in range(50)]
+        assert 0.8 * expected_s <= min(drawn) < max(drawn) <= 1.2 * expected_s
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"attempts": 0}, {"first_delay_ms": -1}, {"first_delay_ms": 10, "max_delay_ms": 5}],
+)
+def test_a_policy_that_makes_no_sense_is_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="|".join(arguments)):
+        Retry(**arguments)

@@ -1,0 +1,211 @@
+"""Dead letters in a topic: what is written, and that nothing is lost where nothing can be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.deserializers import AsyncDeserializer, Serialized
+from aiokafka_lite.errors import (
+    IllegalStateError,
+    MessageSizeTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.processing import DeadLetters, Retry
+from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.protocol.messages.produce import ProduceRequest
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.waiting import eventually, until
+
+PATIENCE_S = 20.0
+BAD = b'{"n": 2}'
+
+
+class Later(AsyncDeserializer[object]):
+    """Reads JSON, and may wait."""
+
+    async def deserialize(self, item: Serialized) -> object:
+        await asyncio.sleep(0)
+        return json.loads(item.payload)
+
+
+async def refuse_two(record: ConsumerRecord[object, object]) -> None:
+    value = json.loads(record.value) if isinstance(record.value, bytes) else record.value
+    if value is not None and value["n"] == 2:  # type: ignore[index]
+        raise ValueError("two is no number: " + "x" * 5000)
+
+
+@asynccontextmanager
+async def running(
+    kafka: KafkaHandle, topic: str, group: str, dead_letters: DeadLetters, **settings: object
+) -> AsyncIterator[AIOKafkaConsumer]:
+    arguments: dict[str, object] = {
+        "bootstrap_servers": kafka.bootstrap_servers,
+        "group_id": group,
+        "auto_offset_reset": "earliest",
+        "fetch_max_wait_ms": 50,
+        **settings,
+    }
+    async with timeout(PATIENCE_S), AIOKafkaConsumer(topic, **arguments) as consumer:  # type: ignore[arg-type]
+        task = asyncio.create_task(
+            consumer.run(refuse_two, retry=Retry(dead=ValueError), dead_letter=dead_letters)
+        )
+        try:
+            yield consumer
+        finally:
+            await consumer.stop()
+            await asyncio.wait([task])
+    await task
+
+
+def processing(consumer: AIOKafkaConsumer) -> dict[str, int]:
+    """What the consumer counts of what handlers do."""
+    counts = consumer.metrics()["processing"]
+    assert isinstance(counts, dict)
+    return counts
+
+
+async def fill(kafka: KafkaHandle, topic: str) -> None:
+    """Five records in partition 1: one has a bad value, one none."""
+    values = [b'{"n": 0}', b'{"n": 1}', BAD, None, b'{"n": 4}']
+    async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+        for n, value in enumerate(values):
+            await producer.send_and_wait(
+                topic,
+                value,
+                key=b'"k%d"' % n,
+                partition=1,
+                timestamp_ms=1_700_000_000_000 + n,
+                headers=[("own", b"\xff"), ("own", b""), ("__dlq.errors.topic", b"before")],
+            )
+
+
+async def letters(kafka: KafkaHandle, topic: str, count: int) -> list[ConsumerRecord]:
+    """Return the first dead letters of a topic."""
+    found: list[ConsumerRecord] = []
+    async with (
+        timeout(PATIENCE_S),
+        AIOKafkaConsumer(
+            topic, bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest"
+        ) as reader,
+    ):
+        while len(found) < count:
+            found.append(await reader.getone())
+    return found
+
+
+@pytest.mark.parametrize("deserializer", [None, json.loads, Later()])
+async def test_a_dead_letter_is_the_record_as_it_was_and_says_why(
+    kafka: KafkaHandle, deserializer: object
+) -> None:
+    topic, dead = await kafka.create_topic(partitions=2), await kafka.create_topic(partitions=2)
+    await fill(kafka, topic)
+    group = unique("dead")
+    settings = {"value_deserializer": deserializer, "key_deserializer": deserializer}
+    if deserializer is json.loads:
+        settings["value_deserializer"] = lambda data: None if data is None else json.loads(data)
+    async with running(kafka, topic, group, DeadLetters(dead), **settings) as consumer:
+        tp = TopicPartition(topic, 1)
+        await eventually(lambda: consumer.committed(tp), 5)
+        assert processing(consumer)["dead_total"] == 1
+    (letter,) = await letters(kafka, dead, 1)
+    assert (letter.key, letter.value, letter.partition) == (b'"k2"', BAD, 1)
+    assert letter.timestamp == 1_700_000_000_002
+    assert list(letter.headers[:2]) == [("own", b"\xff"), ("own", b"")]
+    why = dict(letter.headers[2:])
+    message = why.pop("__dlq.errors.message")
+    assert message.startswith(b"two is no number: xxx")
+    assert len(message) == 1000
+    assert why == {
+        "__dlq.errors.topic": topic.encode(),
+        "__dlq.errors.partition": b"1",
+        "__dlq.errors.offset": b"2",
+        "__dlq.errors.group": group.encode(),
+        "__dlq.errors.delivery.count": b"1",
+        "__dlq.errors.exception": b"builtins.ValueError",
+    }
+
+
+@pytest.mark.parametrize("kind", ["plain", "waits"])
+async def test_what_cannot_be_deserialised_is_a_dead_letter(kafka: KafkaHandle, kind: str) -> None:
+    topic, dead = await kafka.create_topic(), await kafka.create_topic()
+    await kafka.produce(topic, 0, [(b"k", b'{"n": %d}' % n if n % 2 else b"{") for n in range(6)])
+    deserializer = json.loads if kind == "plain" else Later()
+    group, tp = unique("dead"), TopicPartition(topic, 0)
+    settings = {"value_deserializer": deserializer}
+    async with running(kafka, topic, group, DeadLetters(dead), **settings) as consumer:
+        await eventually(lambda: consumer.committed(tp), 6)
+        assert processing(consumer)["finished_total"] == 3
+    found = await letters(kafka, dead, 3)
+    assert [letter.value for letter in found] == [b"{"] * 3
+    why = [dict(letter.headers) for letter in found]
+    assert [each["__dlq.errors.offset"] for each in why] == [b"0", b"2", b"4"]
+    assert why[0]["__dlq.errors.exception"].endswith(b"DeserializationError")
+
+
+async def test_with_fewer_partitions_those_of_a_partition_stay_together(
+    kafka: KafkaHandle,
+) -> None:
+    topic, dead = await kafka.create_topic(partitions=2), await kafka.create_topic(partitions=1)
+    await fill(kafka, topic)
+    async with running(kafka, topic, unique("dead"), DeadLetters(dead)):
+        (letter,) = await letters(kafka, dead, 1)
+    assert letter.partition == 0
+
+
+async def test_without_its_topic_run_does_not_begin(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    missing = unique("missing")
+    async with AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers) as consumer:
+        with pytest.raises(UnknownTopicOrPartitionError, match=f"no topic '{missing}'"):
+            await consumer.run(refuse_two, dead_letter=DeadLetters(missing, producer=None))
+        assert (await consumer.getmany()) == {}
+
+
+async def test_one_is_for_one_run_and_for_nobody_else(kafka: KafkaHandle) -> None:
+    topic, dead = await kafka.create_topic(), await kafka.create_topic()
+    dead_letters = DeadLetters(dead)
+    with pytest.raises(ValueError, match="name of a topic"):
+        DeadLetters("")
+    async with running(kafka, topic, unique("dead"), dead_letters) as consumer:
+        await until(lambda: "ready" in processing(consumer))
+        async with AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers) as other:
+            with pytest.raises(IllegalStateError, match="in use by another run"):
+                await other.run(refuse_two, dead_letter=dead_letters)
+        assert consumer.health().is_ok
+
+
+async def test_a_producer_that_is_given_is_used_and_stays_started(kafka: KafkaHandle) -> None:
+    topic, dead = await kafka.create_topic(partitions=2), await kafka.create_topic()
+    await fill(kafka, topic)
+    async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+        dead_letters = DeadLetters(dead, producer=producer)
+        async with running(kafka, topic, unique("dead"), dead_letters):
+            await letters(kafka, dead, 1)
+        await producer.send_and_wait(dead, b"still there")
+
+
+async def test_a_letter_that_is_refused_keeps_its_record_until_it_is_taken() -> None:
+    async with Broker() as broker:
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        topic, dead = await kafka.create_topic(partitions=2), await kafka.create_topic()
+        await fill(kafka, topic)
+        refusal = broker.on(ProduceRequest).fail(MessageSizeTooLargeError, times=None)
+        group, tp = unique("dead"), TopicPartition(topic, 1)
+        async with running(kafka, topic, group, DeadLetters(dead)) as consumer:
+            await until(lambda: not consumer.health().is_ok)
+            assert "dead letters cannot be written" in " ".join(consumer.health().reasons)
+            await eventually(lambda: consumer.committed(tp), 2)
+            assert "waits for a dead letter to be written" in consumer.explain(tp)
+            refusal.remove()
+            await eventually(lambda: consumer.committed(tp), 5)
+            assert consumer.health().is_ok
+        assert len(await letters(kafka, dead, 1)) == 1

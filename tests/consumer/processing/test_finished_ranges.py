@@ -1,0 +1,106 @@
+"""What is finished behind a committed offset survives in the commit's metadata, or says nothing."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiokafka_lite.consumer.assignment.cursor import Range
+from aiokafka_lite.consumer.assignment.finished_ranges import (
+    MOST_CHARACTERS,
+    NAME,
+    Finished,
+    decode,
+    encode,
+)
+
+ID = b"0123456789abcdef"
+OTHER = b"fedcba9876543210"
+RANGES = (Range(12, 15), Range(20, 21), Range(2_000, 90_000))
+
+
+def ranges_from(offset: int, lengths: list[tuple[int, int]]) -> tuple[Range, ...]:
+    found = []
+    for unfinished, count in lengths:
+        found.append(Range(offset + unfinished, offset + unfinished + count))
+        offset = found[-1].end
+    return tuple(found)
+
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 2**40), st.integers(1, 2**40)), min_size=1, max_size=40)
+
+
+@given(
+    st.integers(0, 2**50), st.integers(-1, 2**31 - 1), LENGTHS, st.binary(min_size=16, max_size=16)
+)
+def test_what_was_written_is_read(
+    offset: int, epoch: int, lengths: list[tuple[int, int]], topic_id: bytes
+) -> None:
+    ranges = ranges_from(offset, lengths)
+    metadata = encode(topic_id, offset, epoch, ranges)
+    assert len(metadata) <= MOST_CHARACTERS
+    assert decode(topic_id, offset, metadata) == Finished(epoch, ranges)
+
+
+def test_nothing_finished_needs_no_metadata() -> None:
+    assert encode(ID, 10, 3, ()) == ""
+
+
+def test_what_is_written_has_a_name_and_a_version() -> None:
+    assert encode(ID, 10, 3, RANGES).startswith("aiokafka-lite/1 ")
+
+
+def test_what_does_not_fit_is_left_out_from_the_end() -> None:
+    ranges = tuple(Range(first, first + 1) for first in range(1, 100_000, 2))
+    metadata = encode(ID, 0, 0, ranges)
+    assert MOST_CHARACTERS - 8 < len(metadata) <= MOST_CHARACTERS
+    found = decode(ID, 0, metadata)
+    assert found is not None
+    assert 1_000 < len(found.ranges) < len(ranges)
+    assert found.ranges == ranges[: len(found.ranges)]
+
+
+def test_a_range_that_does_not_fit_alone_is_no_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiokafka_lite.consumer.assignment.finished_ranges.MOST_BYTES", 6)
+    assert encode(ID, 0, 0, [Range(2**40, 2**41)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "offset"), [(OTHER, 10), (ID, 9), (ID, 11)], ids=["log", "before", "behind"]
+)
+def test_of_another_log_or_offset_it_says_nothing(topic_id: bytes, offset: int) -> None:
+    metadata = encode(ID, 10, 3, RANGES)
+    assert decode(ID, 10, metadata) == Finished(3, RANGES)
+    assert decode(topic_id, offset, metadata) is None
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        "",
+        "consumer-1",
+        '{"epoch": 3}',
+        NAME,
+        NAME.strip(),
+        NAME + "AAAA",
+        NAME + "AAAAAAAA",
+        NAME + "not base 64!",
+        NAME + "é",
+        "aiokafka-lite/2 " + base64.b64encode(bytes(12)).decode(),
+    ],
+)
+def test_what_is_not_ours_says_nothing(metadata: str) -> None:
+    assert decode(ID, 10, metadata) is None
+
+
+def test_nothing_that_is_changed_or_cut_is_believed() -> None:
+    metadata = encode(ID, 10, 3, RANGES)
+    assert decode(ID, 10, metadata) is not None
+    for place in range(len(metadata)):
+        assert decode(ID, 10, metadata[:place]) is None
+        for other in "A9+/= \x00":
+            changed = metadata[:place] + other + metadata[place + 1 :]
+            assert decode(ID, 10, changed) in (None, Finished(3, RANGES))

@@ -1,0 +1,193 @@
+"""What may be committed of a partition whose records are finished in any order."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiokafka_lite.consumer.assignment.cursor import Range
+from aiokafka_lite.consumer.assignment.progress import Progress
+from aiokafka_lite.errors import IllegalStateError
+
+ME = object()
+
+
+def handed_out(*offsets: int, ahead: tuple[Range, ...] = ()) -> Progress:
+    progress = Progress(ahead, 0)
+    for offset in offsets:
+        progress.hand_out(offset, ME)
+    return progress
+
+
+def test_nothing_handed_out_holds_no_commit_back() -> None:
+    progress = Progress()
+    assert progress.first_unfinished is None
+    assert progress.holder_of_first() is None
+    assert not progress.uncommitted_count
+    assert not list(progress.finished_ranges())
+
+
+def test_the_first_that_is_not_finished_is_what_to_commit() -> None:
+    progress = handed_out(5, 6, 7)
+    assert progress.first_unfinished == 5
+    assert not progress.finish(6, ME)
+    assert progress.first_unfinished == 5
+    assert progress.finish(5, ME)
+    assert progress.first_unfinished == 7
+    assert progress.finish(7, ME)
+    assert progress.first_unfinished is None
+
+
+def test_gaps_are_neither_waited_for_nor_finished() -> None:
+    progress = handed_out(1, 5, 9)
+    assert progress.finish(1, ME)
+    assert progress.first_unfinished == 5
+    assert not progress.finish(9, ME)
+    assert not progress.finish(7, ME)
+    assert list(progress.finished_ranges()) == [Range(9, 10)]
+    assert progress.finish(5, ME)
+    assert progress.first_unfinished is None
+
+
+def test_what_lies_between_finished_records_is_in_their_range() -> None:
+    progress = handed_out(0, 3, 8, 20, 21)
+    for offset in (3, 8, 21):
+        progress.finish(offset, ME)
+    assert list(progress.finished_ranges()) == [Range(3, 9), Range(21, 22)]
+
+
+def test_a_record_that_is_finished_twice_changes_nothing() -> None:
+    progress = handed_out(0, 1, 2)
+    assert not progress.finish(1, ME)
+    assert not progress.finish(1, ME)
+    assert progress.finish(0, ME)
+    assert not progress.finish(0, ME)
+    assert (progress.first_unfinished, progress.uncommitted_count) == (2, 1)
+
+
+def test_only_who_holds_a_record_finishes_it() -> None:
+    progress = handed_out(0, 1)
+    assert not progress.finish(0, object())
+    assert progress.first_unfinished == 0
+    progress.go_back_to(1)
+    again = object()
+    progress.hand_out(1, again)
+    assert progress.is_held_by(1, again)
+    assert not progress.is_held_by(1, ME)
+    progress.finish(0, ME)
+    assert not progress.finish(1, ME)
+    assert progress.first_unfinished == 1
+    assert progress.finish(1, again)
+
+
+def test_what_lies_before_another_cannot_be_handed_out() -> None:
+    progress = handed_out(4)
+    for offset in (3, 4):
+        with pytest.raises(IllegalStateError, match="lies before 4"):
+            progress.hand_out(offset, ME)
+
+
+def test_going_back_keeps_what_lies_before() -> None:
+    progress = handed_out(0, 1, 2, 3, 4)
+    for offset in (1, 3):
+        progress.finish(offset, ME)
+    progress.go_back_to(3)
+    assert (progress.first_unfinished, progress.uncommitted_count) == (0, 3)
+    progress.finish(0, ME)
+    progress.go_back_to(2)
+    assert progress.first_unfinished is None
+
+
+def test_going_back_over_the_last_unfinished_leaves_nothing_to_wait_for() -> None:
+    progress = handed_out(0, 1, 2)
+    progress.finish(1, ME)
+    progress.go_back_to(0)
+    assert (progress.first_unfinished, progress.uncommitted_count) == (None, 0)
+
+
+def test_what_the_application_commits_is_finished() -> None:
+    progress = handed_out(0, 1, 2, 3)
+    progress.finish(2, ME)
+    progress.finish_before(2)
+    assert (progress.first_unfinished, progress.uncommitted_count) == (3, 1)
+    assert not progress.finish(1, ME)
+
+
+# --- What was finished before ------------------------------------------------------------------
+def test_what_was_finished_before_is_passed_over_and_holds_nothing_back() -> None:
+    progress = handed_out(ahead=(Range(1, 3), Range(6, 7)))
+    assert progress.has_ahead
+    passed = []
+    for offset in range(9):
+        if progress.passes_over(offset):
+            passed.append(offset)
+        else:
+            progress.hand_out(offset, ME)
+    assert passed == [1, 2, 6]
+    assert not progress.has_ahead
+    progress.finish(0, ME)
+    assert progress.first_unfinished == 3
+
+
+def test_what_was_finished_before_and_not_met_again_stays_in_the_commit() -> None:
+    progress = handed_out(0, 1, ahead=(Range(1, 3), Range(6, 9)))
+    progress.finish(1, ME)
+    assert list(progress.finished_ranges()) == [Range(1, 2), Range(2, 3), Range(6, 9)]
+    progress.forget_ahead()
+    assert list(progress.finished_ranges()) == [Range(1, 2)]
+
+
+def test_a_range_of_which_some_was_met_again_stays_for_the_rest() -> None:
+    progress = handed_out(3, ahead=(Range(4, 6),))
+    assert progress.passes_over(4)
+    progress.finish(3, ME)
+    assert progress.first_unfinished is None
+    assert list(progress.finished_ranges(5)) == [Range(5, 6)]
+    assert progress.passes_over(5)
+
+
+def test_an_interrupted_table_passes_over_what_was_finished() -> None:
+    progress = handed_out(0, 1, 2, 3)
+    progress.finish(2, ME)
+    progress.interrupt(7)
+    assert progress.first_unfinished is None
+    assert progress.ahead_epoch == 7
+    assert not progress.finish(1, ME)
+    assert [progress.passes_over(offset) for offset in range(4)] == [False, False, True, False]
+
+
+@given(st.sets(st.integers(0, 60)), st.randoms(use_true_random=False))
+def test_every_order_commits_what_is_finished_from_the_start(
+    offsets: set[int], rng: random.Random
+) -> None:
+    order = sorted(offsets)
+    progress = handed_out(*order)
+    left = set(offsets)
+    rng.shuffle(order)
+    for offset in order:
+        before = progress.first_unfinished
+        left.remove(offset)
+        first = min(left, default=None)
+        assert progress.finish(offset, ME) == (first != before)
+        assert progress.first_unfinished == first
+        finished = {o for o in offsets - left if first is not None and o > first}
+        ranges = list(progress.finished_ranges())
+        assert {o for first, end in ranges for o in range(first, end)} & offsets == finished
+        assert all(not left & set(range(first, end)) for first, end in ranges)
+        assert all(a.end <= b.first for a, b in pairwise(ranges))
+        assert progress.finished_count == len(finished)
+
+
+def test_a_hundred_thousand_records_in_reverse_cost_no_more_than_in_order() -> None:
+    """Steps are counted, not time: each record is taken off the table once."""
+    count = 100_000
+    progress = handed_out(*range(count))
+    for offset in reversed(range(1, count)):
+        assert not progress.finish(offset, ME)
+    assert list(progress.finished_ranges()) == [Range(1, count)]
+    assert progress.finish(0, ME)
+    assert progress.first_unfinished is None

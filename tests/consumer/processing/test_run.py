@@ -1,0 +1,485 @@
+"""`consumer.run`: every record once, in order where that is asked for, and committed when done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.errors import IllegalStateError
+from aiokafka_lite.processing import CircuitBreaker, DeadRecord, Retry
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.rows import rows
+from tests.support.waiting import until
+
+Record = ConsumerRecord[bytes | None, bytes | None]
+PATIENCE_S = 20.0
+
+
+def member(kafka: KafkaHandle, topic: str, group: str, **settings: object) -> AIOKafkaConsumer:
+    arguments: dict[str, object] = {
+        "bootstrap_servers": kafka.bootstrap_servers,
+        "group_id": group,
+        "auto_offset_reset": "earliest",
+        "fetch_max_wait_ms": 50,
+        "auto_commit_interval_ms": 50,
+        "heartbeat_interval_ms": 100,
+        **settings,
+    }
+    return AIOKafkaConsumer(topic, **arguments)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def running(
+    consumer: AIOKafkaConsumer, *args: object, **kwargs: object
+) -> AsyncIterator[asyncio.Task[None]]:
+    """A consumer that is started, and runs; at the end it is stopped, and `run` has returned."""
+    async with timeout(PATIENCE_S):
+        await consumer.start()
+        task = asyncio.create_task(consumer.run(*args, **kwargs))  # type: ignore[call-overload]
+        try:
+            yield task
+        finally:
+            await consumer.stop()
+            await asyncio.wait([task])
+    if not task.cancelled() and task.exception() is None:
+        task.result()
+
+
+class Handler:
+    """Notes what it is called with; some records may be kept waiting, or fail."""
+
+    def __init__(self) -> None:
+        self.begun: list[Record] = []
+        self.done: list[Record] = []
+        self.cancelled: list[Record] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        self.gates: dict[int, asyncio.Event] = {}
+        self.failures: dict[int, list[BaseException]] = defaultdict(list)
+
+    def hold(self, *offsets: int) -> None:
+        for offset in offsets:
+            self.gates[offset] = asyncio.Event()
+
+    def let_go(self, *offsets: int) -> None:
+        for offset in offsets or tuple(self.gates):
+            self.gates.pop(offset).set()
+
+    @property
+    def offsets(self) -> list[int]:
+        return [record.offset for record in self.done]
+
+    async def __call__(self, record: Record) -> None:
+        self.begun.append(record)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await asyncio.sleep(0)
+            if (gate := self.gates.get(record.offset)) is not None:
+                await gate.wait()
+            if self.failures[record.offset]:
+                raise self.failures[record.offset].pop(0)
+        except asyncio.CancelledError:
+            self.cancelled.append(record)
+            raise
+        finally:
+            self.at_once -= 1
+        self.done.append(record)
+
+
+async def committed(kafka: KafkaHandle, group: str, tp: TopicPartition) -> tuple[int, str] | None:
+    """What a group has committed, as somebody else sees it."""
+    async with AIOKafkaConsumer(
+        bootstrap_servers=kafka.bootstrap_servers, group_id=group, enable_auto_commit=False
+    ) as reader:
+        reader.assign([tp])
+        found = await reader.committed(tp, metadata=True)
+        return None if found is None else (found.offset, found.metadata)
+
+
+@pytest.fixture
+async def topic(kafka: KafkaHandle) -> str:
+    return await kafka.create_topic(partitions=1)
+
+
+@pytest.fixture
+def group() -> str:
+    return unique("run")
+
+
+# --- What is handled, and in which order ---------------------------------------------------------
+async def test_every_record_is_handled_once_and_committed(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 300))
+    handler = Handler()
+    async with running(member(kafka, topic, group), handler, concurrency=20, order=None):
+        await until(lambda: len(handler.done) == 300)
+    assert sorted(handler.offsets) == list(range(300))
+    assert handler.most_at_once == 20
+    assert await committed(kafka, group, TopicPartition(topic, 0)) == (300, "")
+
+
+async def test_records_of_a_key_are_handled_in_order_and_others_beside_them(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    keys = [b"a", b"b", b"a", b"c", b"a", b"b"]
+    await kafka.produce(topic, 0, [(key, b"") for key in keys])
+    handler = Handler()
+    handler.hold(0)
+    async with running(member(kafka, topic, group), handler):
+        await until(lambda: handler.offsets == [1, 3, 5])
+        assert [record.offset for record in handler.begun if record.key == b"a"] == [0]
+        handler.let_go(0)
+        await until(lambda: len(handler.done) == 6)
+    assert [record.offset for record in handler.done if record.key == b"a"] == [0, 2, 4]
+
+
+async def test_records_without_a_key_are_in_no_order(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, [(None, b"") for i in range(5)])
+    handler = Handler()
+    handler.hold(0)
+    async with running(member(kafka, topic, group), handler):
+        await until(lambda: handler.offsets == [1, 2, 3, 4])
+        handler.let_go()
+
+
+async def test_a_partition_in_order_is_handled_one_by_one(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 50))
+    handler = Handler()
+    async with running(member(kafka, topic, group), handler, order="partition"):
+        await until(lambda: len(handler.done) == 50)
+    assert handler.offsets == list(range(50))
+    assert handler.most_at_once == 1
+
+
+async def test_lists_have_what_is_ready_and_keep_the_order_of_keys(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, [(b"%d" % (i % 3), b"") for i in range(40)])
+    lists: list[list[Record]] = []
+
+    async def handle(records: list[Record]) -> None:
+        lists.append(records)
+        await asyncio.sleep(0)
+
+    async with running(member(kafka, topic, group), handle, batch_size=8, concurrency=4):
+        await until(lambda: sum(map(len, lists)) == 40)
+    assert max(map(len, lists)) == 8
+    for key in (b"0", b"1", b"2"):
+        offsets = [r.offset for records in lists for r in records if r.key == key]
+        assert offsets == sorted(offsets)
+    assert await committed(kafka, group, TopicPartition(topic, 0)) == (40, "")
+
+
+async def test_a_list_that_fails_is_tried_record_by_record(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, [(b"%d" % (i % 2), b"") for i in range(6)])
+    dead: list[DeadRecord] = []
+    done: list[int] = []
+
+    async def handle(records: list[Record]) -> None:
+        await asyncio.sleep(0)
+        if any(record.offset == 3 for record in records):
+            raise ValueError("bad")
+        done.extend(record.offset for record in records)
+
+    async def bury(record: DeadRecord) -> None:
+        dead.append(record)
+
+    async with running(
+        member(kafka, topic, group), handle, batch_size=10, dead_letter=bury, breaker=None
+    ):
+        await until(lambda: len(done) == 5 and len(dead) == 1)
+    assert dead[0].record.offset == 3
+    assert dead[0].attempts == 1
+    assert [offset for offset in done if offset % 2] == [1, 5]
+    assert await committed(kafka, group, TopicPartition(topic, 0)) == (6, "")
+
+
+# --- What is committed ------------------------------------------------------------------------
+async def test_nothing_is_committed_behind_a_record_that_is_not_finished(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    tp = TopicPartition(topic, 0)
+    await kafka.produce(topic, 0, rows(0, 30))
+    handler = Handler()
+    handler.hold(7)
+    async with running(member(kafka, topic, group), handler, order=None) as task:
+        await until(lambda: len(handler.done) == 29)
+        await asyncio.sleep(0.3)
+        found = await committed(kafka, group, tp)
+        assert found is not None
+        assert found[0] == 7
+        assert found[1].startswith("aiokafka-lite/1 ")
+        task.cancel()
+        await asyncio.wait([task])
+    assert handler.cancelled == [handler.begun[7]]
+
+    again = Handler()
+    async with running(member(kafka, topic, group), again, order=None):
+        await until(lambda: 7 in again.offsets)
+        await kafka.produce(topic, 0, rows(30, 5))
+        await until(lambda: 34 in again.offsets)
+    assert sorted(again.offsets) == [7, 30, 31, 32, 33, 34]
+
+
+async def test_other_gets_after_it_begin_at_the_first_that_is_not_finished(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 10))
+    handler = Handler()
+    handler.hold(3)
+    async with member(kafka, topic, group) as consumer:
+        task = asyncio.create_task(consumer.run(handler, order=None))
+        await until(lambda: len(handler.done) == 9)
+        with pytest.raises(IllegalStateError, match="gives every record to the handler"):
+            await consumer.getmany()
+        with pytest.raises(IllegalStateError, match="going on already"):
+            await consumer.run(handler)
+        task.cancel()
+        await asyncio.wait([task])
+        assert (await consumer.getone()).offset == 3
+
+        again = Handler()
+        task = asyncio.create_task(consumer.run(again, order=None))
+        await asyncio.sleep(0.2)
+        task.cancel()
+        await asyncio.wait([task])
+        assert again.offsets == []
+
+
+async def test_a_stop_waits_for_handlers_and_commits_what_they_did(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 10))
+    handler = Handler()
+    handler.hold(*range(10))
+    consumer = member(kafka, topic, group)
+    await consumer.start()
+    task = asyncio.create_task(consumer.run(handler, order=None, concurrency=4))
+    await until(lambda: len(handler.begun) == 4)
+    stopping = asyncio.create_task(consumer.stop())
+    await asyncio.sleep(0.2)
+    assert not stopping.done()
+    handler.let_go()
+    assert await stopping == {}
+    await task
+    assert handler.offsets == [0, 1, 2, 3]
+    assert len(handler.begun) == 4
+    assert await committed(kafka, group, TopicPartition(topic, 0)) == (4, "")
+
+
+async def test_a_stop_cuts_off_what_takes_too_long(
+    kafka: KafkaHandle, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 3))
+    handler = Handler()
+    handler.hold(1)
+    consumer = member(kafka, topic, group)
+    await consumer.start()
+    task = asyncio.create_task(consumer.run(handler, order=None))
+    await until(lambda: len(handler.done) == 2)
+    async with timeout(3):
+        await consumer.stop(0.5)
+        await task
+    assert [record.offset for record in handler.cancelled] == [1]
+    assert f"are cancelled: {topic}/0 offset 1" in caplog.text
+    found = await committed(kafka, group, TopicPartition(topic, 0))
+    assert found is not None
+    assert found[0] == 1
+    assert found[1]
+
+
+async def test_a_handler_may_stop_the_consumer(kafka: KafkaHandle, topic: str, group: str) -> None:
+    await kafka.produce(topic, 0, rows(0, 3))
+    consumer = member(kafka, topic, group)
+    await consumer.start()
+
+    async def handle(record: Record) -> None:
+        await consumer.stop()
+
+    async with timeout(PATIENCE_S):
+        await consumer.run(handle, concurrency=1)
+
+
+async def test_a_commit_in_a_handler_commits_only_what_is_finished(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 3))
+    consumer = member(kafka, topic, group, auto_commit_interval_ms=100_000)
+    done = asyncio.Event()
+
+    async def handle(record: Record) -> None:
+        if record.offset == 2:
+            await consumer.commit()
+            done.set()
+
+    async with running(consumer, handle, order="partition"):
+        await done.wait()
+        found = await committed(kafka, group, TopicPartition(topic, 0))
+        assert found == (2, "")
+
+
+# --- What fails -------------------------------------------------------------------------------
+async def test_a_failure_without_a_policy_ends_it_and_is_not_committed(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 5))
+    handler = Handler()
+    handler.failures[2] = [ValueError("no")]
+    async with member(kafka, topic, group) as consumer:
+        with pytest.raises(ValueError, match="no"):
+            await consumer.run(handler, order="partition")
+        assert handler.offsets == [0, 1]
+    found = await committed(kafka, group, TopicPartition(topic, 0))
+    assert found is not None
+    assert found[0] == 2
+
+
+async def test_a_record_that_is_tried_again_holds_up_only_its_key(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, [(b"%d" % (i % 2), b"") for i in range(8)])
+    handler = Handler()
+    handler.failures[0] = [ValueError(), ConnectionError()]
+    retry = Retry(attempts=3, first_delay_ms=100)
+    async with running(member(kafka, topic, group), handler, retry=retry, concurrency=1):
+        await until(lambda: handler.offsets == [1, 3, 5, 7])
+        await until(lambda: len(handler.done) == 8)
+    assert handler.offsets[4:] == [0, 2, 4, 6]
+
+
+async def test_what_nothing_is_left_to_try_with_is_dead(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 20))
+    handler = Handler()
+    handler.failures[4] = [KeyError(n) for n in range(9)]
+    handler.failures[6] = [TypeError()]
+    dead: list[DeadRecord] = []
+
+    async def bury(record: DeadRecord) -> None:
+        dead.append(record)
+
+    retry = Retry(attempts=3, first_delay_ms=1, dead=TypeError)
+    async with running(
+        member(kafka, topic, group),
+        handler,
+        order=None,
+        retry=retry,
+        dead_letter=bury,
+        concurrency=2,
+    ):
+        await until(lambda: len(handler.done) == 18 and dead)
+        await kafka.produce(topic, 0, rows(20, 1))  # which proves that others fare better
+        await until(lambda: len(handler.done) == 19 and len(dead) == 2)
+    assert {(each.record.offset, each.attempts) for each in dead} == {(4, 3), (6, 1)}
+    assert isinstance(dead[0].error, TypeError)
+    assert await committed(kafka, group, TopicPartition(topic, 0)) == (21, "")
+
+
+async def test_a_dead_letter_that_cannot_be_written_keeps_its_record(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 5))
+    handler = Handler()
+    handler.failures[1] = [TypeError()]
+    is_down = True
+    tries = 0
+
+    async def bury(record: DeadRecord) -> None:
+        nonlocal tries
+        tries += 1
+        if is_down:
+            raise ConnectionError("no dead letters today")
+
+    consumer = member(kafka, topic, group)
+    async with running(
+        consumer, handler, order=None, retry=Retry(dead=TypeError), dead_letter=bury
+    ):
+        await until(lambda: len(handler.done) == 4 and tries > 1)
+        await asyncio.sleep(0.2)
+        found = await committed(kafka, group, TopicPartition(topic, 0))
+        assert found is not None
+        assert found[0] == 1
+        health = consumer.health()
+        assert health.verdict == "degraded"
+        assert any("no dead letters today" in reason for reason in health.reasons)
+        is_down = False
+        await until(lambda: consumer.metrics()["processing"]["dead_total"] == 1)  # type: ignore[index]
+    assert await committed(kafka, group, TopicPartition(topic, 0)) == (5, "")
+
+
+async def test_while_everything_fails_nothing_is_dead_and_one_record_is_tried_now_and_then(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 200))
+    is_down = True
+    calls = 0
+    done: list[int] = []
+    dead: list[DeadRecord] = []
+
+    async def handle(record: Record) -> None:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0)
+        if is_down:
+            raise ConnectionError("the database is down")
+        done.append(record.offset)
+
+    async def bury(record: DeadRecord) -> None:
+        dead.append(record)
+
+    breaker = CircuitBreaker(min_calls=10, first_pause_ms=30, max_pause_ms=30)
+    consumer = member(kafka, topic, group)
+    async with running(
+        consumer,
+        handle,
+        order=None,
+        concurrency=5,
+        retry=Retry(attempts=2, first_delay_ms=1),
+        dead_letter=bury,
+        breaker=breaker,
+    ):
+        await until(lambda: consumer.health().verdict == "degraded")
+        assert "the database is down" in " ".join(consumer.health().reasons)
+        before = calls
+        await asyncio.sleep(0.5)
+        assert before < calls < before + 40
+        is_down = False
+        await until(lambda: len(done) == 200)
+        assert consumer.health().is_ok
+    assert not dead
+    assert sorted(done) == list(range(200))
+
+
+# --- Arguments --------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        ({"concurrency": 0}, ValueError),
+        ({"order": "keys"}, ValueError),
+        ({"batch_size": True}, ValueError),
+        ({"max_uncommitted": 0}, ValueError),
+        ({"handler": print}, TypeError),
+    ],
+)
+async def test_an_argument_that_cannot_be_used_is_refused(
+    kafka: KafkaHandle, topic: str, group: str, arguments: dict[str, object], kind: type[Exception]
+) -> None:
+    async with member(kafka, topic, group) as consumer:
+        with pytest.raises(kind):
+            await consumer.run(**{"handler": Handler(), **arguments})  # type: ignore[call-overload]
