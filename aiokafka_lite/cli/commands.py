@@ -37,6 +37,7 @@ SECTIONS: Final[dict[str, Sequence[Command]]] = {
         Command("lag", "show how far a group is behind", "groups.lag"),
         Command("reset", "commit other offsets for a group", "groups.reset"),
         Command("produce", "produce records, one a line", "produce.command"),
+        Command("replay", "put dead letters back where they came from", "replay"),
     ),
     "for the shell": (
         Command("completion", "print what makes a shell complete names", "completion"),

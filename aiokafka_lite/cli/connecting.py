@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiokafka_lite.cli.arguments import name_and_value, positive_seconds
 from aiokafka_lite.cli.problems import CommandError, UsageError
@@ -36,6 +36,7 @@ from aiokafka_lite.spark.options.security import SECURITY_NAMES, Login, parse_se
 if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer
     from aiokafka_lite.client.sasl import Mechanism
+    from aiokafka_lite.producing import AIOKafkaProducer
 
 ENVIRONMENT: Final = "AIOKAFKA_LITE_"
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
@@ -140,36 +141,58 @@ class Connecting(NamedTuple):
             cluster.close()
 
     def consumer(
-        self, *, isolation_level: str, metadata_max_age_s: float = math.inf
+        self,
+        *,
+        isolation_level: str,
+        metadata_max_age_s: float = math.inf,
+        group_id: str | None = None,
     ) -> AIOKafkaConsumer:
-        """Make a consumer without a group; in a running event loop.
+        """Make a consumer that joins no group; in a running event loop.
 
         What it knows of topics gets as old as settings allow, and at most `metadata_max_age_s`.
+
+        Args:
+            isolation_level: As of the consumer.
+            metadata_max_age_s: In seconds.
+            group_id: Whose committed offsets it reads and writes.
         """
         # Only now: it takes a while to import.
         from aiokafka_lite import AIOKafkaConsumer
 
-        config, login = self.config, self.login
-        password = login.password if login is not None else None
         return AIOKafkaConsumer(
-            bootstrap_servers=str(config.bootstrap_servers),
-            client_id=config.client_id,
+            **self._arguments(metadata_max_age_s),
+            group_id=group_id,
             client_rack=self.client_rack,
-            request_timeout_ms=int(config.request_timeout_s * 1000),
-            metadata_max_age_ms=int(min(config.metadata_max_age_s, metadata_max_age_s) * 1000),
-            security_protocol=config.security_protocol,
-            ssl_context=config.ssl_context,
-            sasl_mechanism="PLAIN" if login is None else login.mechanism,
-            sasl_plain_username=None if login is None else login.username,
-            sasl_plain_password=None if password is None else password.reveal().decode(),
-            sasl_oauth_token_provider=None if login is None else login.tokens,
-            allow_plaintext_credentials=config.allow_plaintext_credentials,
-            allow_auto_create_topics=False,
             isolation_level=isolation_level,
             auto_offset_reset="none",
             enable_auto_commit=False,
             max_partition_fetch_bytes=MAX_PARTITION_FETCH_BYTES,
         )
+
+    def producer(self) -> AIOKafkaProducer:
+        """Make a producer; in a running event loop."""
+        from aiokafka_lite.producing import AIOKafkaProducer
+
+        return AIOKafkaProducer(**self._arguments())
+
+    def _arguments(self, metadata_max_age_s: float = math.inf) -> dict[str, Any]:
+        """Return what consumers and producers are both told."""
+        config, login = self.config, self.login
+        password = login.password if login is not None else None
+        return {
+            "bootstrap_servers": str(config.bootstrap_servers),
+            "client_id": config.client_id,
+            "request_timeout_ms": int(config.request_timeout_s * 1000),
+            "metadata_max_age_ms": int(min(config.metadata_max_age_s, metadata_max_age_s) * 1000),
+            "security_protocol": config.security_protocol,
+            "ssl_context": config.ssl_context,
+            "sasl_mechanism": "PLAIN" if login is None else login.mechanism,
+            "sasl_plain_username": None if login is None else login.username,
+            "sasl_plain_password": None if password is None else password.reveal().decode(),
+            "sasl_oauth_token_provider": None if login is None else login.tokens,
+            "allow_plaintext_credentials": config.allow_plaintext_credentials,
+            "allow_auto_create_topics": False,
+        }
 
 
 # A few answers a second suffice to read as fast as records can be decoded.

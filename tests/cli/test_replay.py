@@ -1,0 +1,158 @@
+"""`replay`, on the embedded broker and on a real Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.errors import TopicAuthorizationFailedError
+from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.structs import ConsumerRecord
+from tests.cli.running import Running
+from tests.support.cluster import KafkaHandle, unique
+
+pytestmark = pytest.mark.one_loop_each
+
+OWN = ("own", b"\xff\x00")
+
+
+def death(topic: str, partition: int, offset: int, exception: str) -> list[tuple[str, bytes]]:
+    """The headers of a dead letter."""
+    why = {
+        "topic": topic,
+        "partition": str(partition),
+        "offset": str(offset),
+        "group": "g",
+        "delivery.count": "5",
+        "exception": exception,
+        "message": "no\nsuch thing",
+    }
+    return [OWN, *((f"__dlq.errors.{name}", text.encode()) for name, text in why.items())]
+
+
+class Letters:
+    """A topic of dead letters, and two topics that they came from."""
+
+    def __init__(self, kafka: KafkaHandle) -> None:
+        self.kafka = kafka
+
+    async def fill(self) -> None:
+        kafka = self.kafka
+        self.first, self.second = [await kafka.create_topic(partitions=3) for _ in range(2)]
+        self.dead = await kafka.create_topic(partitions=1)
+        rows = [
+            (b"k0", b"v0", death(self.first, 2, 10, "builtins.ValueError")),
+            (b"k1", None, death(self.second, 1, 11, "asyncpg.TimeoutError")),
+            (None, b"v2", death(self.first, 0, 12, "builtins.ValueError")),
+            (b"k3", b"v3", []),
+            (b"k4", b"v4", death(self.first, 7, 13, "asyncpg.TimeoutError")),
+        ]
+        async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+            for n, (key, value, headers) in enumerate(rows):
+                await producer.send_and_wait(
+                    self.dead, value, key=key, headers=headers, timestamp_ms=1_700_000_000_000 + n
+                )
+
+    async def in_topic(self, topic: str) -> list[ConsumerRecord[bytes | None, bytes | None]]:
+        """What a topic has, by time."""
+        found: list[ConsumerRecord[bytes | None, bytes | None]] = []
+        async with AIOKafkaConsumer(
+            topic, bootstrap_servers=self.kafka.bootstrap_servers, auto_offset_reset="earliest"
+        ) as reader:
+            ends = await reader.end_offsets(reader.assignment())
+            while len(found) < sum(ends.values()):
+                found.append(await reader.getone())
+        return sorted(found, key=lambda record: record.timestamp)
+
+
+@pytest.fixture
+async def letters(kafka: KafkaHandle) -> Letters:
+    found = Letters(kafka)
+    await found.fill()
+    return found
+
+
+async def test_dead_letters_go_back_as_they_were(cli: Running, letters: Letters) -> None:
+    where = letters.kafka.bootstrap_servers
+    ended = await cli("replay", letters.dead, "-b", where)
+    assert ended.code == 0, ended.errors
+    assert "4 dead letters replayed" in ended.errors
+    assert f"3 to {letters.first}" in ended.errors
+    assert "1 do not say where they came from (--to TOPIC" in ended.errors
+    first, second = [await letters.in_topic(topic) for topic in (letters.first, letters.second)]
+    assert [(r.key, r.value, r.timestamp % 10) for r in first] == [
+        (b"k0", b"v0", 0), (None, b"v2", 2), (b"k4", b"v4", 4)
+    ]  # fmt: skip
+    assert [r.partition for r in first[:2]] == [2, 0]  # there is no partition 7: by its key
+    assert [(r.key, r.value, r.partition) for r in second] == [(b"k1", None, 1)]
+    assert all(list(r.headers) == [OWN] for r in (*first, *second))
+
+
+async def test_only_those_that_match_and_to_another_topic(cli: Running, letters: Letters) -> None:
+    where, other = letters.kafka.bootstrap_servers, await letters.kafka.create_topic()
+    ended = await cli(
+        "replay", letters.dead, "-b", where, "--to", other,
+        "--where", "exception=*Timeout*", "--where", "key=k[0-9]",
+    )  # fmt: skip
+    assert ended.code == 0, ended.errors
+    assert f"2 dead letters replayed: 2 to {other}; 3 did not match" in ended.errors
+    assert [r.key for r in await letters.in_topic(other)] == [b"k1", b"k4"]
+
+
+async def test_a_dry_run_writes_nothing_and_says_what_it_would(
+    cli: Running, letters: Letters
+) -> None:
+    ended = await cli(
+        "replay", letters.dead, "-b", letters.kafka.bootstrap_servers, "--dry-run", "-c", "2"
+    )
+    assert ended.code == 0, ended.errors
+    assert ended.lines == [
+        f"0:0\t-> {letters.first}/2\tbuiltins.ValueError\tno such thing",
+        f"0:1\t-> {letters.second}/1\tasyncpg.TimeoutError\tno such thing",
+    ]
+    assert "2 dead letters would be replayed" in ended.errors
+    assert not await letters.in_topic(letters.first)
+
+
+async def test_a_group_replays_nothing_twice(cli: Running, letters: Letters) -> None:
+    where, group = letters.kafka.bootstrap_servers, unique("replay")
+    for count, said in ((["-c", "1"], "1 dead letter replayed"), ([], "3 dead letters"), ([], "0")):
+        ended = await cli("replay", letters.dead, "-b", where, "--group", group, *count)
+        assert ended.code == 0, ended.errors
+        assert ended.errors.startswith(said)
+    assert len(await letters.in_topic(letters.first)) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--where", "cause=x"], "a dead letter has key, topic, partition"),
+        (["--where", "x"], "NAME=VALUE"),
+        (["--group", "g", "--from", "1h"], "leave one out"),
+        (["--group", "g", "--dry-run"], "commits nothing"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(
+    cli: Running, arguments: list[str], said: str
+) -> None:
+    ended = await cli("replay", "dead", "-b", "127.0.0.1:1", *arguments)
+    assert ended.code == 2
+    assert said in ended.errors
+
+
+async def test_what_cannot_be_written_is_said_and_not_committed(cli: Running) -> None:
+    async with Broker() as broker:
+        letters = Letters(KafkaHandle("embedded", broker.bootstrap_servers))
+        await letters.fill()
+        group = unique("replay")
+        with broker.on("Produce").fail(TopicAuthorizationFailedError, times=None):
+            ended = await asyncio.wait_for(
+                cli("replay", letters.dead, "-b", broker.bootstrap_servers, "--group", group), 60
+            )
+        assert ended.code == 1
+        assert "not all could be written" in ended.errors
+        ended = await cli("replay", letters.dead, "-b", broker.bootstrap_servers, "--group", group)
+        assert ended.errors.startswith("4 dead letters replayed")
