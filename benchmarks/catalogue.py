@@ -15,6 +15,9 @@ from benchmarks.contestants import (
     CONFLUENT_LEAST_CPU,
     CONFLUENT_LEAST_WALL,
     CONFLUENT_POLL,
+    HANDLING_AIOKAFKA,
+    HANDLING_FASTSTREAM,
+    HANDLING_LITE,
     IMPORT_AIOKAFKA,
     IMPORT_CONFLUENT,
     IMPORT_LITE,
@@ -49,6 +52,7 @@ from benchmarks.figures import (
     CPU_US,
     FAILOVER,
     GROWTH,
+    HANDLING,
     LATENESS,
     MOVED,
     REBALANCE,
@@ -79,6 +83,7 @@ class Size:
         moves: How often a consumer is moved.
         replaced: How many members of a group are replaced.
         regroup_s: How long a group has to settle each time.
+        handled: How many records handlers get.
         broker_records: What clients write to, or read from, each broker that is compared.
         has_all: Whether contestants take part that are seldom the best of their client.
     """
@@ -95,6 +100,7 @@ class Size:
     moves: int
     replaced: int
     regroup_s: float
+    handled: int
     broker_records: int
     has_all: bool
 
@@ -119,6 +125,7 @@ FULL: Final = Size(
     replaced=4,
     # By the consumer protocol librdkafka takes what it is given five seconds later.
     regroup_s=6,
+    handled=200_000,
     broker_records=1_500_000,
     has_all=True,
 )
@@ -135,6 +142,7 @@ QUICK: Final = Size(
     moves=10,
     replaced=2,
     regroup_s=2,
+    handled=40_000,
     broker_records=600_000,
     has_all=False,
 )
@@ -155,6 +163,7 @@ def scenarios(size: Size) -> tuple[Scenario, ...]:
         *_start(size),
         *_moves(size),
         *_produce(size),
+        _processing(size),
         *scaling(size),
         *_failover(),
         _rebalance(size),
@@ -449,6 +458,23 @@ def _produce(size: Size) -> list[Scenario]:
         )
         for name, topic in cases.items()
     ]
+
+
+def _processing(size: Size) -> Scenario:
+    topic = Topic("none", 100, size.handled, partition_count=1, key_count=10_000)
+    return Scenario(
+        "processing",
+        family="processing",
+        title=f"handle {topic.records:,} records of 10,000 keys, 500 at a time, 50 ms each",
+        task="processing",
+        figures=HANDLING,
+        contestants=size.contestants(
+            (HANDLING_LITE, HANDLING_AIOKAFKA, HANDLING_FASTSTREAM), (HANDLING_LITE.on_uvloop(),)
+        ),
+        rounds=size.timed_rounds,
+        topics=(topic,),
+        pause_s=0.05,
+    )
 
 
 def scaling(size: Size) -> list[Scenario]:

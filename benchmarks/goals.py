@@ -18,6 +18,7 @@ from benchmarks.contestants import (
     CONFLUENT_POLL,
     FOOTPRINT_DIRECTORY,
     FOOTPRINT_MEMORY,
+    HANDLING_LITE,
     IMPORT_LITE,
     JAVA_PERFORMANCE,
     LITE_ASYNC_FOR,
@@ -43,6 +44,7 @@ from benchmarks.figures import (
     CPU_PERCENT,
     CPU_US,
     DISORDERED,
+    EARLY,
     ERRORS,
     FIRST_MAX,
     FIRST_MS,
@@ -56,6 +58,7 @@ from benchmarks.figures import (
     REBALANCES,
     REPEATED,
     RSS,
+    SCHEDULING,
     SILENCE,
     SLICE,
     START_CPU_MS,
@@ -63,6 +66,7 @@ from benchmarks.figures import (
     WALL_BYTE,
     WALL_MS,
     WALL_NS,
+    WALL_US,
     Figure,
 )
 from benchmarks.measure import Move
@@ -288,6 +292,14 @@ def _produce() -> Iterable[Goal]:
         yield TimesLess(name, PRODUCE_LITE, CPU_NS, 3, (PRODUCE_AIOKAFKA,))
 
 
+def _processing() -> Iterable[Goal]:
+    # 500 handlers of 50 ms are 10,000 records a second at best; 0.95 of that.
+    yield Limit("processing", HANDLING_LITE, WALL_US, 105.3)
+    yield Limit("processing", HANDLING_LITE, SCHEDULING, 5)
+    yield Limit("processing", HANDLING_LITE, EARLY, 0)
+    yield Limit("processing", HANDLING_LITE, DISORDERED, 0)
+
+
 def _scaling() -> Iterable[Goal]:
     # What cannot be shared: finding the offsets of a thousand partitions, and a batch's header. A
     # batch of one record is not judged: its header is as long as the record.
@@ -340,6 +352,7 @@ GOALS: Final[tuple[Goal, ...]] = (
     *_start(),
     *_moves(),
     *_produce(),
+    *_processing(),
     *_scaling(),
     *_broker(),
 )

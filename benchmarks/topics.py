@@ -33,6 +33,7 @@ class Topic:
         partition_count: Records go round all partitions, one after the other.
         batch_records: Records in each batch; None for batches of about `batch_bytes`.
         batch_bytes: How large a batch may be before compression.
+        key_count: How many keys there are, which come in turn; None: each record has its own.
         use: Tells apart topics of the same shape.
     """
 
@@ -42,6 +43,7 @@ class Topic:
     partition_count: int = 4
     batch_records: int | None = None
     batch_bytes: int = DEFAULT_BATCH_BYTES
+    key_count: int | None = None
     use: str = "read"
 
     @property
@@ -53,6 +55,8 @@ class Topic:
         batch = "" if self.batch_records is None else f"-by-{self.batch_records}"
         if self.batch_bytes != DEFAULT_BATCH_BYTES:
             batch += f"-{_short(self.batch_bytes)}"
+        if self.key_count is not None:
+            batch += f"-{_short(self.key_count)}-keys"
         shape = f"{self.codec}-{self.value_bytes}-{_short(self.records)}-{self.partition_count}"
         return f"{prefix}-{shape}{batch}"
 
@@ -76,7 +80,7 @@ class Topic:
         values = list(islice(self.values(), self.records))
         for number in range(self.records):
             yield (
-                b"%08d" % (number % 100_000_000),
+                b"%08d" % (number % (self.key_count or 100_000_000)),
                 values[number % len(values)],
                 number % self.partition_count,
             )

@@ -58,6 +58,7 @@ AIOKAFKA: Final = "aiokafka"
 CONFLUENT: Final = "confluent-kafka"
 JAVA: Final = "Java"
 SPARK: Final = "Spark"
+FASTSTREAM: Final = "FastStream"
 
 
 def _ours(name: str, function: str) -> Contestant:
@@ -116,6 +117,14 @@ PRODUCE_LITE: Final = Contestant("lite send", OURS, "lite", requires="aiokafka_l
 PRODUCE_AIOKAFKA: Final = Contestant("aiokafka send", AIOKAFKA, "aiokafka", requires=AIOKAFKA)
 PRODUCE_CONFLUENT: Final = Contestant(
     "confluent produce", CONFLUENT, "confluent", requires="confluent_kafka"
+)
+# The module `handlers` knows them by their subjects.
+HANDLING_LITE: Final = Contestant("lite run", OURS, "run")
+HANDLING_AIOKAFKA: Final = Contestant(
+    "aiokafka + Semaphore", AIOKAFKA, "semaphore", requires=AIOKAFKA
+)
+HANDLING_FASTSTREAM: Final = Contestant(
+    "FastStream workers", FASTSTREAM, "faststream", requires="faststream"
 )
 JAVA_PERFORMANCE: Final = Contestant(
     "Java ConsumerPerformance", JAVA, "ConsumerPerformance", requires="java", task="java"
