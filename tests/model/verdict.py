@@ -208,6 +208,7 @@ class Verdict:
             track = member.tracks[tp] = Track(member.epoch, entry.at)
             if (before := member.before.get(tp)) is not None:
                 track.maybe_carried = before.seeks[-1] if before.seeks else before.maybe_carried
+                track.end_from = before.end_from
             if (sought := member.sought_between.get(tp)) is not None:
                 track.seeks.append(sought)
                 track.carried = sought
@@ -287,6 +288,9 @@ class Verdict:
             self.finished[entry.group, tp].add(track.end_from, entry.first)
         elif track.next is None:
             self._starts.append((entry, track, entry.who))
+            if track.maybe_carried is not None and track.maybe_carried.target is None:
+                # Where the end was, this says: what lies before it is left out.
+                self.finished[entry.group, tp].add(track.end_from, entry.first)
         elif track.next != entry.first:
             words = f"{offsets} come where {track.next} is next"
             if track.carried is not None:
