@@ -553,10 +553,14 @@ class Assignment:
         """Hand records out to nobody else, until `close_processing`.
 
         Raises:
-            IllegalStateError: Another takes them already.
+            IllegalStateError: Another takes them already, or a get waits.
         """
         if self.processing is not None:
             raise IllegalStateError("consumer.run() is going on already: there is one at a time")
+        if self._gets_in_progress:
+            raise IllegalStateError(
+                "a get waits for records: run() takes them all, so end it first"
+            )
         self.begin_get()
         self.processing = processing
         self.works.append(processing)

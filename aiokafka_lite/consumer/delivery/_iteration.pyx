@@ -233,6 +233,7 @@ cdef Py_ssize_t assignment_hand_out_count = slot_offset(Assignment, "_hand_out_c
 cdef Py_ssize_t assignment_idle_since = slot_offset(Assignment, "_idle_since")
 cdef Py_ssize_t assignment_latest = slot_offset(Assignment, "_latest")
 cdef Py_ssize_t assignment_latest_hand_out = slot_offset(Assignment, "_latest_hand_out")
+cdef Py_ssize_t assignment_processing = slot_offset(Assignment, "processing")
 cdef Py_ssize_t assignment_readers = slot_offset(Assignment, "_readers")
 cdef Py_ssize_t assignment_record_count = slot_offset(Assignment, "record_count")
 cdef Py_ssize_t budget_headroom = slot_offset(ByteBudget, "headroom_bytes")
@@ -334,6 +335,7 @@ cdef class SteadyGets:
             _get_running_loop() is not self.loop
             or <long long> get(state, assignment_count)
             or not is_none(state, assignment_readers)
+            or not is_none(state, assignment_processing)
             or not self.can_go_on()
         ):
             return False

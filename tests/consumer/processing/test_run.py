@@ -261,6 +261,35 @@ async def test_other_gets_after_it_begin_at_the_first_that_is_not_finished(
         assert again.offsets == []
 
 
+async def test_it_takes_all_records_from_iterators_too(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 600))
+    handler = Handler()
+    async with member(kafka, topic, group) as consumer:
+        iterator = aiter(consumer)
+        assert (await anext(iterator)).offset == 0
+        waiting = asyncio.create_task(consumer.getone(TopicPartition(topic, 0)))
+        consumer.pause(TopicPartition(topic, 0))
+        await asyncio.sleep(0)
+        with pytest.raises(IllegalStateError, match="a get waits"):
+            await consumer.run(handler)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        consumer.resume(TopicPartition(topic, 0))
+        handler.hold(*range(600))
+        task = asyncio.create_task(consumer.run(handler, order=None, concurrency=10))
+        await until(lambda: len(handler.begun) == 10)
+        for _ in range(3):
+            with pytest.raises(IllegalStateError, match="gives every record to the handler"):
+                await anext(iterator)
+        handler.let_go()
+        await until(lambda: len(handler.done) == 599)
+        task.cancel()
+        await asyncio.wait([task])
+    assert sorted(handler.offsets) == list(range(1, 600))
+
+
 async def test_a_stop_waits_for_handlers_and_commits_what_they_did(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
