@@ -235,6 +235,20 @@ cdef public class ConsumerRecord [object ConsumerRecordObject, type ConsumerReco
     def __dict__(self, dict attributes not None):
         self.__setstate__(attributes)
 
+    # --- acknowledging ---------------------------------------------------------------------------
+
+    def ack(self):
+        """Say that the record is processed; see `_record_py`."""
+        from aiokafka_lite._record_py import receipt_of
+
+        return receipt_of(self).ack()
+
+    def nack(self, delay_ms=0):
+        """Have the record handed out again after a while; see `_record_py`."""
+        from aiokafka_lite._record_py import receipt_of
+
+        return receipt_of(self).nack(delay_ms)
+
     # --- what a dataclass has --------------------------------------------------------------------
 
     def __eq__(self, other):

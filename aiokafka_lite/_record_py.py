@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, Protocol
 
 from aiokafka_lite._compat import KT, VT
 
@@ -41,6 +41,60 @@ class ConsumerRecord(Generic[KT, VT]):
     serialized_key_size: int
     serialized_value_size: int
     headers: Sequence[tuple[str, bytes]]
+
+    def ack(self) -> bool:
+        """Say that the record is processed: for a consumer with ``ack_mode="explicit"``.
+
+        In any order, and at any time; no request is sent. What is acknowledged is committed soon.
+
+        Returns:
+            False where it counts no more: the record is acknowledged already, or its partition was
+            taken away since, so that others may have it.
+
+        Raises:
+            RuntimeError: It was not handed out by such a consumer.
+        """
+        return receipt_of(self).ack()
+
+    def nack(self, delay_ms: float = 0) -> bool:
+        """Have the record handed out again, by the first get after so many milliseconds.
+
+        Other records of its partition go on; nothing is fetched for it.
+
+        Returns:
+            False where it counts no more, as with `ack`.
+
+        Raises:
+            RuntimeError: It was not handed out by a consumer with ``ack_mode="explicit"``.
+            ValueError: The delay is negative.
+        """
+        return receipt_of(self).nack(delay_ms)
+
+
+class Receipt(Protocol):
+    """What a record is acknowledged by."""
+
+    def ack(self) -> bool: ...
+
+    def nack(self, delay_ms: float) -> bool: ...
+
+
+# Under which name a record has it among the attributes that may be set.
+RECEIPT = "_receipt"
+
+
+def receipt_of(record: object) -> Receipt:
+    """Return what a record is acknowledged by.
+
+    Raises:
+        RuntimeError: Nothing.
+    """
+    receipt: Receipt | None = getattr(record, RECEIPT, None)
+    if receipt is None:
+        raise RuntimeError(
+            'records are acknowledged one by one if their consumer has ack_mode="explicit"'
+        )
+    return receipt
 
 
 # Both classes are found under their public name, so that a record pickled by an interpreter with

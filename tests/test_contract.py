@@ -34,6 +34,7 @@ OUR_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "__init__": frozenset(
             {
+                "ack_mode",
                 "allow_auto_create_topics",
                 "allow_plaintext_credentials",
                 "group_protocol",

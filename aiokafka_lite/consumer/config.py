@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Generic, TypeGuard
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeGuard
 
 from aiokafka_lite._compat import KT, VT, override
 from aiokafka_lite._version import __version__
@@ -146,6 +146,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         on_bad_record: OnBadRecord = "raise",
         rebalance_hold_ms: int | None = None,
         heartbeat_thread: bool = False,
+        ack_mode: Literal["implicit", "explicit"] = "implicit",
     ) -> None:
         """Take arguments and connect to nothing yet.
 
@@ -223,6 +224,9 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
                 application to finish what it was handed of them; 0: they go at once, and the next
                 owner reads that again. None: four fifths of the rebalance timeout less
                 `heartbeat_interval_ms`, whatever the protocol.
+            ack_mode: "implicit": a get says that what was handed out before it is processed.
+                "explicit": `record.ack()` says so of each record, in any order; what is not
+                acknowledged is not committed.
             heartbeat_thread: While the event loop is blocked a thread sends the heartbeats, until
                 the application has asked for no records for max_poll_interval_ms. For code that
                 blocks the loop for longer than a session and cannot be moved into a thread now. It
@@ -276,6 +280,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         self.on_bad_record = on_bad_record
         self.rebalance_hold_ms = rebalance_hold_ms
         self.heartbeat_thread = heartbeat_thread
+        self.ack_mode = ack_mode
         self._made()
 
     @property
@@ -300,6 +305,9 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
                 f"group_protocol is one of {', '.join(GROUP_PROTOCOLS)}, not "
                 f"{self.group_protocol!r}"
             )
+
+        if self.ack_mode not in ("implicit", "explicit"):
+            raise ValueError(f'ack_mode is "implicit" or "explicit", not {self.ack_mode!r}')
 
     @property
     def joins_as(self) -> str:

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Record
     from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
     from aiokafka_lite.consumer.delivery.batch import BatchScope
+    from aiokafka_lite.consumer.delivery.gets import Gets
     from aiokafka_lite.consumer.monitoring.health import Health
     from aiokafka_lite.consumer.parts import Running
     from aiokafka_lite.consumer.positions.leader_lookup import FoundOffset
@@ -163,6 +164,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             )
         self._ready, self._gets = self._engine.ready, self._engine.gets
         self._gate = self._engine.gate
+        if config.ack_mode == "explicit":
+            self._gets = self._acked_gets()
         self._iterate_over(self._ready.cursor)
         # What `start` finds: whether somebody has replaced `getone`, and what is around `getmany`.
         self._is_by_getone = False
@@ -181,6 +184,15 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._former_listener: ConsumerRebalanceListener | None = None
         if topics:
             self._state.subscribe(topics)
+
+    def _acked_gets(self) -> Gets:
+        """Return gets whose records are acknowledged one by one."""
+        # Imported where it is used: most consumers have no use for it.
+        from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
+
+        engine, state = self._engine, self._state
+        acks = Acks(state, engine.buffer, DEFAULT_MAX_UNCOMMITTED)
+        return AckedGets(state, engine.buffer, self._ready, self._gate.check_poll, acks)
 
     def __repr__(self) -> str:
         return (
@@ -575,6 +587,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         from aiokafka_lite.consumer.delivery.batch import BatchScope
 
         self._engine.owner.check()
+        if self._config.ack_mode == "explicit":
+            raise IllegalStateError(
+                'with ack_mode="explicit" records are acknowledged, not batches'
+            )
         check_max_records(max_records)
         check_max_records(max_records_per_partition, "max_records_per_partition")
         check_hold(max_hold_ms)
@@ -696,6 +712,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         self._engine.owner.check()
         check_handler(handler)
+        if self._config.ack_mode == "explicit":
+            raise IllegalStateError(
+                'run() acknowledges records itself: leave out ack_mode="explicit"'
+            )
         settings = Handling(
             concurrency=concurrency,
             order=order,
@@ -814,7 +834,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     def _choose_way(self) -> None:
         """Look which way records come to who iterates."""
-        self._is_by_getone = goes_by_getone(self, _ORIGINAL)
+        self._is_by_getone = self._config.ack_mode == "explicit" or goes_by_getone(self, _ORIGINAL)
         self._iterate_over(NO_RECORDS if self._is_by_getone else self._ready.cursor)
 
     def _prepare_gets(self) -> None:

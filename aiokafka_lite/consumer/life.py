@@ -413,7 +413,7 @@ class Engine:
             if has_parts and self.state.processing is not None:
                 self._enter(Stage.FINISHING)
                 work_s = timeout_s * WORK_SHARE if is_clean else 0.0
-                await self.state.processing.finish(self._loop.time() + work_s)
+                await self.state.processing.end(self._loop.time() + work_s)
             if self.config.enable_auto_commit and self.config.group_id is not None:
                 state = self.state
                 offsets = state.finished_offsets() if is_clean else state.processed_offsets()

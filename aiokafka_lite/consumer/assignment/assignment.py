@@ -365,7 +365,8 @@ class Assignment:
         small by the time since it was last asked, never too large.
         """
         self._settle()
-        if self._gets_in_progress or self.processing is not None:
+        processing = self.processing
+        if self._gets_in_progress or (processing is not None and processing.is_always_asking):
             return 0.0
         if self._hand_out_count != self._seen_hand_out_count:
             self._seen_hand_out_count = self._hand_out_count

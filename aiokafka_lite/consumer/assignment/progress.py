@@ -72,6 +72,10 @@ class Progress:
         """Return who works on the record that holds the commit back; None: there is none."""
         return self._unfinished[self._handed_out[0]] if self._handed_out else None
 
+    def holders(self) -> Iterable[object]:
+        """Return who works on what is not finished, in the order of its handing out."""
+        return self._unfinished.values()
+
     def is_held_by(self, offset: int, holder: object) -> bool:
         """Whether a record is unfinished, and this one's to finish."""
         return self._unfinished.get(offset) is holder

@@ -1,7 +1,8 @@
 """What the application is at work on: records that it finishes not by its next get.
 
-That is a batch in whose block it is (batches.py), or what `consumer.run` has given to handlers
-(processing/). A rebalance that wants partitions of a work waits for it, until a limit.
+That is a batch in whose block it is (batches.py), or what `consumer.run` has given to handlers,
+or what waits for its acknowledgement (processing/). A rebalance that wants partitions of a work
+waits for it, until a limit.
 """
 
 from __future__ import annotations
@@ -41,13 +42,16 @@ class Work(Protocol):
 
 
 class Processing(Work, Protocol):
-    """`consumer.run`: all records that are handed out are its."""
+    """`consumer.run`, or gets whose records are acknowledged: what is handed out is its."""
 
     @property
-    def sink(self) -> object:
-        """What its own gets put the records into: other gets are refused meanwhile."""
+    def is_always_asking(self) -> bool:
+        """Whether it asks for records all the time, as far as `max_poll_interval_ms` goes."""
 
-    async def finish(self, until: float) -> None:
+    def takes(self, sink: object) -> bool:
+        """Whether a get may have records, by what it puts them into."""
+
+    async def end(self, until: float) -> None:
         """Begin with nothing more, and wait for what is being worked on; then cut it off."""
 
     def troubles(self, now: float) -> Iterator[str]:

@@ -420,10 +420,12 @@ class Buffer:
             BaseException: A background task has died of it.
         """
         processing = self._state.processing
-        if processing is not None and processing.sink is not sink:
+        if processing is not None and not processing.takes(sink):
             raise IllegalStateError(
                 "consumer.run() is going on: it gives every record to the handler, and gets have "
                 "none"
+                if processing.is_always_asking
+                else 'rows cannot be acknowledged one by one: leave out ack_mode="explicit"'
             )
         wanted, timeout_s = limits.wanted, limits.timeout_s
         deadline = None if timeout_s is None else self._loop.time() + timeout_s

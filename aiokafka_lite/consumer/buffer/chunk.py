@@ -497,12 +497,10 @@ class Chunk:
 def keep_serialized(records: Iterable[Record]) -> None:
     """Keep the bytes of keys and values beside what deserialisers are going to make of them."""
     for record in records:
-        vars(record)[SERIALIZED] = record.key, record.value
+        setattr(record, SERIALIZED, (record.key, record.value))
 
 
 def serialized(record: Record) -> tuple[bytes | None, bytes | None]:
     """Return the bytes of a record's key and value, where they were kept, or are no others."""
-    kept: tuple[bytes | None, bytes | None] = vars(record).get(
-        SERIALIZED, (record.key, record.value)
-    )
-    return kept
+    kept: tuple[bytes | None, bytes | None] | None = getattr(record, SERIALIZED, None)
+    return (record.key, record.value) if kept is None else kept

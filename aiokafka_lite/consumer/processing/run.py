@@ -35,10 +35,11 @@ from aiokafka_lite.client.arguments import ClientArguments
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Taken
+from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
 from aiokafka_lite.consumer.buffer.chunk import serialized
 from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, RecordDead
 from aiokafka_lite.consumer.processing.breaker import Breaker, CircuitBreaker
+from aiokafka_lite.consumer.processing.intake import Intake
 from aiokafka_lite.consumer.processing.lanes import Job, Lanes, Order
 from aiokafka_lite.consumer.processing.retry import Retry
 from aiokafka_lite.errors import (
@@ -49,8 +50,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
-    from aiokafka_lite.consumer.buffer.decode import ChunkDecoder
+    from aiokafka_lite.consumer.buffer.chunk import Record
 
 log = logging.getLogger(__name__)
 
@@ -131,41 +131,6 @@ class Handling:
             raise ValueError(f'order is "key", "partition" or None, not {self.order!r}')
 
 
-class Intake:
-    """A sink: what gets take becomes jobs, in the same moment in which positions move."""
-
-    is_full: Final = False
-    is_for_one: Final = False
-    decodes: Final = False
-
-    def __init__(self, accept: Callable[[Cursor, list[Record], int], None]) -> None:
-        self._accept = accept
-        self._taken: list[tuple[Cursor, list[Record], int]] = []
-        self.count = 0
-
-    def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
-        """Take up to `limit` decoded records of a chunk."""
-        if not chunk.decoded or limit == 0:
-            return None
-        records = chunk.pop(limit)
-        self.count += len(records)
-        self._taken.append((chunk.partition, records, chunk.leader_epoch))
-        return Taken(
-            records[0].offset, records[-1].offset + 1 if chunk.decoded else chunk.position_after
-        )
-
-    def finish(self) -> None:
-        """Make jobs of what was taken."""
-        taken, self._taken = self._taken, []
-        for cursor, records, leader_epoch in taken:
-            self._accept(cursor, records, leader_epoch)
-
-    def clear(self) -> None:
-        """Drop all."""
-        self._taken.clear()
-        self.count = 0
-
-
 class Run:
     """One call of `consumer.run`.
 
@@ -180,6 +145,8 @@ class Run:
 
     #: As long as for what gets have handed out.
     hold_s: Final[float | None] = None
+    #: Records are asked for as long as it goes on, whatever handlers do.
+    is_always_asking: Final = True
 
     def __init__(
         self,
@@ -199,9 +166,9 @@ class Run:
         self._most_hold_s = hold_s
         self._rng = rng
         self._loop = asyncio.get_running_loop()
-        self._scope = TaskScope("processing", on_failure=self._end)
+        self._scope = TaskScope("processing", on_failure=self._note_end)
         self._breaker = Breaker(handling.breaker, rng) if handling.breaker else None
-        self.sink = Intake(self._accept)
+        self._sink = Intake(self._accept)
         self._lanes = Lanes(handling.order)
         # Who works on what just now; and whom we have cancelled.
         self._flights: dict[Job, asyncio.Task[None]] = {}
@@ -249,7 +216,7 @@ class Run:
         try:
             self._feeder = self._scope.spawn(self._feed(), name="feeder")
             await self._ended.wait()
-            await self.finish(self._loop.time() + self._most_hold_s)
+            await self.end(self._loop.time() + self._most_hold_s)
         finally:
             self._is_finishing = True
             try:
@@ -270,7 +237,7 @@ class Run:
         state.gate.forget(self._offer)
         state.close_processing(self)
 
-    def _end(self, error: BaseException | None) -> None:
+    def _note_end(self, error: BaseException | None) -> None:
         """Let `run` end, by the first error that there was."""
         if not self._ended.is_set():
             self._error = error
@@ -286,16 +253,16 @@ class Run:
                 while len(ready) >= concurrency:
                     self._wants_more.clear()
                     await self._wants_more.wait()
-                self.sink.clear()
+                self._sink.clear()
                 try:
-                    await self._buffer.take(self.sink, limits)
+                    await self._buffer.take(self._sink, limits)
                 except DeserializationError as error:
                     await self._take_bad_record(error)
                 self._offer()
         except ConsumerStoppedError:
-            self._end(None)
+            self._note_end(None)
         except Exception as error:  # noqa: BLE001 -- `run` raises it
-            self._end(error)
+            self._note_end(error)
 
     async def _take_bad_record(self, error: DeserializationError) -> None:
         """Let a record that cannot be deserialised be a dead letter, and pass it.
@@ -320,7 +287,7 @@ class Run:
         self._accept(cursor, [record], cursor.leader_epoch, error)
         self._state.start_at(cursor, next_offset, cursor.leader_epoch, cursor.validated_epoch)
 
-    async def finish(self, until: float) -> None:
+    async def end(self, until: float) -> None:
         """Begin with nothing more, wait for handlers until a loop time, and cancel the rest.
 
         The caller's own handler is not waited for.
@@ -332,7 +299,7 @@ class Run:
         try:
             await self._wait_for_handlers(until, own)
         finally:
-            self._end(None)
+            self._note_end(None)
 
     async def _wait_for_handlers(self, until: float, own: asyncio.Task[Any] | None) -> None:
         try:
@@ -723,7 +690,7 @@ class Run:
     def _stop_at(self, job: Job, error: BaseException) -> None:
         """End everything: a record can neither be handled nor be passed over."""
         log.error("%s: the handler failed, and run() ends: %s", _name(job), _text(error))
-        self._end(error)
+        self._note_end(error)
 
     async def _bury(self, job: Job) -> None:
         """Write a record to the dead letters; only their acknowledgement finishes it."""
@@ -759,6 +726,10 @@ class Run:
         self._lanes.leave(job)
 
     # --- As a work (assignment/work.py) -----------------------------------------------------
+    def takes(self, sink: object) -> bool:
+        """Whether a get is its own."""
+        return sink is self._sink
+
     @property
     def is_open(self) -> bool:
         """Whether anything may be left to do."""

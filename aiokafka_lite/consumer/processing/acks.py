@@ -1,0 +1,353 @@
+"""`ack_mode="explicit"`: the application acknowledges each record by itself, in any order.
+
+Gets hand out records as ever, and each carries a `Receipt`. What `record.ack()` has finished is in
+the same table as what handlers of `run` have (assignment/progress.py), so the same is committed:
+the first offset that is not finished, and beside it what is finished behind.
+
+A record that is refused, by `record.nack(delay_ms)`, is handed out again by a get that comes after
+its delay. Nothing is sought and nothing fetched for it: the record is kept here meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable, Collection, Iterator, Set
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite._record_py import RECEIPT
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Wanted
+from aiokafka_lite.consumer.delivery.gets import Gets
+from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
+from aiokafka_lite.consumer.processing.intake import Intake
+from aiokafka_lite.errors import IllegalStateError
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.buffer.chunk import Record
+
+# A record that waits for its acknowledgement for longer than this is worth a word.
+LONG_WORK_S: Final = 60.0
+
+
+class Redelivery(Exception):
+    """A refused record is due: the get that waits for others looks for it."""
+
+
+class Receipt:
+    """What a record is acknowledged by. It counts while its partition's table has it.
+
+    Attributes:
+        record: The record.
+        cursor: Of the assignment that handed it out.
+        handed_out_at: Loop time of the get that had it last; None: it waits to be handed out again.
+    """
+
+    __slots__ = ("_acks", "cursor", "handed_out_at", "record")
+
+    def __init__(self, acks: Acks, record: Record, cursor: Cursor, now: float) -> None:
+        self._acks = acks
+        self.record = record
+        self.cursor = cursor
+        self.handed_out_at: float | None = now
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let a record be pickled, for another process say, which cannot acknowledge it."""
+        return _nothing, ()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is still to be acknowledged."""
+        progress = self.cursor.progress
+        is_held = progress is not None and progress.is_held_by(self.record.offset, self)
+        return is_held and not self._acks.is_over
+
+    def ack(self) -> bool:
+        """Finish the record; False: it is another's by now, or finished."""
+        return self._acks.finish(self)
+
+    def nack(self, delay_ms: float) -> bool:
+        """Have the record handed out again; False: it is another's by now, or finished."""
+        return self._acks.refuse(self, delay_ms / 1000)
+
+
+def _nothing() -> None:
+    """Stand for a receipt in another process."""
+
+
+class Acks:
+    """The records of one consumer that wait for their acknowledgement."""
+
+    #: As long as for what gets have handed out.
+    hold_s: Final[float | None] = None
+    #: The application has to come back for more, as ever.
+    is_always_asking: Final = False
+
+    def __init__(self, state: SubscriptionState, buffer: Buffer, max_uncommitted: int) -> None:
+        self._state = state
+        self._buffer = buffer
+        self._most = max_uncommitted
+        self._loop = asyncio.get_running_loop()
+        # What is to be handed out again: when, and in the order of the refusals.
+        self._again: list[tuple[float, int, Receipt]] = []
+        self.is_over = False
+        self._number = itertools.count()
+        state.open_processing(self)
+
+    # --- Gets -------------------------------------------------------------------------------
+    def takes(self, sink: object) -> bool:
+        """Whether a get's records are acknowledged: all but rows are."""
+        return isinstance(sink, Intake)
+
+    async def take(
+        self, limits: Limits, raise_in_poll: Callable[[], None] | None = None
+    ) -> dict[TopicPartition, list[Record]]:
+        """Return what is due to be handed out again, or else what is buffered; as a get does."""
+        deadline = None if limits.timeout_s is None else self._loop.time() + limits.timeout_s
+
+        def look() -> None:
+            if self._is_due(limits.wanted):
+                raise Redelivery
+            if raise_in_poll is not None:
+                raise_in_poll()
+
+        while True:
+            found: dict[TopicPartition, list[Record]] = {}
+
+            def accept(
+                cursor: Cursor,
+                records: list[Record],
+                leader_epoch: int,
+                found: dict[TopicPartition, list[Record]] = found,
+            ) -> None:
+                if kept := self._hand_out(cursor, records, leader_epoch):
+                    found.setdefault(cursor.tp, []).extend(kept)
+
+            try:
+                is_taken = await self._buffer.take(Intake(accept), limits, look)
+            except Redelivery:
+                return self._take_due(limits)
+            if found or not is_taken:
+                return found
+            # All of them were finished before.
+            if deadline is not None:
+                limits = limits._replace(timeout_s=max(0.0, deadline - self._loop.time()))
+
+    def _hand_out(self, cursor: Cursor, records: list[Record], leader_epoch: int) -> list[Record]:
+        progress, now = self._state.progress_of(cursor), self._loop.time()
+        if leader_epoch > progress.ahead_epoch:
+            progress.forget_ahead()  # the log may have been cut: these may be other records
+        kept: list[Record] = []
+        for record in records:
+            if progress.has_ahead and progress.passes_over(record.offset):
+                self._state.processing_totals["passed_over_total"] += 1
+                continue
+            receipt = Receipt(self, record, cursor, now)
+            setattr(record, RECEIPT, receipt)
+            progress.hand_out(record.offset, receipt)
+            kept.append(record)
+        if progress.uncommitted_count:
+            is_enough = progress.uncommitted_count >= self._most
+            self._state.put_into_processing(cursor, is_enough=is_enough)
+        return kept
+
+    # --- Again --------------------------------------------------------------------------------
+    def _may_be_handed_out(self, receipt: Receipt, wanted: Wanted) -> bool:
+        cursor = receipt.cursor
+        return (
+            (not wanted or cursor.tp in wanted)
+            and not cursor.is_paused
+            and not cursor.is_revoking
+            and not self._state.gate.holds
+        )
+
+    def _forget_what_is_over(self) -> None:
+        while self._again and not self._again[0][2].is_current:
+            heapq.heappop(self._again)
+
+    def _is_due(self, wanted: Wanted) -> bool:
+        self._forget_what_is_over()
+        now = self._loop.time()
+        return any(
+            due_at <= now and receipt.is_current and self._may_be_handed_out(receipt, wanted)
+            for due_at, _, receipt in self._again
+        )
+
+    def _take_due(self, limits: Limits) -> dict[TopicPartition, list[Record]]:
+        now = self._loop.time()
+        found: dict[TopicPartition, list[Record]] = {}
+        left: list[tuple[float, int, Receipt]] = []
+        count = 0
+        for entry in sorted(self._again):
+            due_at, _, receipt = entry
+            if not receipt.is_current:
+                continue
+            is_enough = limits.max_records is not None and count >= limits.max_records
+            if is_enough or due_at > now or not self._may_be_handed_out(receipt, limits.wanted):
+                left.append(entry)
+                continue
+            receipt.handed_out_at = now
+            found.setdefault(receipt.cursor.tp, []).append(receipt.record)
+            count += 1
+        self._again = left
+        return found
+
+    # --- Acknowledging --------------------------------------------------------------------
+    def finish(self, receipt: Receipt) -> bool:
+        """Count a record as finished; False: it is another's by now, or finished."""
+        if not receipt.is_current:
+            return False
+        cursor = receipt.cursor
+        self._state.finish(cursor, receipt.record.offset, receipt)
+        self._state.processing_totals["finished_total"] += 1
+        progress = cursor.progress
+        if cursor.has_enough and progress is not None and progress.uncommitted_count < self._most:
+            self._state.take_more(cursor)
+        self._acted(cursor)
+        return True
+
+    def refuse(self, receipt: Receipt, delay_s: float) -> bool:
+        """Hand a record out again after a while; False: it is another's by now, or finished.
+
+        Raises:
+            ValueError: The delay is negative.
+        """
+        if not delay_s >= 0:
+            raise ValueError(f"a record is handed out again after 0 ms or more, not {delay_s:g} s")
+        if not receipt.is_current:
+            return False
+        if receipt.handed_out_at is None:
+            return True  # refused already
+        receipt.handed_out_at = None
+        due_at = self._loop.time() + delay_s
+        heapq.heappush(self._again, (due_at, next(self._number), receipt))
+        self._loop.call_at(due_at, self._buffer.wake)
+        self._state.processing_totals["failed_total"] += 1
+        self._acted(receipt.cursor)
+        return True
+
+    def _acted(self, cursor: Cursor) -> None:
+        if cursor.is_revoking:
+            self._state.observers.acted()  # a rebalance may wait for it
+
+    # --- As a work (assignment/work.py) -----------------------------------------------------
+    @property
+    def is_open(self) -> bool:
+        """Whether anything may be left to do."""
+        return True
+
+    def _in_hand(self, cursor: Cursor) -> Iterator[Receipt]:
+        progress = cursor.progress
+        for holder in () if progress is None else progress.holders():
+            if isinstance(holder, Receipt) and holder.handed_out_at is not None:
+                yield holder
+
+    def partitions(self) -> Set[TopicPartition]:
+        """Return the partitions of which records are to be acknowledged."""
+        cursors = self._state.assignment.values()
+        return {cursor.tp for cursor in cursors if cursor.worked_by is self}
+
+    def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
+        """Return what the application has in hand; what is to be handed out again goes as it is."""
+        found: dict[TopicPartition, Range] = {}
+        for tp in partitions:
+            cursor = self._state.assignment.get(tp)
+            if cursor is None or cursor.worked_by is not self:
+                continue
+            offsets = [receipt.record.offset for receipt in self._in_hand(cursor)]
+            if offsets:
+                found[tp] = Range(min(offsets), max(offsets) + 1)
+        return found
+
+    def is_wanted_by(self, until: float) -> None:
+        """Do nothing: nothing more of what is to be given back is handed out."""
+
+    def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
+        """Do nothing: an acknowledgement that comes later counts no more."""
+
+    def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
+        """Return False: what the application does with a record is its own affair."""
+        return False
+
+    async def end(self, until: float) -> None:
+        """Take no acknowledgement any more: the consumer is being stopped."""
+        self.is_over = True
+
+    # --- For operators --------------------------------------------------------------------
+    def troubles(self, now: float) -> Iterator[str]:
+        """Say what is wrong, at loop time `now`."""
+        for cursor in self._state.assignment.values():
+            progress = cursor.progress
+            receipt = None if progress is None else progress.holder_of_first()
+            since = receipt.handed_out_at if isinstance(receipt, Receipt) else None
+            if since is not None and (now - since > LONG_WORK_S or cursor.has_enough):
+                yield self.explain(cursor, now)
+
+    def explain(self, cursor: Cursor, now: float) -> str:
+        """Say which record of a partition holds the commit back."""
+        progress = cursor.progress
+        receipt = None if progress is None else progress.holder_of_first()
+        if progress is None or not isinstance(receipt, Receipt):
+            return ""
+        since = receipt.handed_out_at
+        doing = "is to be handed out again"
+        if since is not None:
+            doing = f"was handed out {now - since:.1f} s ago, and is not acknowledged"
+        return (
+            f"{cursor.tp.topic}/{cursor.tp.partition} offset {receipt.record.offset} {doing}: it "
+            f"holds the commit back; {progress.finished_count} records behind it are finished, "
+            f"{progress.uncommitted_count - progress.finished_count} are not"
+        )
+
+    def counts(self) -> dict[str, int]:
+        """Return how many records are where, by name."""
+        counts = [
+            c.progress.uncommitted_count for c in self._state.assignment.values() if c.progress
+        ]
+        return {"waiting_for_retry": len(self._again), "uncommitted": sum(counts)}
+
+
+class AckedGets(Gets):
+    """Gets whose records are acknowledged one by one."""
+
+    def __init__(
+        self,
+        state: SubscriptionState,
+        buffer: Buffer,
+        ready: ReadyRecords,
+        raise_in_poll: Callable[[], None],
+        acks: Acks,
+    ) -> None:
+        super().__init__(state, buffer, ready, raise_in_poll)
+        self._acks = acks
+
+    async def some(
+        self, timeout_s: float | None, max_records: int | None, max_of_each: int | None = None
+    ) -> dict[TopicPartition, list[Record]]:
+        """As `Gets.some`."""
+        limits = Limits((), timeout_s, max_records or self._cached_records, max_of_each)
+        return await self._acks.take(limits, self._raise_in_poll)
+
+    async def many(
+        self,
+        wanted: Wanted,
+        timeout_s: float | None,
+        max_records: int | None,
+        max_of_each: int | None = None,
+    ) -> dict[TopicPartition, list[Record]]:
+        """As `Gets.many`."""
+        if max_records is None and max_of_each is None:
+            max_of_each = self._cached_records
+        return await self._acks.take(Limits(wanted, timeout_s, max_records, max_of_each))
+
+    async def one(self, wanted: Wanted) -> Record:
+        """As `Gets.one`."""
+        found = await self._acks.take(Limits(wanted, None, 1))
+        for records in found.values():
+            return records[0]
+        for tp in wanted:  # none of them is assigned any more
+            self._state.partition(tp)
+        raise IllegalStateError("the partitions were taken away, and came back: try again")
