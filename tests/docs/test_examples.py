@@ -75,6 +75,7 @@ AIOHTTP = Example(
     "example.web.run_app(example.make_app(), host='127.0.0.1', port={port}, print=None)",
     "kafka/health",
 )
+HANDLERS = FASTAPI._replace(module="fastapi_handlers")
 SERVICES = [pytest.param(each, id=each.module) for each in (FASTAPI, AIOHTTP)]
 
 
@@ -182,6 +183,29 @@ async def test_service_ended_in_the_middle_of_a_record_commits_those_before(
 ) -> None:
     async with embedded() as kafka:
         await is_in_flight_and_not_committed(example, kafka)
+
+
+async def test_handlers_at_work_are_waited_for_when_the_service_ends() -> None:
+    async with embedded() as kafka:
+        topic = await topic_of(kafka, "one", "wait", "three")
+        async with running(HANDLERS, kafka, topic) as service:
+            await service.tells("one", "wait", "three")
+            service.process.send_signal(signal.SIGTERM)
+            await asyncio.sleep(0.5)
+            assert service.process.returncode is None
+            await service.go_on()
+            assert await asyncio.wait_for(service.process.wait(), WAIT_S) in HANDLERS.exit_codes
+        assert await committed(kafka, topic) == 3
+
+
+async def test_a_handler_that_fails_ends_the_service_loudly() -> None:
+    async with embedded() as kafka:
+        topic = await topic_of(kafka, "one", "bad")
+        async with running(HANDLERS, kafka, topic) as service:
+            await service.tells("one", "bad")
+            await service.answers(HANDLERS.health, 503)
+            assert await service.terminate() in HANDLERS.exit_codes
+        assert await committed(kafka, topic) == 1
 
 
 @pytest.mark.slow
