@@ -580,6 +580,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Raises:
             ValueError: A limit is not a positive int, or `max_hold_ms` is negative.
+            IllegalStateError: `ack_mode` is "explicit".
             WrongLoopError: Another loop runs, or this is another thread.
             ForkedError: It was made in another process.
         """

@@ -92,6 +92,7 @@ class DeadLetters:
 
         Raises:
             UnknownTopicOrPartitionError: The topic is not there.
+            IllegalStateError: It is open for another run.
             KafkaError: The cluster cannot be reached, or refuses.
         """
         if self._producer is not None:

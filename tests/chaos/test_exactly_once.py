@@ -207,7 +207,7 @@ async def copy_under_kills(
     assert await read_java(tools, where, target) == found
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.slow), "consumer"])
 async def test_each_of_three_brokers_is_killed_and_the_copy_is_exact(
     cluster: FailingCluster, java_tools: JavaTools, protocol: str
 ) -> None:

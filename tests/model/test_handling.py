@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Final
+
 import pytest
 
 from aiokafka_lite.broker import Broker
@@ -9,6 +12,8 @@ from tests.model.handling import Journal, Plan, Storm
 from tests.model.world import VirtualWorld
 from tests.support.cluster import KafkaHandle
 from tests.support.protocols import WAYS
+
+REBALANCES: Final = 1_000
 
 
 def blow(plan: Plan, seed: int) -> Journal:
@@ -26,13 +31,26 @@ def blow(plan: Plan, seed: int) -> Journal:
     return journals[0]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("seed", range(2))
-def test_nothing_is_lost_whoever_is_killed(way: str, seed: int) -> None:
+def check_kills(way: str, seed: int) -> Journal:
     journal = blow(Plan(settings=WAYS[way]), seed)
     assert not journal.violations, "\n".join(journal.violations[:10])
-    assert journal.kills
     assert journal.repeated <= journal.at_stake
+    return journal
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_lost_whoever_is_killed(way: str) -> None:
+    assert check_kills(way, 0).kills
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_nothing_is_lost_in_a_thousand_rebalances_with_kills() -> None:
+    rebalances = 0
+    for seed, way in zip(itertools.count(1), itertools.cycle(WAYS), strict=False):
+        rebalances += check_kills(way, seed).rebalances
+        if rebalances >= REBALANCES:
+            break
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Final
+
 import pytest
 
 from tests.model.handling import Journal, Plan, Storm
@@ -11,7 +14,8 @@ from tests.support.protocols import WAYS
 
 pytestmark = pytest.mark.real_kafka
 # By the consumer protocol a member that was killed keeps its partitions for 45 s there.
-KILLS = ("eager", "cooperative")
+KILLS: Final = ("cooperative", "eager")
+REBALANCES: Final = 1_000
 
 
 def blow(address: str, plan: Plan, seed: int) -> Journal:
@@ -22,15 +26,35 @@ def blow(address: str, plan: Plan, seed: int) -> Journal:
     return storm.journal
 
 
-@pytest.mark.parametrize("way", KILLS)
-def test_nothing_is_lost_whoever_is_killed(real_kafka: str, way: str) -> None:
-    journal = blow(real_kafka, Plan(rebalances=8, settings=WAYS[way]), 1)
+def check_kills(address: str, way: str, seed: int, rebalances: int) -> Journal:
+    journal = blow(address, Plan(rebalances=rebalances, settings=WAYS[way]), seed)
     assert not journal.violations, "\n".join(journal.violations[:10])
-    assert journal.kills
     assert journal.repeated <= journal.at_stake
+    return journal
 
 
-@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_lost_whoever_is_killed(real_kafka: str) -> None:
+    assert check_kills(real_kafka, "cooperative", 1, 8).kills
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_nothing_is_lost_in_a_thousand_rebalances_with_kills(real_kafka: str) -> None:
+    rebalances = 0
+    for seed, way in zip(itertools.count(2), itertools.cycle(KILLS), strict=False):
+        rebalances += check_kills(real_kafka, way, seed, 60).rebalances
+        if rebalances >= REBALANCES:
+            break
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "consumer",
+        pytest.param("cooperative", marks=pytest.mark.slow),
+        pytest.param("eager", marks=pytest.mark.slow),
+    ],
+)
 def test_nothing_is_repeated_where_members_only_come_and_go(real_kafka: str, way: str) -> None:
     journal = blow(real_kafka, Plan(rebalances=8, kills=False, settings=WAYS[way]), 7)
     assert not journal.violations, "\n".join(journal.violations[:10])

@@ -8,10 +8,13 @@ waits for it, until a limit.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Set
-from typing import Protocol
+from typing import Final, Protocol
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.structs import TopicPartition
+
+PROCESSING_COUNTS: Final = ("at_work", "ready", "waiting_for_retry", "uncommitted")
+"""Where records may be; see `Processing.counts`."""
 
 
 class Work(Protocol):

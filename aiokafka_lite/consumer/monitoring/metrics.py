@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.work import PROCESSING_COUNTS
 from aiokafka_lite.consumer.fetching.answer import NodeCounts
 from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.consumer.monitoring.diagnosis import diagnose
@@ -70,8 +72,7 @@ def measure(engine: Engine, now: float) -> Row:
         ),
         "lost_offsets_total": lost_offsets,
         "skipped_offsets_total": skipped_offsets,
-        "processing": dict(state.processing_totals)
-        | ({} if state.processing is None else state.processing.counts()),
+        **{f"processing_{name}": count for name, count in _processing(state).items()},
         **{name: state.events.counts.get(event, 0) for name, event in EVENT_COUNTERS.items()},
         "partitions": [
             _partition_row(engine, partition, now) for partition in state.assignment.values()
@@ -124,3 +125,9 @@ def _node_row(running: Running, node_id: int, counts: NodeCounts | None, now: fl
         "throttle_seconds": throttle_s,
         "down_seconds": None if lost_at is None else now - lost_at,
     }
+
+
+def _processing(state: SubscriptionState) -> dict[str, int]:
+    """Return what handlers, and acknowledgements, have done; and how many records are where now."""
+    present = {} if state.processing is None else state.processing.counts()
+    return state.processing_totals | dict.fromkeys(PROCESSING_COUNTS, 0) | present

@@ -1,8 +1,8 @@
 """`ack_mode="explicit"`: the application acknowledges each record by itself, in any order.
 
-Gets hand out records as ever, and each carries a `Receipt`. What `record.ack()` has finished is in
-the same table as what handlers of `run` have (assignment/progress.py), so the same is committed:
-the first offset that is not finished, and beside it what is finished behind.
+Gets hand out records as ever, and each carries a `RecordReceipt`. What `record.ack()` has finished
+is in the same table as what handlers of `run` have (assignment/progress.py), so the same is
+committed: the first offset that is not finished, and beside it what is finished behind.
 
 A record that is refused, by `record.nack(delay_ms)`, is handed out again by a get that comes after
 its delay. Nothing is sought and nothing fetched for it: the record is kept here meanwhile.
@@ -22,7 +22,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Wanted
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
-from aiokafka_lite.consumer.processing.intake import Intake
+from aiokafka_lite.consumer.processing.intake import OneByOne
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import TopicPartition
 
@@ -37,7 +37,7 @@ class Redelivery(Exception):
     """A refused record is due: the get that waits for others looks for it."""
 
 
-class Receipt:
+class RecordReceipt:
     """What a record is acknowledged by. It counts while its partition's table has it.
 
     Attributes:
@@ -92,7 +92,7 @@ class Acks:
         self._most = max_uncommitted
         self._loop = asyncio.get_running_loop()
         # What is to be handed out again: when, and in the order of the refusals.
-        self._again: list[tuple[float, int, Receipt]] = []
+        self._again: list[tuple[float, int, RecordReceipt]] = []
         self.is_over = False
         self._number = itertools.count()
         state.open_processing(self)
@@ -100,7 +100,7 @@ class Acks:
     # --- Gets -------------------------------------------------------------------------------
     def takes(self, sink: object) -> bool:
         """Whether a get's records are acknowledged: all but rows are."""
-        return isinstance(sink, Intake)
+        return isinstance(sink, OneByOne)
 
     async def take(
         self, limits: Limits, raise_in_poll: Callable[[], None] | None = None
@@ -127,7 +127,7 @@ class Acks:
                     found.setdefault(cursor.tp, []).extend(kept)
 
             try:
-                is_taken = await self._buffer.take(Intake(accept), limits, look)
+                is_taken = await self._buffer.take(OneByOne(accept), limits, look)
             except Redelivery:
                 return self._take_due(limits)
             if found or not is_taken:
@@ -145,7 +145,7 @@ class Acks:
             if progress.has_ahead and progress.passes_over(record.offset):
                 self._state.processing_totals["passed_over_total"] += 1
                 continue
-            receipt = Receipt(self, record, cursor, now)
+            receipt = RecordReceipt(self, record, cursor, now)
             setattr(record, RECEIPT, receipt)
             progress.hand_out(record.offset, receipt)
             kept.append(record)
@@ -155,7 +155,7 @@ class Acks:
         return kept
 
     # --- Again --------------------------------------------------------------------------------
-    def _may_be_handed_out(self, receipt: Receipt, wanted: Wanted) -> bool:
+    def _may_be_handed_out(self, receipt: RecordReceipt, wanted: Wanted) -> bool:
         cursor = receipt.cursor
         return (
             (not wanted or cursor.tp in wanted)
@@ -179,7 +179,7 @@ class Acks:
     def _take_due(self, limits: Limits) -> dict[TopicPartition, list[Record]]:
         now = self._loop.time()
         found: dict[TopicPartition, list[Record]] = {}
-        left: list[tuple[float, int, Receipt]] = []
+        left: list[tuple[float, int, RecordReceipt]] = []
         count = 0
         for entry in sorted(self._again):
             due_at, _, receipt = entry
@@ -196,7 +196,7 @@ class Acks:
         return found
 
     # --- Acknowledging --------------------------------------------------------------------
-    def finish(self, receipt: Receipt) -> bool:
+    def finish(self, receipt: RecordReceipt) -> bool:
         """Count a record as finished; False: it is another's by now, or finished."""
         if not receipt.is_current:
             return False
@@ -209,7 +209,7 @@ class Acks:
         self._acted(cursor)
         return True
 
-    def refuse(self, receipt: Receipt, delay_s: float) -> bool:
+    def refuse(self, receipt: RecordReceipt, delay_s: float) -> bool:
         """Hand a record out again after a while; False: it is another's by now, or finished.
 
         Raises:
@@ -239,10 +239,10 @@ class Acks:
         """Whether anything may be left to do."""
         return True
 
-    def _in_hand(self, cursor: Cursor) -> Iterator[Receipt]:
+    def _in_hand(self, cursor: Cursor) -> Iterator[RecordReceipt]:
         progress = cursor.progress
         for holder in () if progress is None else progress.holders():
-            if isinstance(holder, Receipt) and holder.handed_out_at is not None:
+            if isinstance(holder, RecordReceipt) and holder.handed_out_at is not None:
                 yield holder
 
     def partitions(self) -> Set[TopicPartition]:
@@ -282,7 +282,7 @@ class Acks:
         for cursor in self._state.assignment.values():
             progress = cursor.progress
             receipt = None if progress is None else progress.holder_of_first()
-            since = receipt.handed_out_at if isinstance(receipt, Receipt) else None
+            since = receipt.handed_out_at if isinstance(receipt, RecordReceipt) else None
             if since is not None and (now - since > LONG_WORK_S or cursor.has_enough):
                 yield self.explain(cursor, now)
 
@@ -290,7 +290,7 @@ class Acks:
         """Say which record of a partition holds the commit back."""
         progress = cursor.progress
         receipt = None if progress is None else progress.holder_of_first()
-        if progress is None or not isinstance(receipt, Receipt):
+        if progress is None or not isinstance(receipt, RecordReceipt):
             return ""
         since = receipt.handed_out_at
         doing = "is to be handed out again"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.decode import ChunkDecoder
 
 
-class Intake:
+class OneByOne:
     """A sink: what gets take becomes jobs, in the same moment in which positions move."""
 
     is_full: Final = False

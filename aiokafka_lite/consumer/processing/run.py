@@ -2,7 +2,7 @@
 
 ::
 
-    Buffer ──take──> Intake ──> Progress (one per partition: handed out, finished)
+    Buffer ──take──> OneByOne ─> Progress (one per partition: handed out, finished)
                         └─────> Lanes ──ready──> workers ──> handler
                                   ^                 │
                                   └──after a pause──┴──> finished, dead letters, or the end of `run`
@@ -39,7 +39,7 @@ from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
 from aiokafka_lite.consumer.buffer.chunk import serialized
 from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, RecordDead
 from aiokafka_lite.consumer.processing.breaker import Breaker, CircuitBreaker
-from aiokafka_lite.consumer.processing.intake import Intake
+from aiokafka_lite.consumer.processing.intake import OneByOne
 from aiokafka_lite.consumer.processing.lanes import Job, Lanes, Order
 from aiokafka_lite.consumer.processing.retry import Retry
 from aiokafka_lite.errors import (
@@ -168,7 +168,7 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
         self._breaker = Breaker(handling.breaker, rng) if handling.breaker else None
-        self._sink = Intake(self._accept)
+        self._sink = OneByOne(self._accept)
         self._lanes = Lanes(handling.order)
         # Who works on what just now; and whom we have cancelled.
         self._flights: dict[Job, asyncio.Task[None]] = {}

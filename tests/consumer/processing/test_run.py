@@ -11,8 +11,10 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.processing import CircuitBreaker, DeadRecord, Retry
+from aiokafka_lite.records import build_batch
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.rows import rows
@@ -236,6 +238,31 @@ async def test_nothing_is_committed_behind_a_record_that_is_not_finished(
     assert sorted(again.offsets) == [7, 30, 31, 32, 33, 34]
 
 
+async def test_what_is_written_anew_in_the_place_of_finished_records_is_handled() -> None:
+    async with Broker(nodes=2) as broker:
+        broker.create_topic("t")
+        kafka, tp = KafkaHandle("embedded", broker.bootstrap_servers), TopicPartition("t", 0)
+        for value in (b"a", b"b", b"c", b"d"):
+            broker.partition(*tp).append(build_batch([(1_000, None, value, ())]))
+        handler = Handler()
+        handler.hold(1)
+        async with running(member(kafka, "t", "g"), handler) as task:
+            await until(lambda: sorted(handler.offsets) == [0, 2, 3])
+            await asyncio.sleep(0.3)
+            found = await committed(kafka, "g", tp)
+            assert found is not None
+            assert found[1]
+            task.cancel()
+            await asyncio.wait([task])
+        broker.truncate(tp, 2)
+        for value in (b"C", b"D"):
+            broker.partition(*tp).append(build_batch([(1_000, None, value, ())]))
+        again = Handler()
+        async with running(member(kafka, "t", "g"), again):
+            await until(lambda: len(again.done) == 3)
+        assert sorted(record.value or b"" for record in again.done) == [b"C", b"D", b"b"]
+
+
 async def test_other_gets_after_it_begin_at_the_first_that_is_not_finished(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -448,7 +475,7 @@ async def test_a_dead_letter_that_cannot_be_written_keeps_its_record(
         assert health.verdict == "degraded"
         assert any("no dead letters today" in reason for reason in health.reasons)
         is_down = False
-        await until(lambda: consumer.metrics()["processing"]["dead_total"] == 1)  # type: ignore[index]
+        await until(lambda: consumer.metrics()["processing_dead_total"] == 1)
     assert await committed(kafka, group, TopicPartition(topic, 0)) == (5, "")
 
 

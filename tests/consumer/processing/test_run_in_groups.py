@@ -122,8 +122,16 @@ async def test_handlers_that_take_too_long_are_cut_off_and_only_theirs_is_repeat
 ) -> None:
     async with two(kafka, {**protocol, "rebalance_hold_ms": 500}) as (first, second):
         first.is_held = lambda record: record.offset == 5
+        first.stubborn_s = 0.4
         first.run(order=None)
         await until(lambda: len(first.done) == 2 * EACH - 2)
+        ended_before: list[bool] = []
+
+        def has_ended(record: Record) -> bool:
+            ended_before.append((record.partition, 5) in first.places(first.cut))
+            return False
+
+        second.is_held = has_ended
         await second.consumer.start()
         second.run(order=None)
         await until(second.consumer.assignment)
@@ -131,6 +139,7 @@ async def test_handlers_that_take_too_long_are_cut_off_and_only_theirs_is_repeat
         await until(lambda: len(second.done) == len(moved))
         await asyncio.sleep(0.2)
         assert second.places(second.done) == {(number, 5) for number in moved}
+        assert all(ended_before)
         assert first.places(first.cut) >= {(number, 5) for number in moved}
         assert "the application did not finish in time" in caplog.text
 
@@ -255,5 +264,5 @@ async def test_a_seek_back_hands_out_again_and_what_was_at_work_finishes_nothing
         await until(lambda: len(first.done) == 2 * EACH - 1 + EACH - 7)
         first.gate.set()
         await until(lambda: [r.offset for r in first.done].count(6) == 3)
-        await until(lambda: first.consumer.metrics()["processing"]["uncommitted"] == 0)  # type: ignore[index]
+        await until(lambda: first.consumer.metrics()["processing_uncommitted"] == 0)
         await eventually(lambda: first.consumer.committed(tp), EACH)
