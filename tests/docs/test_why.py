@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka.aio import AIOConsumer
 
 import aiokafka_lite
+from aiokafka_lite.producing import AIOKafkaProducer
 
 with warnings.catch_warnings():  # it reads its own message definitions by old functions
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -58,12 +59,24 @@ def test_status_and_types_are_as_stated(client: str) -> None:
 
 
 def test_producers_and_admin_clients() -> None:
-    producers = (aiokafka.AIOKafkaProducer, confluent_kafka.Producer, kafka.KafkaProducer)
+    producers = (
+        AIOKafkaProducer,
+        aiokafka.AIOKafkaProducer,
+        confluent_kafka.Producer,
+        kafka.KafkaProducer,
+    )
     assert all(hasattr(each, "commit_transaction") for each in producers)
     assert "AIOKafkaProducer" not in aiokafka_lite.__all__
-    assert has("producer, transactions") == OTHERS
+    assert has("producer, transactions") == {OURS, *OTHERS}
     assert all(importlib.util.find_spec(f"{MODULES[client]}.admin") for client in OTHERS)
     assert has("admin client") == OTHERS
+
+
+def test_nobody_else_calls_handlers() -> None:
+    assert hasattr(aiokafka_lite.AIOKafkaConsumer, "run")
+    for consumer in (aiokafka.AIOKafkaConsumer, confluent_kafka.Consumer, kafka.KafkaConsumer):
+        assert not any(hasattr(consumer, name) for name in ("run", "handle", "process", "ack"))
+    assert has("handlers beside each other, with retries and dead letters") == {OURS}
 
 
 @pytest.mark.parametrize(
