@@ -62,6 +62,8 @@ FIRST_DEAD_DELAY_S: Final = 0.1
 LAST_DEAD_DELAY_S: Final = 10.0
 # How long handlers that were cancelled may take to end.
 LONGEST_END_S: Final = 1.0
+# In one turn of the loop.
+SLICE_S: Final = 0.002
 # A record that is worked on for longer than this is worth a word.
 LONG_WORK_S: Final = 60.0
 
@@ -176,6 +178,8 @@ class Run:
         # Workers that have nothing to do, the latest last.
         self._idle: list[asyncio.Future[None]] = []
         self._worker_count = 0
+        # Until when handlers may go on in this turn of the loop; None: none has begun in it.
+        self._slice_ends_at: float | None = None
         # What waits for another attempt; what may not begin, as its partition is paused or goes.
         self._waiting: dict[Job, asyncio.TimerHandle] = {}
         self._parked: dict[Cursor, list[Job]] = {}
@@ -417,6 +421,17 @@ class Run:
             self._scope.spawn(work(), name=f"handler {self._worker_count}")
             wanted -= 1
 
+    def _is_slice_over(self, now: float) -> bool:
+        """Whether the loop has to run: handlers that never wait would keep everybody from it."""
+        if self._slice_ends_at is None:
+            self._slice_ends_at = now + SLICE_S
+            self._loop.call_soon(self._renew_slice)
+            return False
+        return now >= self._slice_ends_at
+
+    def _renew_slice(self) -> None:
+        self._slice_ends_at = None
+
     async def _wait_for_work(self) -> None:
         waiter = self._loop.create_future()
         self._idle.append(waiter)
@@ -465,6 +480,8 @@ class Run:
         task = _current_task()
         handler, flights, clock = self._handler, self._flights, self._loop.time
         while not self._is_finishing:
+            while self._is_slice_over(clock()):  # noqa: ASYNC110 -- a turn of the loop is all
+                await asyncio.sleep(0)
             job = self._next()
             if job is None:
                 await self._wait_for_work()
@@ -493,6 +510,8 @@ class Run:
         task = _current_task()
         handler, flights = self._handler, self._flights
         while not self._is_finishing:
+            while self._is_slice_over(self._loop.time()):  # noqa: ASYNC110 -- likewise
+                await asyncio.sleep(0)
             chains = self._next_list()
             if not chains:
                 await self._wait_for_work()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+import time
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -153,6 +154,25 @@ async def test_records_without_a_key_are_in_no_order(
     async with running(member(kafka, topic, group), handler):
         await until(lambda: handler.offsets == [1, 2, 3, 4])
         handler.let_go()
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+async def test_handlers_that_never_wait_let_the_loop_run(
+    kafka: KafkaHandle, topic: str, group: str, batch_size: int | None
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 300))
+    turns_at: list[int] = []
+    turns = 0
+
+    async def handle(record: object) -> None:
+        time.sleep(0.001)  # noqa: ASYNC251 -- what it is about
+        turns_at.append(turns)
+
+    async with running(member(kafka, topic, group), handle, concurrency=100, batch_size=batch_size):
+        while len(turns_at) < 300:
+            turns += 1
+            await asyncio.sleep(0)
+    assert max(Counter(turns_at).values()) <= 20
 
 
 async def test_a_partition_in_order_is_handled_one_by_one(
