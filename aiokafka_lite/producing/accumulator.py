@@ -200,7 +200,7 @@ class Accumulator:
             TypeError, ValueError: The record cannot be written as it is.
         """
         topic = self._topics.get(topic_name)
-        if topic is None or not topic.queues:
+        if topic is None:
             return None
         if headers:
             size = record_size_bound(key, value, headers)
@@ -210,42 +210,46 @@ class Accumulator:
                 size += len(key)
             if value is not None:
                 size += len(value)
-        if self.used_bytes + size > self._buffer_memory or (self._room and not is_in_turn):
+        used_bytes = self.used_bytes + size
+        if used_bytes > self._buffer_memory or (self._room and not is_in_turn):
             return None
         queues = topic.queues
         if partition is None:
-            if self._partitioner is not None:
-                partition = self._ask_partitioner(topic, key)
-            elif key is not None:
-                partition = partition_for_key(key, len(queues))
-            else:
-                partition = topic.stick(size, self._max_batch_size)
+            if not queues:
+                return None
+            partition = self._choose(topic, key, size)
         elif not 0 <= partition < len(queues):
             return None
         queue = queues[partition]
-        waiting = queue.waiting
-        batch = waiting[-1] if waiting else None
-        most = self._max_batch_size
-        if (
-            batch is None
-            or batch.is_closed
-            or (batch.size_bytes + size > most and batch.measure() + size > most)
-        ):
+        batch, most = queue.open, self._max_batch_size
+        if batch is None or (batch.size_bytes + size > most and batch.measure() + size > most):
             batch = self._open(queue, size)
-        future: asyncio.Future[RecordMetadata] = self._new_future()
         if timestamp_ms is None:
             timestamp_ms = _now_ns() // 1_000_000
         try:
-            batch.append(timestamp_ms, key, value, headers, size, future)
+            batch.write(timestamp_ms, key, value, headers)
         except BaseException:
             if not batch.count:  # it was opened for what cannot be written
                 queue.give_up(batch)
                 self.finished(batch)
             raise
-        self.used_bytes += size
+        # As ProducerBatch.append, without its call: this is the way of every record.
+        future: asyncio.Future[RecordMetadata] = self._new_future()
+        batch.futures.append(future)
+        batch.timestamps.append(timestamp_ms)
+        batch.size_bytes += size
+        self.used_bytes = used_bytes
         if batch.size_bytes >= most and batch.measure() >= most:
             self._close(queue, batch)
         return future
+
+    def _choose(self, topic: KnownTopic, key: bytes | None, size: int) -> int:
+        """Return the partition for a record that names none."""
+        if self._partitioner is not None:
+            return self._ask_partitioner(topic, key)
+        if key is not None:
+            return partition_for_key(key, len(topic.queues))
+        return topic.stick(size, self._max_batch_size)
 
     def append_batch(
         self, topic_name: str, partition: int, own: OwnBatch, *, is_in_turn: bool = False
@@ -304,7 +308,7 @@ class Accumulator:
             is_transactional=self._is_transactional,
             linger_s=self._linger_s,
         )
-        queue.waiting.append(batch)
+        queue.begin(batch)
         self._add_pending(batch)
         if not self._linger_s:
             if not queue.is_listed:
@@ -314,7 +318,7 @@ class Accumulator:
         return batch
 
     def _close(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        batch.close()
+        queue.close(batch)
         if not queue.is_listed:
             self._wake(queue)
 

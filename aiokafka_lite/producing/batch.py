@@ -23,7 +23,7 @@ from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -59,10 +59,11 @@ class ProducerBatch:
     Attributes:
         tp: Where it goes.
         created_at: Loop time of its first record.
-        count: How many records it has.
+        write: Adds a record's timestamp, key, value and headers to its bytes.
+        futures: What the senders wait for, one for each record; and
+        timestamps: the records'. Who writes a record adds to both, as `append` does.
         is_transactional: It is part of a transaction.
         size_bytes: No fewer bytes than it takes if compression saves nothing; see `measure`.
-        room_bytes: What its records were counted as when they came.
         is_closed: It takes no further record.
         state: Where it is.
         identity: The producer that it is from, once it has a sequence.
@@ -76,23 +77,24 @@ class ProducerBatch:
 
     __slots__ = (
         "_builder",
+        "_count",
         "_encoded",
-        "_futures",
-        "_timestamps",
+        "_overcounted_bytes",
         "attempts",
         "base_sequence",
-        "count",
         "created_at",
         "due_at",
+        "futures",
         "identity",
         "is_closed",
         "is_expired",
         "is_transactional",
         "last_error",
-        "room_bytes",
         "size_bytes",
         "state",
+        "timestamps",
         "tp",
+        "write",
     )
 
     def __init__(
@@ -107,9 +109,7 @@ class ProducerBatch:
         self.tp = tp
         self.created_at = created_at
         self.due_at = created_at + linger_s
-        self.count = 0
         self.size_bytes = BATCH_OVERHEAD_BYTES
-        self.room_bytes = 0
         self.is_transactional = is_transactional
         self.is_closed = False
         self.is_expired = False
@@ -121,10 +121,14 @@ class ProducerBatch:
         self._builder: BatchBuilder | None = BatchBuilder(
             codec=codec, is_transactional=is_transactional
         )
+        self.write = self._builder.append
+        self.futures: list[asyncio.Future[RecordMetadata]] = []
+        self.timestamps: list[int] = []
         self._encoded: bytes | None = None
-        # One for each record: what its sender waits for, and its timestamp.
-        self._futures: list[asyncio.Future[RecordMetadata]] = []
-        self._timestamps: list[int] = []
+        # How many records it has, once that is settled; 0 before.
+        self._count = 0
+        # By how much its records' sizes were taken for more than they were.
+        self._overcounted_bytes = 0
 
     def __repr__(self) -> str:
         return (
@@ -142,17 +146,27 @@ class ProducerBatch:
         future: asyncio.Future[RecordMetadata],
     ) -> None:
         """Add a record whose size is no more than this."""
-        self._builder.append(timestamp_ms, key, value, headers)  # type: ignore[union-attr]
-        self._futures.append(future)
-        self._timestamps.append(timestamp_ms)
+        self.write(timestamp_ms, key, value, headers)
+        self.futures.append(future)
+        self.timestamps.append(timestamp_ms)
         self.size_bytes += size_bytes
-        self.room_bytes += size_bytes
-        self.count += 1
+
+    @property
+    def count(self) -> int:
+        """How many records it has."""
+        return self._count or len(self.timestamps)
+
+    @property
+    def room_bytes(self) -> int:
+        """The sizes of its records as they were counted when they came."""
+        return self.size_bytes + self._overcounted_bytes - BATCH_OVERHEAD_BYTES
 
     def measure(self) -> int:
         """Return its size in bytes, in place of the bound that grew with each record."""
         if self._builder is not None:
-            self.size_bytes = self._builder.size_estimate
+            exact = self._builder.size_estimate
+            self._overcounted_bytes += self.size_bytes - exact
+            self.size_bytes = exact
         return self.size_bytes
 
     def close(self) -> None:
@@ -177,6 +191,7 @@ class ProducerBatch:
                 base_sequence=base_sequence,
             )
         self.is_closed = True
+        self._count = self.count
         self.identity = identity
         self.base_sequence = base_sequence
 
@@ -193,6 +208,7 @@ class ProducerBatch:
                 base_sequence=self.base_sequence,
             )
             self._builder = None
+            del self.write  # which holds the builder
         return self._encoded
 
     def split(self, max_size_bytes: int, codec: Codec) -> list[ProducerBatch]:
@@ -214,7 +230,7 @@ class ProducerBatch:
                     is_transactional=self.is_transactional,
                 )
                 parts.append(part)
-            future, timestamp_ms = self._futures[index], self._timestamps[index]
+            future, timestamp_ms = self.futures[index], self.timestamps[index]
             part.append(timestamp_ms, record.key, record.value, record.headers, size, future)
         for part in parts:
             if self.identity is not None:
@@ -236,7 +252,7 @@ class ProducerBatch:
         topic, partition = tp
         kind = 0 if append_time_ms < 0 else 1
         offset, step = base_offset, (0 if base_offset < 0 else 1)
-        for future, timestamp in zip(self._futures, self._timestamps, strict=True):
+        for future, timestamp in zip(self.futures, self.timestamps, strict=True):
             if not future.done():
                 values = (
                     topic,
@@ -254,23 +270,19 @@ class ProducerBatch:
 
     def fail(self, error: KafkaError) -> None:
         """Tell the senders that their records are not delivered, as far as known."""
-        for future in self._futures:
+        self._count = self.count
+        for future in self.futures:
             if not future.done():
                 # A copy: whoever raises it adds to its traceback.
                 future.set_exception(own_copy(error))
                 if self.is_transactional:
                     future.exception()  # who commits is told: asyncio need not say so of each
-        self._futures, self._timestamps = [], []
+        self.futures, self.timestamps = [], []
 
     def _forget(self) -> None:
         """Drop what nobody needs any more of a batch that is done."""
         self._builder, self._encoded = None, None
-        self._futures, self._timestamps = [], []
-
-    @property
-    def futures(self) -> Iterator[asyncio.Future[RecordMetadata]]:
-        """What its senders wait for."""
-        return iter(self._futures)
+        self.futures, self.timestamps = [], []
 
 
 def sequence_after(sequence: int, count: int) -> int:

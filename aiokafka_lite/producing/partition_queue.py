@@ -62,6 +62,7 @@ class PartitionQueue:
         tp: The partition.
         numbered: Batches that have a sequence and no outcome, oldest first.
         waiting: Batches that were never sent, oldest first; the last may take more records.
+        open: The last of them, if it takes more records; None otherwise.
         identity: The producer that numbers them; None before the first.
         next_sequence: Of the next new batch's first record.
         is_doubtful: A batch was given up that may have been written, or not.
@@ -82,6 +83,7 @@ class PartitionQueue:
         "leader",
         "next_sequence",
         "numbered",
+        "open",
         "retry_count",
         "tp",
         "waiting",
@@ -91,6 +93,7 @@ class PartitionQueue:
         self.tp = tp
         self.numbered: deque[ProducerBatch] = deque()
         self.waiting: deque[ProducerBatch] = deque()
+        self.open: ProducerBatch | None = None
         self.identity: ProducerIdAndEpoch | None = None
         self.next_sequence = 0
         self.is_doubtful = False
@@ -119,6 +122,18 @@ class PartitionQueue:
     def is_on_wire(self) -> bool:
         """Whether a batch was sent and not answered."""
         return self.retry_count < len(self.numbered)
+
+    # --- What waits ------------------------------------------------------------------------
+    def begin(self, batch: ProducerBatch) -> None:
+        """Let a batch wait behind the others, and take records."""
+        self.waiting.append(batch)
+        self.open = batch
+
+    def close(self, batch: ProducerBatch) -> None:
+        """Let a batch take no further record, and wait for none."""
+        batch.close()
+        if self.open is batch:
+            self.open = None
 
     # --- What to send ----------------------------------------------------------------------
     def next_batch(self, now: float) -> ProducerBatch | None:
@@ -149,7 +164,7 @@ class PartitionQueue:
                 raise AssertionError(f"{self!r} numbers batches for nobody")
             batch.number(self.identity, self.next_sequence)
             self.next_sequence = batch.next_sequence
-            self.waiting.popleft()
+            self.close(self.waiting.popleft())
             self.numbered.append(batch)
         batch.state = BatchState.ON_WIRE
         batch.attempts += 1
@@ -188,6 +203,7 @@ class PartitionQueue:
     def give_up(self, batch: ProducerBatch) -> None:
         """Note that a batch is not sent again; it may have been written if it has a sequence."""
         if batch.state is BatchState.WAITING:
+            self.close(batch)
             self.waiting.remove(batch)
             batch.state = BatchState.DONE
             return
