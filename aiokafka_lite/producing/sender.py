@@ -70,6 +70,8 @@ NEWEST_BY_NAME: Final = 12
 NEWEST_WITHOUT_ADDING: Final = 11
 # Longest pause before a failed batch is sent again.
 LONGEST_BACKOFF_S: Final = 1.0
+# How many records an error names.
+MOST_NAMED_RECORDS: Final = 3
 
 
 class Destination:
@@ -345,10 +347,7 @@ class BatchSender:
             )
             return
         error_class = for_code(answer.error_code)
-        error = error_class(
-            f"{answer.error_message or error_class.description} ({batch.tp.topic}-"
-            f"{batch.tp.partition}, {batch.count} records)"
-        ).at(batch.tp)
+        error = error_class(_refusal(batch, answer, error_class.description)).at(batch.tp)
         fate = fate_of(error_class, batch.count)
         if fate is BatchFate.WRITTEN:
             self._acknowledge(batch, -1, -1, answer.log_start_offset)
@@ -464,3 +463,16 @@ class BatchSender:
     def _backoff_s(self, failures: int) -> float:
         first_s = self._config.retry_backoff_s
         return delay_after(failures, first_s, max(first_s, LONGEST_BACKOFF_S), self._rng)
+
+
+def _refusal(batch: ProducerBatch, answer: PartitionProduceResponse, description: str) -> str:
+    """Say what a broker refused, and because of which records, if it names some (KIP-467)."""
+    named = [
+        f"record {each.batch_index} of it: {each.batch_index_error_message}"
+        for each in answer.record_errors[:MOST_NAMED_RECORDS]
+    ]
+    tp = batch.tp
+    text = (
+        f"{answer.error_message or description} ({tp.topic}-{tp.partition}, {batch.count} records)"
+    )
+    return "; ".join([text, *named])

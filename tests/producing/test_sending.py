@@ -12,6 +12,7 @@ import pytest
 
 from aiokafka_lite.errors import (
     IllegalStateError,
+    InvalidRecordError,
     MessageSizeTooLargeError,
     ProducerClosed,
     UnknownTopicOrPartitionError,
@@ -248,6 +249,19 @@ async def test_a_batch_of_ones_own_is_written_as_it_is(kafka: KafkaHandle) -> No
     records = (await read_all(kafka, topic))[1]
     assert [record.value for record in records] == [b"first", *as_values(range(numbers))]
     assert records[1].key == b"k"
+
+
+async def test_a_refusal_names_the_records_that_are_at_fault(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(configs={"cleanup.policy": "compact"})
+    async with producer_of(kafka, linger_ms=20) as producer:
+        futures = [
+            await producer.send(topic, b"v", key=key, partition=0) for key in (b"k", None, b"l")
+        ]
+        named = "record 1 of it" if kafka.kind == "real" else ""
+        for future in futures:
+            with pytest.raises(InvalidRecordError, match=f"{topic}-0, 3 records.*{named}"):
+                await future
+        assert (await producer.send_and_wait(topic, b"v", key=b"k")).offset == 0
 
 
 async def test_flush_waits_for_what_was_sent_and_sends_what_lingers(kafka: KafkaHandle) -> None:
