@@ -85,3 +85,25 @@ async def test_transactions_are_whole_though_connections_end(
         proxy.end_all()
     values = await values_in(kafka, topic, isolation_level="read_committed")
     assert values == as_values(range(200))
+
+
+async def test_what_expires_leaves_no_gap_and_nothing_acknowledged_is_lost(
+    kafka: KafkaHandle, topic: str, proxy: Proxy
+) -> None:
+    futures: list[asyncio.Future[RecordMetadata]] = []
+    async with producer_of(kafka, request_timeout_ms=200, delivery_timeout_ms=400) as producer:
+        for direction in (proxy.to_client, proxy.to_server, proxy.to_client):
+            futures += await send_in_turns(producer, topic, range(len(futures), len(futures) + 50))
+            direction.hold()  # answers, or requests, are on their way until what waits expires
+            futures += await send_in_turns(producer, topic, range(len(futures), len(futures) + 50))
+            await asyncio.wait(futures)
+            direction.release()
+            await asyncio.wait([await producer.send(topic, b"between", partition=0)])
+        futures += await send_numbers(producer, topic, range(len(futures), len(futures) + 50))
+        await asyncio.wait(futures)
+    written = [int(each or b"") for each in await values_in(kafka, topic) if each != b"between"]
+    assert written == sorted(set(written)), "each once, and in order"
+    failed = {number for number, future in enumerate(futures) if future.exception()}
+    assert failed
+    assert failed.isdisjoint(range(len(futures) - 50, len(futures))), "it goes on"
+    assert set(range(len(futures))) - failed <= set(written), "what was acknowledged is there"
