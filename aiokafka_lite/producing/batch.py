@@ -200,9 +200,7 @@ class ProducerBatch:
         if self._encoded is None:
             if self._builder is None or self.identity is None:
                 raise AssertionError(f"{self!r} cannot be built: it has no sequence, or is done")
-            # The one place where batches are built.
-            self._encoded = patch_producer(
-                self._builder.build(),
+            self._encoded = self._builder.build(
                 producer_id=self.identity.producer_id,
                 producer_epoch=self.identity.epoch,
                 base_sequence=self.base_sequence,
