@@ -178,6 +178,7 @@ class Storm:
         self._ends: Counter[TopicPartition] = Counter()
         self._number = 0
         self._topic = ""
+        self._is_producing = True
 
     async def run(self) -> None:
         """Let the storm blow, then let it come to rest."""
@@ -194,7 +195,8 @@ class Storm:
             ]
             try:
                 await self._blow()
-                beside[0].cancel()
+                self._is_producing = False
+                await asyncio.wait(beside[:1])  # to its end: what is sent has to be there
                 await self._rest(reader)
             finally:
                 for task in beside:
@@ -293,7 +295,7 @@ class Storm:
     # --- Records and commits --------------------------------------------------------------
     async def _produce(self) -> None:
         rng, journal = random.Random(f"{self._seed} records"), self.journal
-        while True:
+        while self._is_producing:
             for number in range(self._plan.partitions):
                 tp = TopicPartition(self._topic, number)
                 keys = [b"%d" % rng.randrange(self._plan.keys) for _ in range(rng.randint(0, 4))]

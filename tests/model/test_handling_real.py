@@ -34,7 +34,7 @@ def check_kills(address: str, way: str, seed: int, rebalances: int) -> Journal:
 
 
 def test_nothing_is_lost_whoever_is_killed(real_kafka: str) -> None:
-    assert check_kills(real_kafka, "cooperative", 1, 8).kills
+    assert check_kills(real_kafka, "cooperative", 1, 12).kills
 
 
 @pytest.mark.slow
@@ -56,6 +56,6 @@ def test_nothing_is_lost_in_a_thousand_rebalances_with_kills(real_kafka: str) ->
     ],
 )
 def test_nothing_is_repeated_where_members_only_come_and_go(real_kafka: str, way: str) -> None:
-    journal = blow(real_kafka, Plan(rebalances=8, kills=False, settings=WAYS[way]), 7)
+    journal = blow(real_kafka, Plan(rebalances=6, kills=False, settings=WAYS[way]), 7)
     assert not journal.violations, "\n".join(journal.violations[:10])
     assert not journal.repeated
