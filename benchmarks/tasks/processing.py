@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import subprocess
+import sys
 import time
 import uuid
 from typing import Final
@@ -14,8 +17,8 @@ from benchmarks.loading import QUIET
 from benchmarks.measure import Measurement, Meter, RunError, StarvedError, Workload, cpu_seconds
 
 # How often it is looked what is committed.
-LOOK_EVERY_S: Final = 0.5
-BASELINE_SHARE: Final = 0.2
+LOOK_EVERY_S: Final = 0.02
+BASELINE_SHARE: Final = 0.5
 
 
 class Ledger:
@@ -26,7 +29,7 @@ class Ledger:
         self._left = records
         self._latest: dict[bytes, int] = {}
         self._at_work: set[bytes] = set()
-        self._finished = bytearray(records)
+        self._finished_at = [math.inf] * records
         self.disordered = 0
         self.handled = 0
         self.is_done = asyncio.Event()
@@ -40,15 +43,15 @@ class Ledger:
         await asyncio.sleep(self._wait_s)
         self._at_work.discard(key)
         self.handled += 1
-        if not self._finished[offset]:
-            self._finished[offset] = 1
+        if self._finished_at[offset] == math.inf:
+            self._finished_at[offset] = time.monotonic()
             self._left -= 1
             if not self._left:
                 self.is_done.set()
 
-    def unfinished_before(self, offset: int) -> int:
-        """Return how many records before an offset are not finished: a kill now would lose them."""
-        return self._finished.count(0, 0, offset)
+    def unfinished_at(self, at: float, offset: int) -> int:
+        """Return how many records before an offset were not finished at a monotonic time."""
+        return sum(finished_at > at for finished_at in self._finished_at[:offset])
 
 
 async def measure(subject: str, workload: Workload) -> Measurement:
@@ -61,13 +64,12 @@ async def measure(subject: str, workload: Workload) -> Measurement:
     baseline_us = await _baseline_us(workload)
     records, group = workload.records, f"bench-{uuid.uuid4()}"
     ledger = Ledger(records, workload.pause_s)
-    early: list[int] = []
+    watcher = Watcher(workload, group)
     async with open_handling(subject, workload, group, ledger.handle) as version:
         meter = Meter()
         while not ledger.handled:
             await asyncio.sleep(0)
             meter = Meter()
-        looking = asyncio.ensure_future(_look(workload, group, ledger, early))
         limit_s = workload.wait_s + 20 * records * workload.pause_s / CONCURRENCY
         try:
             await asyncio.wait_for(ledger.is_done.wait(), limit_s)
@@ -76,54 +78,75 @@ async def measure(subject: str, workload: Workload) -> Measurement:
                 f"{ledger.handled} records were handled in {limit_s:.0f} s"
             ) from None
         finally:
-            looking.cancel()
+            committed = watcher.end()
         wall_s, cpu_s = meter.read()
-        await asyncio.wait([looking])
     if ledger.handled != records:
         raise RunError(f"{ledger.handled} records were handled, expected {records}")
     figures = {
         "wall_us": wall_s * 1e6 / records,
         "scheduling_us": cpu_s * 1e6 / records - baseline_us,
-        "early": max(early, default=0),
+        "early": max((ledger.unfinished_at(*each) for each in committed), default=0),
         "disordered": ledger.disordered,
     }
     return Measurement(version, figures, records)
 
 
 async def _baseline_us(workload: Workload) -> float:
-    """Return what a handler costs that is called by a task in a loop, in microseconds of CPU."""
+    """Return what a handler costs that tasks call in a loop, in microseconds of CPU.
+
+    The tasks begin one after the other, as handlers of records do that have come one by one.
+    """
     calls = int(workload.records * BASELINE_SHARE)
     ledger = Ledger(calls, workload.pause_s)
     offsets = iter(range(calls))
 
-    async def work() -> None:
+    async def work(number: int) -> None:
+        await asyncio.sleep(number * workload.pause_s / CONCURRENCY)
         for offset in offsets:
             await ledger.handle(b"%d" % offset, offset)
 
-    began_s = cpu_seconds()
-    await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
-    return (cpu_seconds() - began_s) * 1e6 / calls
+    working = asyncio.gather(*(work(number) for number in range(CONCURRENCY)))
+    await asyncio.sleep(2 * workload.pause_s)  # until all of them have begun
+    began_s, handled = cpu_seconds(), ledger.handled
+    await working
+    return (cpu_seconds() - began_s) * 1e6 / (ledger.handled - handled)
 
 
-async def _look(workload: Workload, group: str, ledger: Ledger, early: list[int]) -> None:
-    """Look time and again whether something is committed that is not finished.
+# --- What is committed ---------------------------------------------------------------------------
+class Watcher:
+    """Another process that looks what a group has committed, and when it was first seen."""
 
-    It is asked in a thread, by a client of its own; what was finished meanwhile does not count
-    against a contestant.
-    """
-    reader = Consumer({"bootstrap.servers": workload.bootstrap_servers, "group.id": group, **QUIET})
-    tps = [TopicPartition(topic, number) for topic, number in workload.partitions()]
+    def __init__(self, workload: Workload, group: str) -> None:
+        ((topic, partition),) = workload.partitions()
+        arguments = [workload.bootstrap_servers, group, topic, str(partition)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.tasks.processing", *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
-    def ask() -> int:
+    def end(self) -> list[tuple[float, int]]:
+        """Return each offset that was committed, with the monotonic time when it was seen."""
+        self._process.terminate()
+        output, _ = self._process.communicate()
+        lines = [line.split() for line in output.splitlines()]
+        return [(float(words[0]), int(words[1])) for words in lines if len(words) == 2]
+
+
+def watch(bootstrap_servers: str, group: str, topic: str, partition: str) -> None:
+    """Print when another offset is committed, until the process is ended."""
+    reader = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group, **QUIET})
+    wanted, latest = [TopicPartition(topic, int(partition))], 0
+    while True:
         try:
-            return max(0, *(tp.offset for tp in reader.committed(tps, timeout=5)), 0)
+            (found,) = reader.committed(wanted, timeout=5)
         except KafkaException:
-            return 0
+            continue
+        if found.offset > latest:
+            latest = found.offset
+            print(time.monotonic(), latest, flush=True)
+        time.sleep(LOOK_EVERY_S)
 
-    try:
-        while True:
-            asked_at = time.monotonic()
-            early.append(ledger.unfinished_before(await asyncio.to_thread(ask)))
-            await asyncio.sleep(max(0.0, LOOK_EVERY_S - (time.monotonic() - asked_at)))
-    finally:
-        reader.close()
+
+if __name__ == "__main__":
+    watch(*sys.argv[1:])

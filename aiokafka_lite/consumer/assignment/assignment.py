@@ -599,21 +599,21 @@ class Assignment:
             cursor.enter_work(self.processing, is_enough=is_enough)
             self._settle_progress(cursor)
 
-    def finish(self, cursor: Cursor, offset: int, holder: object) -> bool:
+    def finish(self, cursor: Cursor, offset: int, holder: object) -> int:
         """Note that a record is finished, if it is still its holder's.
 
         Returns:
-            Whether fewer records are uncommitted than before.
+            How many more records may be committed now.
         """
         progress = cursor.progress
-        is_ahead = None if progress is None else progress.finish(offset, holder)
-        if is_ahead is None:
-            return False
-        if is_ahead:
+        count = None if progress is None else progress.finish(offset, holder)
+        if count is None:
+            return 0
+        if count:
             self._settle_progress(cursor)
         for observer in self.observers.of_progress:
             observer()
-        return is_ahead
+        return count
 
     def take_more(self, cursor: Cursor) -> None:
         """Hand out more of a partition that had enough."""

@@ -32,7 +32,7 @@ class CircuitBreaker:
     Args:
         failure_rate: The part of the calls of a window that fail, from which on it pauses.
         min_calls: How many calls there are before a rate says anything.
-        window_ms: How long calls are counted before counting begins anew.
+        window_ms: How long calls are counted, from a failure on, before counting begins anew.
         first_pause_ms: How long it pauses before one record is tried. It doubles with each that
             fails, and varies by a fifth.
         max_pause_ms: The longest pause.
@@ -93,7 +93,9 @@ class Breaker:
         self.reason = ""
         self.success_count = 0
         self._window_ends_at = 0.0
-        self._calls = self._failures = 0
+        self._failures = 0
+        # How many calls had succeeded when the window began: with a failure.
+        self._succeeded_before = 0
         self._failed_probes = 0
         # One record alone has failed since it was closed.
         self._is_suspicion = False
@@ -114,16 +116,14 @@ class Breaker:
             return True
         return False
 
-    def succeeded(self, now: float, *, is_probe: bool) -> bool:
+    def succeeded(self, *, is_probe: bool) -> bool:
         """Note a call that succeeded; whether everything may be tried again."""
         self.success_count += 1
-        if self.state is Circuit.CLOSED:
-            self._count(now)
-            return False
-        if not is_probe:
-            return False  # it began before
+        if self.state is Circuit.CLOSED or not is_probe:
+            return False  # or it began before
         self.state = Circuit.CLOSED
-        self._failed_probes = self._calls = self._failures = 0
+        self._failed_probes = self._failures = 0
+        self._window_ends_at = 0.0
         return True
 
     def failed(self, now: float, reason: str, *, is_probe: bool) -> bool:
@@ -133,14 +133,17 @@ class Breaker:
                 self._failed_probes += 1
                 self._pause(now, reason)
             return False
-        self._count(now)
-        self._failures += 1
         settings = self._settings
-        if self._calls < settings.min_calls or self._failures < settings.failure_rate * self._calls:
+        if now >= self._window_ends_at:
+            self._window_ends_at = now + settings.window_ms / 1000
+            self._failures, self._succeeded_before = 0, self.success_count
+        self._failures += 1
+        calls = self._failures + self.success_count - self._succeeded_before
+        if calls < settings.min_calls or self._failures < settings.failure_rate * calls:
             return False
         self.open(
             now,
-            f"{self._failures} of {self._calls} calls failed, the last by {reason}",
+            f"{self._failures} of {calls} calls failed, the last by {reason}",
             is_suspicion=False,
         )
         return True
@@ -167,9 +170,3 @@ class Breaker:
             settings.max_pause_ms / 1000,
             self._rng,
         )
-
-    def _count(self, now: float) -> None:
-        if now >= self._window_ends_at:
-            self._window_ends_at = now + self._settings.window_ms / 1000
-            self._calls = self._failures = 0
-        self._calls += 1

@@ -188,6 +188,8 @@ class Run:
         # How many records of each partition are uncommitted, and in all.
         self._uncommitted: dict[Cursor, int] = {}
         self._total = 0
+        # A partition had enough, and may have still.
+        self._is_tight = False
         self._wants_more = Event()
         self._landed = Event()
         self._ended = Event()
@@ -353,7 +355,9 @@ class Run:
             put(job)
         self._recount(cursor)
         if progress.uncommitted_count:
-            state.put_into_processing(cursor, is_enough=self._has_enough(cursor))
+            is_enough = self._has_enough(cursor)
+            self._is_tight = self._is_tight or is_enough
+            state.put_into_processing(cursor, is_enough=is_enough)
 
     def _recount(self, cursor: Cursor) -> None:
         """Note how much of a partition is uncommitted; hand out more if that is little again."""
@@ -366,10 +370,13 @@ class Run:
         was_full = self._total >= most
         self._total += count - before
         self._uncommitted[cursor] = count
+        if not self._is_tight:
+            return
         if was_full and self._total < most:
             for each in self._uncommitted:
                 if each.has_enough and not self._has_enough(each):
                     self._state.take_more(each)
+            self._is_tight = any(each.has_enough for each in self._uncommitted)
         elif cursor.has_enough and not self._has_enough(cursor):
             self._state.take_more(cursor)
 
@@ -480,7 +487,7 @@ class Run:
         task = _current_task()
         handler, flights, clock = self._handler, self._flights, self._loop.time
         while not self._is_finishing:
-            while self._is_slice_over(clock()):  # noqa: ASYNC110 -- a turn of the loop is all
+            while self._is_slice_over(now := clock()):  # noqa: ASYNC110 -- a turn of the loop
                 await asyncio.sleep(0)
             job = self._next()
             if job is None:
@@ -491,7 +498,7 @@ class Run:
                 if job.is_dead:
                     await self._bury(job)
                     continue
-                self._begin(job, clock())
+                self._begin(job, now)
                 await handler(job.record)
             except asyncio.CancelledError as error:
                 if self._is_cancelled(task):
@@ -595,8 +602,13 @@ class Run:
     # --- What becomes of a record ----------------------------------------------------------
     def _finish(self, job: Job) -> None:
         """Count a record as finished, if it is still this one's."""
-        if self._state.finish(job.cursor, job.record.offset, job):
-            self._recount(job.cursor)
+        cursor = job.cursor
+        if count := self._state.finish(cursor, job.record.offset, job):
+            if self._is_tight or self._uncommitted.get(cursor, 0) < count:
+                self._recount(cursor)
+            else:
+                self._uncommitted[cursor] -= count
+                self._total -= count
 
     def _succeeded(self, job: Job) -> None:
         self._finish(job)
@@ -607,7 +619,7 @@ class Run:
             is_probe = job is self._probe
             if is_probe:
                 self._probe = None
-            if breaker.succeeded(self._loop.time(), is_probe=is_probe):
+            if breaker.succeeded(is_probe=is_probe):
                 log.info("handlers succeed again: all records are handled")
                 self._state.events.publish(CircuitClosed(self._loop.time() - breaker.since))
                 self._offer()
@@ -633,7 +645,7 @@ class Run:
         now = self._loop.time()
         if is_bad:
             # What handlers depend on has answered: a probe that fails by its record succeeds.
-            if breaker.succeeded(now, is_probe=is_probe):
+            if breaker.succeeded(is_probe=is_probe):
                 self._state.events.publish(CircuitClosed(now - breaker.since))
                 self._offer()
         elif breaker.failed(now, _text(error), is_probe=is_probe):

@@ -26,10 +26,13 @@ def opened(breaker: Breaker) -> Breaker:
 
 
 def test_it_opens_when_enough_calls_fail_in_a_window(breaker: Breaker) -> None:
-    for n in range(5):
-        breaker.succeeded(n, is_probe=False)
-    opens = [breaker.failed(5.0, "no", is_probe=False) for _ in range(5)]
-    assert opens == [False, False, False, False, True]
+    for _ in range(100):
+        breaker.succeeded(is_probe=False)  # before the first failure: no window has begun
+    assert not breaker.failed(1.0, "no", is_probe=False)
+    for _ in range(5):
+        breaker.succeeded(is_probe=False)
+    opens = [breaker.failed(5.0, "no", is_probe=False) for _ in range(4)]
+    assert opens == [False, False, False, True]
     assert not breaker.is_closed
     assert breaker.reason == "5 of 10 calls failed, the last by no"
     assert not breaker.admits(5.5, has_failed=True)
@@ -48,7 +51,7 @@ def test_one_record_is_tried_after_the_pause_and_no_other_beside_it(breaker: Bre
     assert breaker.admits(1.2, has_failed=True)
     assert breaker.state is Circuit.PROBING
     assert not breaker.admits(100.0, has_failed=True)
-    assert breaker.succeeded(1.3, is_probe=True)
+    assert breaker.succeeded(is_probe=True)
     assert breaker.is_closed
     assert breaker.admits(1.3, has_failed=True)
 
@@ -69,7 +72,7 @@ def test_what_began_before_neither_opens_nor_closes_it(breaker: Breaker) -> None
     opened(breaker)
     probe_at = breaker.probe_at
     assert not breaker.failed(0.5, "no", is_probe=False)
-    assert not breaker.succeeded(0.5, is_probe=False)
+    assert not breaker.succeeded(is_probe=False)
     assert (breaker.state, breaker.probe_at) == (Circuit.OPEN, probe_at)
     assert breaker.success_count == 1
 

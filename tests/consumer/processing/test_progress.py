@@ -172,7 +172,7 @@ def test_every_order_commits_what_is_finished_from_the_start(
         before = progress.first_unfinished
         left.remove(offset)
         first = min(left, default=None)
-        assert progress.finish(offset, ME) == (first != before)
+        assert bool(progress.finish(offset, ME)) == (first != before)
         assert progress.first_unfinished == first
         finished = {o for o in offsets - left if first is not None and o > first}
         ranges = list(progress.finished_ranges())
