@@ -10,8 +10,10 @@
 A record that has failed for the last time looks the same whether it is bad, or the database is
 down. What tells them apart is whether another record has succeeded since. If none has, the breaker
 opens on a suspicion, and the record waits: it is not called dead as long as nothing proves that
-others fare better. The next record that has not failed yet is tried at once, as it may prove it.
-Failures while the breaker is not closed say nothing of the record, and are not its attempts.
+others fare better. The next record that has not failed yet is tried at once, as it may prove it;
+so may one that began before: any success ends a suspicion. When a second record has failed, it is
+more than a suspicion, and only a probe's success counts. Failures while the breaker is not closed
+say nothing of the record, and are not its attempts.
 
 Plain data; the times are the loop's, given by whoever calls.
 """
@@ -97,8 +99,9 @@ class Breaker:
         # How many calls had succeeded when the window began: with a failure.
         self._succeeded_before = 0
         self._failed_probes = 0
-        # One record alone has failed since it was closed.
+        # One record alone has failed since it was closed; and whether the probe is another one.
         self._is_suspicion = False
+        self._is_probe_new = False
 
     @property
     def is_closed(self) -> bool:
@@ -112,15 +115,15 @@ class Breaker:
         is_due = now >= self.probe_at or (self._is_suspicion and not has_failed)
         if self.state is Circuit.OPEN and is_due:
             self.state = Circuit.PROBING
-            self._is_suspicion = self._is_suspicion and has_failed
+            self._is_probe_new = not has_failed
             return True
         return False
 
     def succeeded(self, *, is_probe: bool) -> bool:
         """Note a call that succeeded; whether everything may be tried again."""
         self.success_count += 1
-        if self.state is Circuit.CLOSED or not is_probe:
-            return False  # or it began before
+        if self.state is Circuit.CLOSED or not (is_probe or self._is_suspicion):
+            return False  # it began before, which says nothing of now
         self.state = Circuit.CLOSED
         self._failed_probes = self._failures = 0
         self._window_ends_at = 0.0
@@ -130,6 +133,7 @@ class Breaker:
         """Note a call that failed by what is not the record's fault; whether it opened."""
         if self.state is not Circuit.CLOSED:
             if is_probe:
+                self._is_suspicion = self._is_suspicion and not self._is_probe_new
                 self._failed_probes += 1
                 self._pause(now, reason)
             return False

@@ -86,6 +86,31 @@ def test_on_a_suspicion_a_record_that_has_not_failed_is_tried_at_once(breaker: B
     assert not breaker.admits(0.3, has_failed=False)
 
 
+@pytest.mark.parametrize("is_probing", [False, True])
+def test_on_a_suspicion_any_success_closes_it(breaker: Breaker, is_probing: bool) -> None:
+    breaker.open(0.0, "one record fails", is_suspicion=True)
+    if is_probing:
+        assert breaker.admits(0.1, has_failed=False)
+    assert breaker.succeeded(is_probe=False)
+    assert breaker.is_closed
+    assert not breaker.failed(0.2, "the probe", is_probe=True)
+    assert breaker.is_closed
+
+
+def test_a_suspicion_outlives_a_probe_of_the_same_record_but_not_of_another(
+    breaker: Breaker,
+) -> None:
+    breaker.open(0.0, "one record fails", is_suspicion=True)
+    assert breaker.admits(2.0, has_failed=True)
+    breaker.failed(2.0, "again", is_probe=True)
+    assert breaker.admits(2.1, has_failed=False)  # still at once
+    breaker.abandoned(2.1)
+    assert breaker.admits(2.2, has_failed=False)
+    breaker.failed(2.3, "that one, too", is_probe=True)
+    assert not breaker.succeeded(is_probe=False)
+    assert not breaker.is_closed
+
+
 def test_a_probe_that_is_cut_off_is_followed_by_another(breaker: Breaker) -> None:
     opened(breaker)
     assert breaker.admits(2.0, has_failed=True)

@@ -467,6 +467,29 @@ async def test_what_nothing_is_left_to_try_with_is_dead(
     assert await committed(kafka, group, TopicPartition(topic, 0)) == (21, "")
 
 
+async def test_a_record_that_began_before_the_pause_proves_that_others_fare_better(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 2))
+    handler = Handler()
+    handler.failures[0] = [KeyError(n) for n in range(9)]
+    handler.hold(1)
+    dead: list[DeadRecord] = []
+
+    async def bury(record: DeadRecord) -> None:
+        dead.append(record)
+
+    consumer = member(kafka, topic, group)
+    retry = Retry(attempts=2, first_delay_ms=1)
+    breaker = CircuitBreaker(first_pause_ms=20, max_pause_ms=60_000)
+    async with running(consumer, handler, retry=retry, breaker=breaker, dead_letter=bury):
+        await until(lambda: any("paused" in reason for reason in consumer.health().reasons))
+        assert not dead
+        handler.let_go(1)  # and nothing comes after it
+        await until(lambda: bool(dead))
+    assert [(each.record.offset, each.attempts) for each in dead] == [(0, 2)]
+
+
 async def test_a_dead_letter_that_cannot_be_written_keeps_its_record(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
