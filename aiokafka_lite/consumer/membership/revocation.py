@@ -79,13 +79,15 @@ class Revocation:
         self._listener_calls = listener_calls
         # What is waited for, for whoever has to tell; None: nothing.
         self.awaited_work: AwaitedWork | None = None
+        # Works that were given up are to end.
+        self._is_giving_up = False
 
     def start(self) -> None:
         """Start to hear of gets."""
         self._state.observers.add_listener(self._application_acted)
 
     def _application_acted(self) -> None:
-        if self.awaited_work is not None:
+        if self.awaited_work is not None or self._is_giving_up:
             self._member.notify()
 
     async def give_back(
@@ -191,6 +193,7 @@ class Revocation:
         """Wait until handlers that were cut off have ended, for a moment at most."""
         now = asyncio.get_running_loop().time()
         until = now + min(LONGEST_END_S, (deadline - now) / 4)
+        self._is_giving_up = True
         try:
             async with timeout_at(until):
                 while self._state.is_work_ending(gone):
@@ -202,6 +205,8 @@ class Revocation:
                 self._member.group_id,
                 sorted(gone),
             )
+        finally:
+            self._is_giving_up = False
 
     def _limits(self, gone: frozenset[TopicPartition], deadline: float) -> HoldLimits:
         """Return until when what is waited for, and tell the works."""

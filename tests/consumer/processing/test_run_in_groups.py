@@ -142,6 +142,7 @@ async def test_handlers_that_take_too_long_are_cut_off_and_only_theirs_is_repeat
         assert all(ended_before)
         assert first.places(first.cut) >= {(number, 5) for number in moved}
         assert "the application did not finish in time" in caplog.text
+        assert "have not ended" not in caplog.text  # the end of the last one was noticed
 
 
 async def test_a_key_whose_handler_still_works_waits_when_its_partition_comes_back(
