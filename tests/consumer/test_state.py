@@ -5,9 +5,10 @@ import re
 import pytest
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
+from aiokafka_lite.consumer.assignment.finished_ranges import decode
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
-from aiokafka_lite.errors import IllegalStateError
+from aiokafka_lite.errors import IllegalStateError, OffsetMetadataTooLargeError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 A = TopicPartition("t", 0)
@@ -134,6 +135,33 @@ def test_only_what_was_handed_out_before_the_latest_get_is_processed(
     assert state.processed_offsets() == {A: OffsetAndMetadata(10, ""), B: OffsetAndMetadata(5, "")}
     assert state.handed_out_offsets() == {A: OffsetAndMetadata(12, ""), B: OffsetAndMetadata(5, "")}
     assert (a.leader_epoch, b.leader_epoch) == (3, -1)
+
+
+def test_what_would_be_committed_says_of_each_record_that_it_is_finished(
+    state: SubscriptionState,
+) -> None:
+    a = state.partition(A)
+    a.topic_id = b"0123456789abcdef"
+    state.seek(a, 0)
+    state.begin_get()
+    progress, holder = state.progress_of(a), object()
+    for offset in range(10_000):
+        progress.hand_out(offset, holder)
+    state.hand_out(a, 0, 10_000, leader_epoch=3)
+    nothing_else = state.offsets_if_finished({a: {0, 1}})
+    assert nothing_else == {A: OffsetAndMetadata(2, "")}
+    (behind,) = state.offsets_if_finished({a: {5, 6, 9_999}}).values()
+    assert behind.offset == 0
+    said = decode(a.topic_id, *behind)
+    assert said is not None
+    assert said.ranges == ((5, 7), (9_999, 10_000))
+    for offset in range(1, 10_000, 2):
+        progress.finish(offset, holder)
+    with pytest.raises(OffsetMetadataTooLargeError, match=r"at 0 have no room .* up to 9998"):
+        state.offsets_if_finished({a: {9_998}})
+    for offset in range(0, 9_998, 2):
+        progress.finish(offset, holder)
+    assert state.offsets_if_finished({a: {9_998}}) == {A: OffsetAndMetadata(10_000, "")}
 
 
 def test_offsets_that_hold_no_records_count_as_processed(state: SubscriptionState) -> None:

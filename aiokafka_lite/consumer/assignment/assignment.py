@@ -7,7 +7,7 @@ observers (observers.py). cursor.py says who writes which field of a cursor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Final
 
 from aiokafka_lite.consumer.assignment.batches import OpenBatch
@@ -17,7 +17,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
     Range,
     joined,
 )
-from aiokafka_lite.consumer.assignment.finished_ranges import encode
+from aiokafka_lite.consumer.assignment.finished_ranges import decode, encode
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.readers import Readers
@@ -25,7 +25,7 @@ from aiokafka_lite.consumer.assignment.work import Processing, Work
 from aiokafka_lite.consumer.caller import callbacks, is_in_callback
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
-from aiokafka_lite.errors import IllegalStateError
+from aiokafka_lite.errors import IllegalStateError, OffsetMetadataTooLargeError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 PROCESSING_TOTALS: Final = ("finished_total", "failed_total", "dead_total", "passed_over_total")
@@ -460,16 +460,41 @@ class Assignment:
         """Return what auto-commit may commit: all handed out before the latest get."""
         self._settle()
         return {
-            tp: _to_commit(partition, partition.processed)
+            tp: _to_commit(partition, partition.processed, partition.progress)
             for tp, partition in self._assignment.items()
             if partition.processed is not None
         }
+
+    def offsets_if_finished(
+        self, records: Mapping[Cursor, Set[int]]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what may be committed of some partitions if these records were finished, too.
+
+        Raises:
+            OffsetMetadataTooLargeError: A commit does not say of one that it is.
+        """
+        offsets = {}
+        for cursor, finished in records.items():
+            if cursor.progress is None or cursor.handed_out_to is None:
+                raise IllegalStateError(f"{cursor.tp} has handed out no records")
+            progress = cursor.progress.if_finished(finished)
+            first = progress.first_unfinished
+            offset = _to_commit(cursor, cursor.handed_out_to if first is None else first, progress)
+            said = decode(cursor.topic_id, *offset)
+            for record in finished:
+                if record >= offset.offset and (said is None or not said.has(record)):
+                    raise OffsetMetadataTooLargeError(
+                        f"the metadata of a commit of {cursor.tp} at {offset.offset} have no room "
+                        f"for all that is finished behind it, up to {record}"
+                    )
+            offsets[cursor.tp] = offset
+        return offsets
 
     def handed_out_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions: what commit() commits."""
         self._settle()
         return {
-            tp: _to_commit(partition, offset)
+            tp: _to_commit(partition, offset, partition.progress)
             for tp, partition in self._assignment.items()
             if (offset := self._handed_out_and_done(partition)) is not None
         }
@@ -488,7 +513,7 @@ class Assignment:
                 and partition.processed is not None
                 and partition.worked_by is not None
             ):
-                offsets[tp] = _to_commit(partition, partition.processed)
+                offsets[tp] = _to_commit(partition, partition.processed, partition.progress)
         return offsets
 
     def note_finished(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -653,9 +678,8 @@ class Assignment:
         return present is None or not present.first <= offset <= present.end
 
 
-def _to_commit(cursor: Cursor, offset: int) -> OffsetAndMetadata:
+def _to_commit(cursor: Cursor, offset: int, progress: Progress | None) -> OffsetAndMetadata:
     """Return an offset, with what is finished behind it."""
-    progress = cursor.progress
     if progress is None:
         return OffsetAndMetadata(offset, "")
     epoch = max(progress.ahead_epoch, cursor.leader_epoch)

@@ -46,6 +46,10 @@ class Finished(NamedTuple):
     leader_epoch: int
     ranges: tuple[Range, ...]
 
+    def has(self, offset: int) -> bool:
+        """Whether a record is among them."""
+        return any(first <= offset < end for first, end in self.ranges)
+
 
 def encode(topic_id: bytes, offset: int, leader_epoch: int, ranges: Iterable[Range]) -> str:
     """Return the metadata for the commit of an offset; "": nothing is finished behind it.

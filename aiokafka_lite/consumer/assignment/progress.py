@@ -18,8 +18,8 @@ Plain data changed synchronously on the event loop; nothing waits.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator, Set
+from itertools import chain, dropwhile
 
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Range
 from aiokafka_lite.errors import IllegalStateError
@@ -153,6 +153,14 @@ class Progress:
         self._unfinished.clear()
 
     # --- What goes into a commit ----------------------------------------------------------
+    def if_finished(self, offsets: Set[int]) -> Progress:
+        """Return what this would be if these records were finished, too."""
+        supposed = Progress(self._ahead, self.ahead_epoch)
+        unfinished = {o: holder for o, holder in self._unfinished.items() if o not in offsets}
+        supposed._unfinished = unfinished
+        supposed._handed_out.extend(dropwhile(lambda o: o not in unfinished, self._handed_out))
+        return supposed
+
     def finished_ranges(self, position: int = 0) -> Iterator[Range]:
         """Yield what is finished behind the first unfinished record, in offset order.
 

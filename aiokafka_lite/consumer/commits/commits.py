@@ -272,6 +272,21 @@ class Commits(CommittedReader):
             left.update(departed.offsets)
         return self.not_committed_yet({**left, **offsets})
 
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Send no commit within the block, which commits by other ways (transactional.py).
+
+        It begins when the coordinator takes commits, as far as known.
+        """
+        while True:
+            while not self._member.takes_commits():
+                await self._member.wait_for_change()
+                self._cluster.raise_if_closed()
+            async with self._sending:
+                if self._member.takes_commits():
+                    yield
+                    return
+
     def start_auto_commit(self, scope: TaskScope) -> None:
         """Start to commit what was handed out before the latest get, time and again."""
         if self._config.enable_auto_commit:
@@ -403,6 +418,8 @@ class Commits(CommittedReader):
             if not commit.is_departed and commit.made_as == self.assigned_as:
                 self._keep_in_step(commit)
             self._say_what_was_asked_for(commit)
+        if not commit.names_partitions:
+            self._say_what_is_finished(commit)
         if not commit.left:
             return
         identity = self._identity_for(commit)
@@ -451,6 +468,20 @@ class Commits(CommittedReader):
                 del commit.left[tp]
             elif tp in now and now[tp].offset > offset.offset:
                 commit.left[tp] = now[tp]
+
+    def _say_what_is_finished(self, commit: PendingCommit) -> None:
+        """Leave out nothing that handlers have finished since it was made.
+
+        While it waited a transaction may have committed that, and it must not be undone.
+        """
+        now: Offsets = {}
+        for tp, cursor in commit.cursors.items():
+            if cursor is None or cursor.progress is None or tp not in commit.left:
+                continue
+            if self._state.assignment.get(tp) is cursor:
+                now = now or self._state.processed_offsets()
+                if tp in now and now[tp].offset >= commit.left[tp].offset:
+                    commit.left[tp] = now[tp]
 
     def _say_what_was_asked_for(self, commit: PendingCommit) -> None:
         """Take over the metadata of a commit of the same offset, which this one overtakes."""

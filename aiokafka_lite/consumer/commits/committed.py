@@ -86,11 +86,13 @@ class CommittedReader(ABC):
             KafkaTimeoutError: No complete answer came in time.
             KafkaError: The coordinator refuses.
         """
-        found = await self._read(partitions, timeout_s)
-        return {
-            tp: None if answer is None else OffsetAndMetadata(answer.offset, answer.metadata)
-            for tp, answer in found.items()
-        }
+        return _as_committed(await self._read(partitions, timeout_s))
+
+    async def committed_now(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return what is committed, whatever commits are still to be made; see `committed`."""
+        return _as_committed(await self._read(partitions, None, is_for_now=True))
 
     async def positions(
         self, partitions: Iterable[TopicPartition]
@@ -105,7 +107,11 @@ class CommittedReader(ABC):
         }
 
     async def _read(
-        self, partitions: Iterable[TopicPartition], timeout_s: float | None
+        self,
+        partitions: Iterable[TopicPartition],
+        timeout_s: float | None,
+        *,
+        is_for_now: bool = False,
     ) -> dict[TopicPartition, FetchedOffset | None]:
         deadline = self._deadline(timeout_s)
         left = set(partitions)
@@ -116,7 +122,7 @@ class CommittedReader(ABC):
             reader = self._member.reads_as
             try:
                 async with timeout_at(deadline):
-                    while self.is_settling:
+                    while self.is_settling and not is_for_now:
                         await self._member.wait_for_change()
                         self._cluster.raise_if_closed()
                     reader = self._member.reads_as
@@ -194,6 +200,15 @@ class CommittedReader(ABC):
                 offset = OffsetAndMetadata(answer.offset, answer.metadata)
                 partition.note_committed(offset if is_committed else None)
         return why_left
+
+
+def _as_committed(
+    found: Mapping[TopicPartition, FetchedOffset | None],
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    return {
+        tp: None if answer is None else OffsetAndMetadata(answer.offset, answer.metadata)
+        for tp, answer in found.items()
+    }
 
 
 async def pause(backoff: Backoff, deadline: float) -> bool:

@@ -182,6 +182,23 @@ def test_every_order_commits_what_is_finished_from_the_start(
         assert progress.finished_count == len(finished)
 
 
+@given(st.sets(st.integers(0, 40)), st.randoms(use_true_random=False))
+def test_what_would_be_is_what_becomes_of_it(offsets: set[int], rng: random.Random) -> None:
+    progress = handed_out(*sorted(offsets), ahead=(Range(41, 50),))
+    for offset in offsets:
+        if rng.random() < 0.4:
+            progress.finish(offset, ME)
+    supposed = {offset for offset in offsets if rng.random() < 0.4}
+    before = (progress.first_unfinished, list(progress.finished_ranges(50)))
+    found = progress.if_finished(supposed)
+    would = (found.first_unfinished, list(found.finished_ranges(50)))
+    assert (progress.first_unfinished, list(progress.finished_ranges(50))) == before
+    for offset in supposed:
+        if progress.is_held_by(offset, ME):
+            progress.finish(offset, ME)
+    assert (progress.first_unfinished, list(progress.finished_ranges(50))) == would
+
+
 def test_a_hundred_thousand_records_in_reverse_cost_no_more_than_in_order() -> None:
     """Steps are counted, not time: each record is taken off the table once."""
     count = 100_000
