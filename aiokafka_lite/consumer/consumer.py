@@ -80,9 +80,9 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.parts import Running
     from aiokafka_lite.consumer.positions.leader_lookup import FoundOffset
     from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
+    from aiokafka_lite.consumer.processing.handling import DeadLetter, DeadRecord
     from aiokafka_lite.consumer.processing.lanes import Order
     from aiokafka_lite.consumer.processing.retry import Retry
-    from aiokafka_lite.consumer.processing.run import DeadLetter
     from aiokafka_lite.structs import ConsumerRecord
 
 CommitOffsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
@@ -708,8 +708,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """
         # Imported where it is used: most consumers have no use for it.
         from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
+        from aiokafka_lite.consumer.processing.handling import Handling
         from aiokafka_lite.consumer.processing.retry import ONCE
-        from aiokafka_lite.consumer.processing.run import Handling, Run
+        from aiokafka_lite.consumer.processing.run import Run
 
         self._engine.owner.check()
         check_handler(handler)
@@ -735,17 +736,26 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             hold_s=self._config.rebalance_hold_s,
             rng=_rng,
         )
-        async with self._keeping(dead_letter):
-            await run.run()
+        # What is kept at the end of all is still finished.
+        with run.opened():
+            async with self._keeping(dead_letter, run.finish_dead):
+                await run.run()
 
     @asynccontextmanager
-    async def _keeping(self, dead_letter: DeadLetter | None) -> AsyncIterator[None]:
+    async def _keeping(
+        self, dead_letter: DeadLetter | None, finish: Callable[[DeadRecord], None]
+    ) -> AsyncIterator[None]:
         """Keep what dead letters need, while records are handled."""
-        from aiokafka_lite.consumer.processing.run import DeadLetterKeeper
+        from aiokafka_lite.consumer.commits.commits import Commits
+        from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
+        from aiokafka_lite.consumer.processing.handling import DeadLetterKeeper, RunContext
 
         keeper = dead_letter if isinstance(dead_letter, DeadLetterKeeper) else None
         if keeper is not None:
-            await keeper.open(self._config, self._group_id)
+            offsets, commits = None, self._engine.running.commits
+            if isinstance(commits, Commits) and self._config.enable_auto_commit:
+                offsets = OffsetsInTransaction(self._state, commits, self.group_metadata)
+            await keeper.open(RunContext(self._config, self._group_id, offsets, finish))
         delivery = self._delivery
         try:
             if dead_letter is not None and delivery.has_deserializers:

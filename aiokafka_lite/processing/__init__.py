@@ -1,8 +1,8 @@
 """What `AIOKafkaConsumer.run` is told: when to try again, when to pause, where dead letters go."""
 
 from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
+from aiokafka_lite.consumer.processing.handling import DeadRecord
 from aiokafka_lite.consumer.processing.retry import Retry
-from aiokafka_lite.consumer.processing.run import DeadRecord
 from aiokafka_lite.processing.dead_letters import DeadLetters
 
 __all__ = ["CircuitBreaker", "DeadLetters", "DeadRecord", "Retry"]

@@ -9,16 +9,22 @@ a second time has those of its last death only.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.client.arguments import ClientArguments
-from aiokafka_lite.consumer.processing.run import DeadRecord
+from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext
 from aiokafka_lite.errors import IllegalStateError, UnknownTopicOrPartitionError
+from aiokafka_lite.processing.writers import (
+    Headers,
+    Letter,
+    PlainWriter,
+    TransactionalWriter,
+    Writer,
+)
 from aiokafka_lite.producing import AIOKafkaProducer
-
-Headers = Sequence[tuple[str, bytes]]
 
 PREFIX: Final = "__dlq.errors."
 TOPIC: Final = PREFIX + "topic"
@@ -32,6 +38,9 @@ EXCEPTION: Final = PREFIX + "exception"
 LONGEST_MESSAGE: Final = 1_000
 # A topic that was created a moment ago may not be known to all brokers.
 LONGEST_LOOK_S: Final = 5.0
+# Until its end the next owner of the partition waits, and so does who reads committed dead letters.
+# Shorter than most sessions, so that a member that has crashed is missed for longer than this.
+TRANSACTION_TIMEOUT_MS: Final = 15_000
 
 # Arguments that a producer takes over from the consumer: how to reach the cluster, and as whom.
 TAKEN_OVER: Final = (
@@ -50,6 +59,8 @@ TAKEN_OVER: Final = (
     "allow_plaintext_credentials",
 )
 
+_rng: Final = random.Random()
+
 
 class DeadLetters:
     """Writes dead letters to a topic: an argument of `AIOKafkaConsumer.run`.
@@ -62,6 +73,9 @@ class DeadLetters:
     letters of a partition stay in order. Each is written with acks=all, and the record is finished
     when that is acknowledged. After a crash in between it is handled, and perhaps written, again.
 
+    With a `transactional_id` it is written once: dead letter and offset are committed in one
+    transaction, and readers with isolation_level="read_committed" see that.
+
     `run` raises at its beginning if the topic is not there. A topic that goes later, a record that
     the topic's `max.message.bytes` refuses, a cluster that cannot be reached: nothing is lost. The
     record is kept, writing it is tried again, and `health()` says why.
@@ -70,54 +84,81 @@ class DeadLetters:
         topic: Where they go.
         producer: Writes them. By default one is made with the consumer's own settings, and lives
             as long as `run`. One that is given has to be started, and stays so.
+        transactional_id: Of the producer that is made: a name that no other member of the group
+            has at the same time, best the same one after a restart. A transaction that a crash has
+            left open is then ended by the next start, and otherwise after 15 seconds.
 
     Raises:
-        ValueError: The topic has no name.
+        ValueError: The topic has no name; or both `producer` and `transactional_id` are given.
     """
 
-    def __init__(self, topic: str, *, producer: AIOKafkaProducer | None = None) -> None:
+    def __init__(
+        self,
+        topic: str,
+        *,
+        producer: AIOKafkaProducer | None = None,
+        transactional_id: str | None = None,
+    ) -> None:
         if not topic:
             raise ValueError(f"dead letters need the name of a topic, not {topic!r}")
+        if producer is not None and transactional_id is not None:
+            raise ValueError(
+                "transactional_id is of a producer that DeadLetters makes: leave out `producer`"
+            )
         self.topic: Final = topic
         self._given = producer
-        self._producer: AIOKafkaProducer | None = None
+        self._transactional_id = transactional_id
+        self._writer: Writer | None = None
         self._group_id = ""
         self._partition_count = 1
 
     def __repr__(self) -> str:
         return f"DeadLetters({self.topic!r})"
 
-    async def open(self, arguments: ClientArguments, group_id: str | None) -> None:
+    async def open(self, run: RunContext) -> None:
         """Begin to write for a consumer: called by `run`.
 
         Raises:
             UnknownTopicOrPartitionError: The topic is not there.
-            IllegalStateError: It is open for another run.
+            IllegalStateError: It is open for another run; or it has a transactional_id, and the
+                consumer commits no offsets by itself.
             KafkaError: The cluster cannot be reached, or refuses.
         """
-        if self._producer is not None:
+        if self._writer is not None:
             raise IllegalStateError(f"{self!r} is in use by another run(): make one for each")
-        self._group_id = group_id or ""
-        producer = self._given
-        if producer is None:
-            producer = AIOKafkaProducer(
-                # A topic that is made by the way has whatever partitions and retention.
-                allow_auto_create_topics=False,
-                **{name: getattr(arguments, name) for name in TAKEN_OVER},
-            )
-            await producer.start()
-        self._producer = producer
+        self._group_id = run.group_id or ""
+        writer = self._new_writer(run)
+        await writer.open()
+        self._writer = writer
         try:
-            self._partition_count = await self._count_partitions(producer)
+            self._partition_count = await self._count_partitions(writer)
         except BaseException:
             await self.close()
             raise
 
-    async def _count_partitions(self, producer: AIOKafkaProducer) -> int:
+    def _new_writer(self, run: RunContext) -> Writer:
+        # A topic that is made by the way has whatever partitions and retention.
+        make = partial(
+            AIOKafkaProducer,
+            allow_auto_create_topics=False,
+            transactional_id=self._transactional_id,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            **{name: getattr(run.arguments, name) for name in TAKEN_OVER},
+        )
+        if self._transactional_id is None:
+            return PlainWriter(make, self._given)
+        if run.offsets is None:
+            raise IllegalStateError(
+                "dead letters with a transactional_id commit offsets in their transactions: the "
+                "consumer needs a group_id and enable_auto_commit=True"
+            )
+        return TransactionalWriter(make, run.offsets, run.finish, _rng)
+
+    async def _count_partitions(self, writer: Writer) -> int:
         cause: BaseException
         try:
             async with timeout(LONGEST_LOOK_S):
-                return len(await producer.partitions_for(self.topic))
+                return await writer.count_partitions(self.topic)
         except (UnknownTopicOrPartitionError, asyncio.TimeoutError) as error:
             cause = error
         raise UnknownTopicOrPartitionError(
@@ -126,30 +167,31 @@ class DeadLetters:
 
     async def close(self) -> None:
         """End that; a producer of its own is stopped."""
-        producer, self._producer = self._producer, None
-        if producer is not None and producer is not self._given:
-            await producer.stop()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            await writer.close()
 
     async def __call__(self, dead: DeadRecord) -> None:
-        """Write a record, and wait until that is acknowledged.
+        """Write a record, and wait until that is acknowledged, or its transaction is committed.
 
         When it is cancelled the record may or may not be written.
 
         Raises:
             KafkaError: It was not written, or nobody knows.
         """
-        producer = self._producer
-        if producer is None:
+        writer = self._writer
+        if writer is None:
             raise IllegalStateError(f"{self!r} is not open: give it to consumer.run()")
         record = dead.record
-        await producer.send_and_wait(
+        letter = Letter(
             self.topic,
             dead.value,
-            key=dead.key,
-            partition=record.partition % self._partition_count,
-            timestamp_ms=record.timestamp,
-            headers=self._headers(dead),
+            dead.key,
+            record.partition % self._partition_count,
+            record.timestamp,
+            self._headers(dead),
         )
+        await writer.write(dead, letter)
 
     def _headers(self, dead: DeadRecord) -> Headers:
         record, error = dead.record, dead.error

@@ -92,6 +92,11 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._config.client_id!r}>"
 
+    @property
+    def fatal_error(self) -> KafkaError | None:
+        """The error after which it can do nothing any more; None: there is none."""
+        return None if self._engine is None else self._engine.fatal
+
     # --- Start and stop --------------------------------------------------------------------
     async def start(self) -> None:
         """Connect to the cluster and get a producer id.

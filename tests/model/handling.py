@@ -12,6 +12,7 @@ Everything that handlers do is written down at the moment itself. What must not 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections import Counter
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from aiokafka_lite.consumer.assignment.finished_ranges import decode
 from aiokafka_lite.consumer.caller import as_if_running
 from aiokafka_lite.consumer.events.kinds import Assigned
 from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.processing import DeadLetters, Retry
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.model.world import Actor, World
 from tests.support.cluster import KafkaHandle
@@ -30,6 +32,7 @@ from tests.support.inside import cluster
 
 Record = ConsumerRecord[bytes | None, bytes | None]
 Place = tuple[TopicPartition, int]
+BAD: Final = b"bad"
 LOOK_EVERY_S: Final = 0.05
 # For so long nothing happens: then nothing will.
 STILL_S: Final = 20.0
@@ -43,6 +46,7 @@ class Plan:
     Attributes:
         kills: Members are killed; otherwise they only leave.
         longest_s: How long a handler may take.
+        bad: Of each hundred records so many are bad, and go to the dead letters.
         settings: Of all members.
     """
 
@@ -52,6 +56,7 @@ class Plan:
     most_members: int = 4
     kills: bool = True
     longest_s: float = 0.3
+    bad: int = 0
     settings: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -65,6 +70,8 @@ class Journal:
     at_work: dict[tuple[TopicPartition, bytes], dict[int, str]] = field(default_factory=dict)
     of_key: dict[tuple[TopicPartition, bytes], list[int]] = field(default_factory=dict)
     covered: set[Place] = field(default_factory=set)
+    bad: set[Place] = field(default_factory=set)
+    letters: Counter[Place] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
     rebalances: int = 0
     kills: int = 0
@@ -77,13 +84,25 @@ class Journal:
         return sum(count - 1 for count in self.begun.values())
 
 
+class BadRecordError(Exception):
+    """A handler's word for a record that it can do nothing with."""
+
+
 class Member:
     """A consumer that runs a handler, in a loop of its own."""
 
     def __init__(
-        self, name: str, kafka: KafkaHandle, topic: str, plan: Plan, journal: Journal, seed: str
+        self,
+        name: str,
+        kafka: KafkaHandle,
+        topic: str,
+        dead_letters: DeadLetters | None,
+        plan: Plan,
+        journal: Journal,
+        seed: str,
     ) -> None:
         self.name = name
+        self._dead_letters = dead_letters
         self.actor: Actor | None = None
         self.is_leaving = asyncio.Event()
         self._kafka = kafka
@@ -114,7 +133,12 @@ class Member:
         try:
             await consumer.start()
             running = asyncio.ensure_future(
-                consumer.run(self._handle, concurrency=self._rng.choice((3, 10, 30)))
+                consumer.run(
+                    self._handle,
+                    concurrency=self._rng.choice((3, 10, 30)),
+                    retry=Retry(dead=BadRecordError),
+                    dead_letter=self._dead_letters,
+                )
             )
             leaving = asyncio.ensure_future(self.is_leaving.wait())
             await asyncio.wait({running, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -158,6 +182,8 @@ class Member:
         at_work.pop(record.offset)
         self.flights.discard(place)
         journal.finished[place] += 1
+        if record.value == BAD:
+            raise BadRecordError  # whether its letter is written is looked at in the end
 
     def forget(self) -> None:
         """Note that nobody works on what it was at work on: it was killed."""
@@ -165,6 +191,24 @@ class Member:
             for (lane_tp, _), at_work in self._journal.at_work.items():
                 if lane_tp == tp and at_work.get(offset) == self.name:
                     del at_work[offset]
+
+
+async def committed_records(kafka: KafkaHandle, tp: TopicPartition) -> list[Record]:
+    """Return all records of a partition that are committed, once no transaction is open."""
+    found: list[Record] = []
+    end = 0
+    for isolation_level in ("read_uncommitted", "read_committed"):
+        async with AIOKafkaConsumer(
+            bootstrap_servers=kafka.bootstrap_servers, isolation_level=isolation_level
+        ) as reader:
+            reader.assign([tp])
+            if isolation_level == "read_uncommitted":
+                end = (await reader.end_offsets([tp]))[tp]
+                continue
+            await reader.seek_to_beginning(tp)
+            while await reader.position(tp) < end:
+                found += (await reader.getmany(timeout_ms=100)).get(tp, [])
+    return found
 
 
 class Storm:
@@ -180,12 +224,15 @@ class Storm:
         self._members: list[Member] = []
         self._ends: Counter[TopicPartition] = Counter()
         self._number = 0
-        self._topic = ""
+        self._topic = self._dead_topic = ""
+        self._transactional: dict[str, Member] = {}
         self._is_producing = True
 
     async def run(self) -> None:
         """Let the storm blow, then let it come to rest."""
         self._topic = await self._kafka.create_topic(partitions=self._plan.partitions)
+        if self._plan.bad:
+            self._dead_topic = await self._kafka.create_topic(partitions=2)
         reader = AIOKafkaConsumer(
             bootstrap_servers=self._kafka.bootstrap_servers,
             group_id=f"group-of-{self._topic}",
@@ -209,6 +256,8 @@ class Storm:
                 if not task.cancelled() and task.exception() is not None:
                     task.result()
             await self._look(reader)
+        if self._plan.bad:
+            await self._count_letters()
 
     # --- Members --------------------------------------------------------------------------
     def _alive(self) -> list[Member]:
@@ -218,9 +267,25 @@ class Storm:
         self._number += 1
         name = f"m{self._number}"
         seed = f"{self._seed} {name}"
-        member = Member(name, self._kafka, self._topic, self._plan, self.journal, seed)
+        dead_letters = None
+        transactional_id = self._free_id()
+        if self._plan.bad:
+            dead_letters = DeadLetters(self._dead_topic, transactional_id=transactional_id)
+        member = Member(
+            name, self._kafka, self._topic, dead_letters, self._plan, self.journal, seed
+        )
+        self._transactional[transactional_id] = member
         self._members.append(member)
         member.actor = self._world.start(name, member.live)
+
+    def _free_id(self) -> str:
+        """Return a transactional id that no member has who is alive."""
+        alive = self._alive()
+        for number in itertools.count():
+            name = f"{self._topic}-{number}"
+            if self._transactional.get(name) not in alive:
+                return name
+        raise AssertionError
 
     def _leave(self, member: Member) -> None:
         assert member.actor is not None
@@ -305,9 +370,29 @@ class Storm:
                 for key in keys:
                     journal.of_key.setdefault((tp, key), []).append(self._ends[tp])
                     self._ends[tp] += 1
-                if keys:
-                    await self._kafka.produce(self._topic, number, [(key, b"") for key in keys])
+                records = [
+                    (key, BAD if rng.randrange(100) < self._plan.bad else b"") for key in keys
+                ]
+                begin = self._ends[tp] - len(keys)
+                for offset, (_, value) in enumerate(records, begin):
+                    if value == BAD:
+                        journal.bad.add((tp, offset))
+                if records:
+                    await self._kafka.produce(self._topic, number, records)
             await asyncio.sleep(0.1)
+
+    async def _count_letters(self) -> None:
+        """Hold the letters that are committed against the records that are bad."""
+        journal = self.journal
+        for tp in [TopicPartition(self._dead_topic, number) for number in range(2)]:
+            for letter in await committed_records(self._kafka, tp):
+                why = dict(letter.headers)
+                partition, offset = (int(why[f"__dlq.errors.{n}"]) for n in ("partition", "offset"))
+                journal.letters[TopicPartition(self._topic, partition), offset] += 1
+        if lost := journal.bad - journal.letters.keys():
+            journal.violations.append(f"without a letter: {sorted(lost)[:20]}, {len(lost)} in all")
+        if again := {place: n for place, n in journal.letters.items() if n > 1}:
+            journal.violations.append(f"letters written more than once: {again}")
 
     async def _watch(self, reader: AIOKafkaConsumer) -> None:
         while True:

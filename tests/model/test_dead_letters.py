@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from functools import partial
 from typing import Final
 
@@ -11,34 +12,48 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.processing import DeadLetters, Retry
-from aiokafka_lite.structs import ConsumerRecord
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from tests.model.handling import committed_records
 from tests.model.world import Actor, VirtualWorld
 from tests.support.cluster import KafkaHandle
 from tests.support.waiting import until
 
-# Turns of the member's loop after the handler has failed: requests go out and are answered.
-MOST_TURNS: Final = 700
+KILLS: Final = 1_000
+# Turns of the member's loop after its first handler has failed: requests go out, are answered.
+MOST_TURNS: Final = 80
 # Then time passes, until the commit is there.
 MOST_S: Final = 0.3
-KILLS: Final = 1_000
-RECORDS: Final = 3
+RECORDS: Final = 6
+
+
+class Course:
+    """What happens, and when a member is killed: one of `KILLS`, all of them different."""
+
+    def __init__(self, number: int) -> None:
+        kind, moment = number % 10, number // 10
+        self.dead = ({1}, {1, 3}, {0, 1, 2}, {5}, {2, 4})[kind % 5]
+        # A record whose handler takes its time: the commit stays before it.
+        self.slow = kind // 5
+        self.concurrency = (1, 4)[self.slow]
+        share = (moment - MOST_TURNS) / (KILLS // 10 - MOST_TURNS)
+        self.kill_after_s = max(0.0, share) * MOST_S
+        self.kill_after_turns = min(moment, MOST_TURNS)
 
 
 class Outcome:
     """What became of one kill."""
 
     def __init__(self) -> None:
-        self.letters: list[ConsumerRecord[bytes | None, bytes | None]] = []
-        self.handled = 0
+        self.letters: Counter[int] = Counter()
+        self.handled: Counter[int] = Counter()
         self.was_killed = False
 
 
-def kill_at(moment: int) -> Outcome:
-    """Kill a member at one of `KILLS` moments after its handler failed, and let another go on."""
+def kill(course: Course, *, in_transactions: bool) -> Outcome:
+    """Kill a member some time after a handler of its has failed, and let another go on."""
     world = VirtualWorld()
     outcome = Outcome()
     actors: list[Actor] = []
-    done = [asyncio.Event(), asyncio.Event()]
 
     def crash(turns_left: int) -> None:
         loop = actors[0].loop
@@ -48,19 +63,19 @@ def kill_at(moment: int) -> Outcome:
             outcome.was_killed = True
             loop.crash()
 
-    def schedule() -> None:
-        if moment < MOST_TURNS:
-            crash(moment)
-        else:
-            share = (moment - MOST_TURNS) / (KILLS - MOST_TURNS)
-            actors[0].loop.call_later(share * MOST_S, crash, 0)
-
     async def live(kafka: KafkaHandle, topic: str, dead: str, number: int) -> None:
+        is_armed = number == 0
+
         async def handle(record: ConsumerRecord[bytes | None, bytes | None]) -> None:
-            outcome.handled += 1
-            if record.offset == 1:
-                if number == 0:
-                    schedule()
+            nonlocal is_armed
+            outcome.handled[record.offset] += 1
+            if record.offset == 0 and course.slow:
+                await asyncio.sleep(0.5)
+            if record.offset in course.dead:
+                if is_armed:
+                    is_armed = False
+                    loop = asyncio.get_running_loop()
+                    loop.call_later(course.kill_after_s, crash, course.kill_after_turns)
                 raise ValueError("bad")
 
         consumer = AIOKafkaConsumer(
@@ -71,20 +86,20 @@ def kill_at(moment: int) -> Outcome:
             session_timeout_ms=6000,
             fetch_max_wait_ms=50,
         )
+        transactional_id = f"m{number}" if in_transactions else None
         async with consumer:
             running = asyncio.ensure_future(
                 consumer.run(
                     handle,
-                    concurrency=1,
+                    concurrency=course.concurrency,
                     retry=Retry(dead=ValueError),
-                    dead_letter=DeadLetters(dead),
+                    dead_letter=DeadLetters(dead, transactional_id=transactional_id),
                 )
             )
             tps = consumer.assignment()
             while not tps or await consumer.committed(*tps) != RECORDS:
                 tps = consumer.assignment()
                 await asyncio.sleep(0.01)
-            done[number].set()
             await consumer.stop()
             await running
 
@@ -104,29 +119,37 @@ def kill_at(moment: int) -> Outcome:
                     raise actor.failure
                 if not outcome.was_killed:
                     break
-            outcome.letters += broker.records(dead)
+            letters = await committed_records(kafka, TopicPartition(dead, 0))
+            outcome.letters.update(int(letter.value or b"") for letter in letters)
 
     world.run(conduct)
     return outcome
 
 
-def check(moment: int) -> None:
-    outcome = kill_at(moment)
-    values = [letter.value for letter in outcome.letters]
-    assert set(values) == {b"1"}, (moment, values)
-    assert len(values) <= 1 + outcome.was_killed, (moment, values)
+def check(number: int, *, in_transactions: bool) -> None:
+    course = Course(number)
+    outcome = kill(course, in_transactions=in_transactions)
+    assert outcome.letters.keys() == course.dead, number
+    most = 1 if in_transactions else 1 + outcome.was_killed
+    assert max(outcome.letters.values()) <= most, (number, outcome.letters)
 
 
-@pytest.mark.parametrize("moment", range(7, KILLS, 40))
-def test_a_kill_loses_no_record_and_repeats_one_letter_at_most(moment: int) -> None:
-    check(moment)
+@pytest.mark.parametrize("number", range(7, KILLS, 41))
+def test_a_kill_loses_no_record_and_repeats_each_letter_once_at_most(number: int) -> None:
+    check(number, in_transactions=False)
+
+
+@pytest.mark.parametrize("number", range(21, KILLS, 41))
+def test_with_transactions_a_kill_repeats_no_letter(number: int) -> None:
+    check(number, in_transactions=True)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_kill_at_any_of_a_thousand_moments() -> None:
-    for moment in range(KILLS):
-        check(moment)
+@pytest.mark.parametrize("in_transactions", [False, True])
+def test_a_kill_at_any_of_a_thousand_moments(*, in_transactions: bool) -> None:
+    for number in range(KILLS):
+        check(number, in_transactions=in_transactions)
 
 
 @pytest.mark.parametrize("concurrency", [1, 50])

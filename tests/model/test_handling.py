@@ -14,6 +14,7 @@ from tests.support.cluster import KafkaHandle
 from tests.support.protocols import WAYS
 
 REBALANCES: Final = 1_000
+LATE: Final = {"OffsetCommit": 0.02, "TxnOffsetCommit": 0.02, "EndTxn": 0.05}
 
 
 def blow(plan: Plan, seed: int) -> Journal:
@@ -23,6 +24,9 @@ def blow(plan: Plan, seed: int) -> Journal:
 
     async def conduct() -> None:
         async with Broker(group_consumer_session_timeout_ms=6_000) as broker:
+            if plan.bad:  # so that commits and transactions overlap
+                for api, late_s in LATE.items():
+                    broker.on(api).delay(late_s, times=None)
             storm = Storm(world, KafkaHandle("embedded", broker.bootstrap_servers), plan, seed)
             journals.append(storm.journal)
             await storm.run()
@@ -51,6 +55,14 @@ def test_nothing_is_lost_in_a_thousand_rebalances_with_kills() -> None:
         rebalances += check_kills(way, seed).rebalances
         if rebalances >= REBALANCES:
             break
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kills", [True, False])
+def test_each_dead_letter_is_committed_once_whatever_happens(way: str, *, kills: bool) -> None:
+    journal = blow(Plan(kills=kills, bad=20, settings=WAYS[way]), 3)
+    assert not journal.violations, "\n".join(journal.violations[:10])
+    assert journal.letters
 
 
 @pytest.mark.parametrize("way", WAYS)

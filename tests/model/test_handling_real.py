@@ -59,3 +59,14 @@ def test_nothing_is_repeated_where_members_only_come_and_go(real_kafka: str, way
     journal = blow(real_kafka, Plan(rebalances=6, kills=False, settings=WAYS[way]), 7)
     assert not journal.violations, "\n".join(journal.violations[:10])
     assert not journal.repeated
+
+
+@pytest.mark.parametrize("rebalances", [12, pytest.param(200, marks=pytest.mark.slow)])
+def test_each_dead_letter_is_committed_once_whoever_is_killed(
+    real_kafka: str, rebalances: int
+) -> None:
+    plan = Plan(rebalances=rebalances, bad=20, settings=WAYS["cooperative"])
+    journal = blow(real_kafka, plan, 3)
+    assert not journal.violations, "\n".join(journal.violations[:10])
+    assert journal.letters
+    assert journal.kills

@@ -25,23 +25,21 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterator, Set
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka_lite._compat import is_being_cancelled, timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client.arguments import ClientArguments
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
-from aiokafka_lite.consumer.buffer.chunk import serialized
 from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, RecordDead
-from aiokafka_lite.consumer.processing.breaker import Breaker, CircuitBreaker
+from aiokafka_lite.consumer.processing.breaker import Breaker
+from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.intake import OneByOne
-from aiokafka_lite.consumer.processing.lanes import Job, Lanes, Order
-from aiokafka_lite.consumer.processing.retry import Retry
+from aiokafka_lite.consumer.processing.lanes import Job, Lanes
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     DeserializationError,
@@ -66,71 +64,6 @@ LONGEST_END_S: Final = 1.0
 SLICE_S: Final = 0.002
 # A record that is worked on for longer than this is worth a word.
 LONG_WORK_S: Final = 60.0
-
-
-@dataclass(frozen=True)
-class DeadRecord:
-    """A record that nothing is left to try with.
-
-    Attributes:
-        record: As the handler got it.
-        error: What the last attempt failed by.
-        attempts: How often it was tried.
-    """
-
-    record: ConsumerRecord
-    error: BaseException
-    attempts: int
-
-    @property
-    def key(self) -> bytes | None:
-        """The key's bytes, whatever a deserialiser has made of them."""
-        return serialized(self.record)[0]
-
-    @property
-    def value(self) -> bytes | None:
-        """The value's bytes, whatever a deserialiser has made of them."""
-        return serialized(self.record)[1]
-
-
-DeadLetter = Callable[[DeadRecord], Awaitable[object]]
-
-
-@runtime_checkable
-class DeadLetterKeeper(Protocol):
-    """A `DeadLetter` that is told when a run begins and ends."""
-
-    async def open(self, arguments: ClientArguments, group_id: str | None) -> None:
-        """Make ready to keep records; what it raises `run` raises."""
-
-    async def close(self) -> None:
-        """Keep no more."""
-
-    async def __call__(self, dead: DeadRecord) -> object:
-        """Keep a record; its end says that it is kept."""
-
-
-@dataclass(frozen=True)
-class Handling:
-    """How records are handled; see `AIOKafkaConsumer.run`."""
-
-    concurrency: int
-    order: Order
-    batch_size: int | None
-    max_uncommitted: int
-    retry: Retry
-    dead_letter: DeadLetter | None
-    breaker: CircuitBreaker | None
-
-    def __post_init__(self) -> None:
-        for name in ("concurrency", "batch_size", "max_uncommitted"):
-            number = getattr(self, name)
-            if number is None and name == "batch_size":
-                continue
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ValueError(f"{name} is a positive int, not {number!r}")
-        if self.order not in ("key", "partition", None):
-            raise ValueError(f'order is "key", "partition" or None, not {self.order!r}')
 
 
 class Run:
@@ -205,20 +138,36 @@ class Run:
         return f"<Run of {self._handling.concurrency} handlers, {len(self._flights)} at work>"
 
     # --- The whole ------------------------------------------------------------------------
-    async def run(self) -> None:
-        """Handle records until the consumer is stopped.
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Take the consumer's records for itself, within a block around `run`.
 
-        When it is cancelled, handlers are cancelled; what they had begun is not finished.
+        Records can be finished until its end, also after `run` has ended.
 
         Raises:
-            IllegalStateError: It is going on already.
-            BaseException: What ended it: a handler's error, or a get's.
+            IllegalStateError: Another run takes them already, or a get waits.
         """
         state = self._state
         state.open_processing(self)
         state.observers.on_partition_change(self._partition_changed)
         state.observers.on_assignment_change(self._assignment_changed)
         state.gate.on_change(self._offer)
+        try:
+            yield
+        finally:
+            state.observers.forget(self._partition_changed)
+            state.observers.forget(self._assignment_changed)
+            state.gate.forget(self._offer)
+            state.close_processing(self)
+
+    async def run(self) -> None:
+        """Handle records until the consumer is stopped.
+
+        When it is cancelled, handlers are cancelled; what they had begun is not finished.
+
+        Raises:
+            BaseException: What ended it: a handler's error, or a get's.
+        """
         try:
             self._feeder = self._scope.spawn(self._feed(), name="feeder")
             await self._ended.wait()
@@ -228,20 +177,12 @@ class Run:
             try:
                 await self._scope.close()
             finally:
-                self._close()
+                for timer in self._waiting.values():
+                    timer.cancel()
+                if self._probe_timer is not None:
+                    self._probe_timer.cancel()
         if self._error is not None:
             raise self._error
-
-    def _close(self) -> None:
-        state = self._state
-        for timer in self._waiting.values():
-            timer.cancel()
-        if self._probe_timer is not None:
-            self._probe_timer.cancel()
-        state.observers.forget(self._partition_changed)
-        state.observers.forget(self._assignment_changed)
-        state.gate.forget(self._offer)
-        state.close_processing(self)
 
     def _note_end(self, error: BaseException | None) -> None:
         """Let `run` end, by the first error that there was."""
@@ -495,20 +436,23 @@ class Run:
                 continue
             flights[job] = task
             try:
+                if not job.is_dead:
+                    self._begin(job, now)
+                    try:
+                        await handler(job.record)
+                    except asyncio.CancelledError as error:
+                        if self._is_cancelled(task):
+                            raise
+                        self._failed(job, error)
+                    except Exception as error:  # noqa: BLE001 -- the handler's: the policy decides
+                        self._failed(job, error)
+                    else:
+                        self._succeeded(job)
                 if job.is_dead:
                     await self._bury(job)
-                    continue
-                self._begin(job, now)
-                await handler(job.record)
-            except asyncio.CancelledError as error:
-                if self._is_cancelled(task):
-                    self._cancelled(job)
-                    raise
-                self._failed(job, error)
-            except Exception as error:  # noqa: BLE001 -- the handler's: the policy says what then
-                self._failed(job, error)
-            else:
-                self._succeeded(job)
+            except asyncio.CancelledError:
+                self._cancelled(job)
+                raise
             finally:
                 self._land(job)
 
@@ -528,25 +472,28 @@ class Run:
             for job in jobs:
                 flights[job] = task
             try:
+                if not jobs[0].is_dead:
+                    for job in jobs:
+                        self._begin(job, now)
+                    try:
+                        await handler([job.record for job in jobs])
+                    except asyncio.CancelledError as error:
+                        if self._is_cancelled(task):
+                            raise
+                        self._list_failed(chains, error)
+                    except Exception as error:  # noqa: BLE001 -- likewise
+                        self._list_failed(chains, error)
+                    else:
+                        for chain in chains:
+                            for job in chain[:-1]:
+                                self._finish(job)
+                            self._succeeded(chain[-1])
                 if jobs[0].is_dead:
                     await self._bury(jobs[0])
-                    continue
-                for job in jobs:
-                    self._begin(job, now)
-                await handler([job.record for job in jobs])
-            except asyncio.CancelledError as error:
-                if self._is_cancelled(task):
-                    for chain in chains:
-                        self._cancelled(chain[0])
-                    raise
-                self._list_failed(chains, error)
-            except Exception as error:  # noqa: BLE001 -- the handler's: the policy says what then
-                self._list_failed(chains, error)
-            else:
+            except asyncio.CancelledError:
                 for chain in chains:
-                    for job in chain[:-1]:
-                        self._finish(job)
-                    self._succeeded(chain[-1])
+                    self._cancelled(chain[0])
+                raise
             finally:
                 for job in jobs:
                     self._land(job)
@@ -609,6 +556,11 @@ class Run:
             else:
                 self._uncommitted[cursor] -= count
                 self._total -= count
+
+    def finish_dead(self, dead: DeadRecord) -> None:
+        """Count a dead record as finished; nothing happens if it is another's by now."""
+        if dead.job is not None:
+            self._finish(dead.job)
 
     def _succeeded(self, job: Job) -> None:
         self._finish(job)
@@ -678,9 +630,7 @@ class Run:
             self._remember_successes(job)
             self._wait_for_probe(job)
         else:
-            job.is_dead = True
-            self._lanes.ready.appendleft(job)
-            self._offer()
+            job.is_dead = True  # whoever works on it goes on with that
 
     def _wait_for_probe(self, job: Job) -> None:
         """Let a record wait until one may be tried: meanwhile another may be, and succeed."""
@@ -729,7 +679,7 @@ class Run:
         if dead_letter is None or error is None:
             raise AssertionError("only what failed is written to dead letters, where there are any")
         try:
-            await dead_letter(DeadRecord(job.record, error, job.attempts))
+            await dead_letter(DeadRecord(job.record, error, job.attempts, job))
         except (Exception, asyncio.CancelledError) as failure:
             # Whatever it is, the record is not lost.
             if isinstance(failure, asyncio.CancelledError) and self._is_cancelled(_current_task()):

@@ -1,0 +1,100 @@
+"""What `consumer.run` is told: how records are handled, and what becomes of those that are dead."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+from aiokafka_lite.client.arguments import ClientArguments
+from aiokafka_lite.consumer.buffer.chunk import serialized
+from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
+from aiokafka_lite.consumer.processing.lanes import Job, Order
+from aiokafka_lite.consumer.processing.retry import Retry
+from aiokafka_lite.structs import ConsumerRecord
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
+
+
+@dataclass(frozen=True, eq=False)
+class DeadRecord:
+    """A record that nothing is left to try with.
+
+    Attributes:
+        record: As the handler got it.
+        error: What the last attempt failed by.
+        attempts: How often it was tried.
+    """
+
+    record: ConsumerRecord
+    error: BaseException
+    attempts: int
+    # Whose it is to finish, in a table of what is finished.
+    job: Job | None = field(default=None, repr=False)
+
+    @property
+    def key(self) -> bytes | None:
+        """The key's bytes, whatever a deserialiser has made of them."""
+        return serialized(self.record)[0]
+
+    @property
+    def value(self) -> bytes | None:
+        """The value's bytes, whatever a deserialiser has made of them."""
+        return serialized(self.record)[1]
+
+
+DeadLetter = Callable[[DeadRecord], Awaitable[object]]
+
+
+class RunContext(NamedTuple):
+    """Whose dead letters are to be kept.
+
+    Attributes:
+        arguments: Of the consumer: how to reach the cluster, and as whom.
+        group_id: Whose offsets are committed.
+        offsets: For a transaction that commits them; None: the consumer commits nothing by itself.
+        finish: Counts a dead record as finished at once, before its keeper returns.
+    """
+
+    arguments: ClientArguments
+    group_id: str | None
+    offsets: OffsetsInTransaction | None
+    finish: Callable[[DeadRecord], None]
+
+
+@runtime_checkable
+class DeadLetterKeeper(Protocol):
+    """A `DeadLetter` that is told when a run begins and ends."""
+
+    async def open(self, run: RunContext) -> None:
+        """Make ready to keep records; what it raises `run` raises."""
+
+    async def close(self) -> None:
+        """Keep no more."""
+
+    async def __call__(self, dead: DeadRecord) -> object:
+        """Keep a record; its end says that it is kept."""
+
+
+@dataclass(frozen=True)
+class Handling:
+    """How records are handled; see `AIOKafkaConsumer.run`."""
+
+    concurrency: int
+    order: Order
+    batch_size: int | None
+    max_uncommitted: int
+    retry: Retry
+    dead_letter: DeadLetter | None
+    breaker: CircuitBreaker | None
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "batch_size", "max_uncommitted"):
+            number = getattr(self, name)
+            if number is None and name == "batch_size":
+                continue
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ValueError(f"{name} is a positive int, not {number!r}")
+        if self.order not in ("key", "partition", None):
+            raise ValueError(f'order is "key", "partition" or None, not {self.order!r}')
