@@ -9,9 +9,9 @@
 What is here is imported when it is asked for: the embedded broker, its command and the pytest
 plugin need nothing of the consumer, and the plugin is imported by every run of pytest.
 
-Programs written for aiokafka find its module paths here. AIOKafkaProducer, AIOKafkaClient and the
-admin client are aiokafka's own, and ask for it to be installed when they are used; they are not in
-``__all__``, so that ``import *`` works without it.
+Programs written for aiokafka find its module paths here. AIOKafkaClient and the admin client are
+aiokafka's own, and ask for it to be installed when they are used; they are not in ``__all__``, so
+that ``import *`` works without it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from aiokafka_lite._version import __version__
 
 if TYPE_CHECKING:
     from aiokafka.client import AIOKafkaClient as AIOKafkaClient
-    from aiokafka.producer import AIOKafkaProducer as AIOKafkaProducer
 
     from aiokafka_lite.abc import ConsumerRebalanceListener
     from aiokafka_lite.consumer import AIOKafkaConsumer
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     )
     from aiokafka_lite.consumer.delivery.batch import Batch
     from aiokafka_lite.errors import ConsumerStoppedError, IllegalOperation
+    from aiokafka_lite.producing import AIOKafkaProducer
     from aiokafka_lite.structs import (
         ConsumerRecord,
         OffsetAndMetadata,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AIOKafkaConsumer",
+    "AIOKafkaProducer",
     "Batch",
     "ConsumerRebalanceListener",
     "ConsumerRecord",
@@ -55,7 +56,7 @@ __all__ = [
 _HOMES = {
     "AIOKafkaClient": "client",
     "AIOKafkaConsumer": "consumer",
-    "AIOKafkaProducer": "producer",
+    "AIOKafkaProducer": "producing",
     "Batch": "consumer.delivery.batch",
     "ConsumerRebalanceListener": "abc",
     "ConsumerRecord": "structs",

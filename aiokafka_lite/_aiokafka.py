@@ -1,4 +1,4 @@
-"""Names that only aiokafka has: its producer, admin client and low-level client.
+"""Names that only aiokafka has: its admin client, low-level client and record classes.
 
 Programs that were written for aiokafka find them under the same module paths here. They are
 aiokafka's own classes, imported when they are asked for, if aiokafka is installed.
@@ -31,7 +31,7 @@ def lend(module: str, names: tuple[str, ...]) -> Callable[[str], object]:
                 raise
             raise ImportError(
                 f"{name} is aiokafka's, which is not installed: "
-                "pip install aiokafka-lite[producer], or aiokafka itself",
+                "pip install aiokafka-lite[aiokafka], or aiokafka itself",
                 name=module,
             ) from None
         value: object = getattr(import_module(theirs), name)

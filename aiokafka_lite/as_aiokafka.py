@@ -1,4 +1,4 @@
-"""Has programs and frameworks that import ``aiokafka`` get this package's consumer.
+"""Has programs and frameworks that import ``aiokafka`` get this package's consumer and producer.
 
 For code that cannot be changed, as FastStream's. In the program's first lines::
 
@@ -8,10 +8,10 @@ For code that cannot be changed, as FastStream's. In the program's first lines::
 
     from faststream.kafka import KafkaBroker
 
-aiokafka has to be installed: its producer, admin client and all else that is not a consumer's stay
-its own. They come to use the errors and structs of this package, so that a program meets only one
-``KafkaError`` and one ``TopicPartition``. So do the inner parts of aiokafka's consumer, which some
-import or patch by name: they are there, but this package's consumer does not run on them.
+aiokafka has to be installed: its admin client and all else that this package does not have stay its
+own. They come to use the errors and structs of this package, so that a program meets only one
+``KafkaError`` and one ``TopicPartition``. So do the inner parts of aiokafka's consumer and
+producer, which some import or patch by name: they are there, but nothing here runs on them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,18 @@ MODULES: Final = (
     "coordinator.assignors.roundrobin",
     "coordinator.assignors.sticky",
     "coordinator.assignors.sticky.sticky_assignor",
+    "producer",
+    "producer.producer",
 )
-# Of aiokafka's consumer, beside ours: programs reach them as attributes, too.
-INNER_PARTS: Final = ("fetcher", "group_coordinator", "subscription_state")
+# Of aiokafka's, beside ours: programs reach them as attributes, too.
+INNER_PARTS: Final = (
+    "consumer.fetcher",
+    "consumer.group_coordinator",
+    "consumer.subscription_state",
+    "producer.message_accumulator",
+    "producer.sender",
+    "producer.transaction_manager",
+)
 
 
 def install() -> None:
@@ -66,8 +75,8 @@ def install() -> None:
         for name in ours:
             del sys.modules[name]
         raise ImportError(
-            "its producer and all else that is not a consumer's are aiokafka's own: "
-            "pip install aiokafka-lite[producer], or aiokafka itself"
+            "its admin client and all else that this package has not are aiokafka's own: "
+            "pip install aiokafka-lite[aiokafka], or aiokafka itself"
         ) from error
     for name, module in ours.items():
         if name.count(".") == 1:
@@ -76,7 +85,7 @@ def install() -> None:
             folders = [Path(folder, *name.split(".")[1:]) for folder in aiokafka.__path__]
             module.__path__ = [*module.__path__, *map(str, folders)]
     for name in INNER_PARTS:
-        import_module(f"aiokafka.consumer.{name}")
+        import_module(f"aiokafka.{name}")
 
 
 def is_installed() -> bool:

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.connection import Connection, Exchange
     from aiokafka_lite.client.lanes import Lane
     from aiokafka_lite.client.pool import Pool
-    from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
+    from aiokafka_lite.client.view import (
+        ClusterView,
+        Node,
+        PartitionView,
+        TopicsOfCluster,
+        TopicView,
+    )
     from aiokafka_lite.client.wire import Pending
 
 __all__ = [
@@ -37,6 +43,7 @@ __all__ = [
     "Pending",
     "Pool",
     "TopicView",
+    "TopicsOfCluster",
 ]
 
 _HOMES = {
@@ -54,6 +61,7 @@ _HOMES = {
     "Pending": "wire",
     "Pool": "pool",
     "TopicView": "view",
+    "TopicsOfCluster": "view",
 }
 # aiokafka's module path for its own low-level client: not in __all__, as it has to be installed.
 _lent = lend(__name__, ("AIOKafkaClient", "ConnectionGroup", "CoordinationType"))

@@ -262,3 +262,22 @@ def _names_by_id(topics: Iterable[TopicView]) -> Mapping[bytes, str]:
     return MappingProxyType(
         {topic.topic_id: topic.name for topic in topics if topic.topic_id != ZERO_UUID}
     )
+
+
+class TopicsOfCluster:
+    """The topics of a view of the cluster."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+
+    def topics(self) -> set[str]:
+        """Return the topics that have partitions, of those that somebody wanted to know of."""
+        return {name for name, topic in self._view.topics.items() if topic.partitions}
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Return the partition numbers of a topic; None when it is not in the metadata."""
+        return self._view.partitions_for_topic(topic)
+
+    def replica_racks(self, topic: str) -> Mapping[int, frozenset[str]]:
+        """Return the racks of each partition's replicas, as far as they are known."""
+        return self._view.replica_racks(topic)

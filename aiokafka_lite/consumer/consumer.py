@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, SupportsInd
 from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.consumer.aiokafka_names import ClientNames, CoordinatorNames, SubscriptionNames
+from aiokafka_lite.client.aiokafka_names import ClientNames
+from aiokafka_lite.consumer.aiokafka_names import CoordinatorNames, SubscriptionNames
 from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
@@ -1382,7 +1383,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     @property
     def _client(self) -> ClientNames:
-        return ClientNames(self._engine, self._config)
+        return ClientNames(lambda: self._engine.running.cluster, self._config)
 
     # --- Shared ---------------------------------------------------------------------------
     def _states(self, partitions: tuple[TopicPartition, ...]) -> list[Cursor]:

@@ -8,6 +8,7 @@ has one.
 from __future__ import annotations
 
 from aiokafka_lite.errors._base import BrokerResponseError
+from aiokafka_lite.errors._client import ProducerFenced
 
 # A table rather than code: two lines an entry, so that it can be read as one.
 # fmt: off
@@ -361,7 +362,9 @@ class ThrottlingQuotaExceededError(
 ):
     """The request exceeds a quota; try again after the throttle time."""
 
-class ProducerFencedError(BrokerResponseError, code=90, name="PRODUCER_FENCED"):
+class ProducerFencedError(
+    BrokerResponseError, ProducerFenced, code=90, name="PRODUCER_FENCED"
+):
     """A newer producer with the same transactional id took over."""
 
 class ResourceNotFoundError(BrokerResponseError, code=91, name="RESOURCE_NOT_FOUND"):

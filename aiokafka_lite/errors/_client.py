@@ -268,10 +268,13 @@ class BatchRevokedError(CommitFailedError):
         self.partitions = partitions
 
 
-# --- Producers (for programs that import the names) ----------------------------------------
+# --- Producers -----------------------------------------------------------------------------
 class ProducerClosed(KafkaError):
     """The producer was closed."""
 
 
 class ProducerFenced(KafkaError):
-    """A newer producer with the same transactional id took over."""
+    """A newer producer with the same transactional id took over: aiokafka's name for it.
+
+    What is raised is a `ProducerFencedError`, which is one of these.
+    """

@@ -1,13 +1,11 @@
-"""aiokafka's module path for its producer, which has to be installed."""
+"""aiokafka's module path for its producer: here it is this package's."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from aiokafka_lite._aiokafka import lend
-
-if TYPE_CHECKING:
-    from aiokafka.producer.producer import AIOKafkaProducer, TransactionContext
+from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.producing import TransactionBlock as TransactionContext
 
 __all__ = ["AIOKafkaProducer", "TransactionContext"]
-__getattr__ = lend(__name__, (*__all__, "_missing"))
+
+# What FastStream gives as `acks` where nobody has said any.
+_missing = None

@@ -252,17 +252,21 @@ class Accumulator:
         return topic.stick(size, self._max_batch_size)
 
     def append_batch(
-        self, topic_name: str, partition: int, own: OwnBatch, *, is_in_turn: bool = False
+        self, topic_name: str, partition: int | None, own: OwnBatch, *, is_in_turn: bool = False
     ) -> asyncio.Future[RecordMetadata] | None:
-        """Put the records of an application's batch into one; as `append`.
+        """Put the records of an application's batch into one; as `append` of one without a key.
 
         The future's result is where the first of them is.
         """
         topic = self._topics.get(topic_name)
-        if topic is None or not 0 <= partition < len(topic.queues):
-            return None
         size = own.size()
+        if topic is None or not topic.queues:
+            return None
         if self.used_bytes + size > self._buffer_memory or (self._room and not is_in_turn):
+            return None
+        if partition is None:
+            partition = self._choose(topic, None, size)
+        elif not 0 <= partition < len(topic.queues):
             return None
         queue = topic.queues[partition]
         batch = self._open(queue, size)

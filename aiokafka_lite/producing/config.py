@@ -83,7 +83,7 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
         security_protocol: str = "PLAINTEXT",
         ssl_context: ssl.SSLContext | None = None,
         connections_max_idle_ms: int | None = 540_000,
-        enable_idempotence: bool = True,
+        enable_idempotence: bool | None = None,
         transactional_id: str | None = None,
         transaction_timeout_ms: int = 60_000,
         sasl_mechanism: str = "PLAIN",
@@ -128,7 +128,7 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
             ssl_context: For TLS; `aiokafka_lite.helpers.create_ssl_context` makes one.
             connections_max_idle_ms: After how long a connection that nobody uses is closed; None is
                 never.
-            enable_idempotence: Without effect: always on.
+            enable_idempotence: Without effect: always on. True does not go with acks 0 and 1.
             transactional_id: A name that makes this a producer of transactions. Whoever starts
                 another producer with it fences this one off.
             transaction_timeout_ms: After so long the coordinator aborts a transaction.
@@ -197,6 +197,10 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
         if self.acks not in ACKS:
             raise ValueError(
                 f"Invalid ACKS parameter: acks is 'all', -1, 1 or 0, not {self.acks!r}"
+            )
+        if self.enable_idempotence and self.acks in (0, 1):
+            raise ValueError(
+                f"acks={self.acks} not supported if enable_idempotence=True: leave one of them out"
             )
         for name in ("key_serializer", "value_serializer", "partitioner"):
             given = getattr(self, name)

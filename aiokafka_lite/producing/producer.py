@@ -16,6 +16,7 @@ from typing import Final, Generic, NoReturn, SupportsIndex
 from aiokafka_lite._compat import Self, SentKT, SentVT, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import own_copy
+from aiokafka_lite.client.aiokafka_names import ClientNames
 from aiokafka_lite.errors import (
     IllegalOperation,
     IllegalStateError,
@@ -96,6 +97,11 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     def fatal_error(self) -> KafkaError | None:
         """The error after which it can do nothing any more; None: there is none."""
         return None if self._engine is None else self._engine.fatal
+
+    @property
+    def client(self) -> ClientNames:
+        """What programs written for aiokafka ask of its client (client/aiokafka_names.py)."""
+        return ClientNames(lambda: self._running().cluster, self._config)
 
     # --- Start and stop --------------------------------------------------------------------
     async def start(self) -> None:
@@ -316,9 +322,14 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         )
 
     async def send_batch(
-        self, batch: OwnBatch, topic: str, *, partition: int
+        self, batch: OwnBatch, topic: str, *, partition: int | None
     ) -> asyncio.Future[RecordMetadata]:
         """Send the records of a batch, in order and with nothing between them.
+
+        Args:
+            batch: Made by `create_batch`.
+            topic: Where to.
+            partition: None leaves it to the partitioner, as of a record without a key.
 
         Returns:
             A future of where the first record is.
@@ -503,15 +514,29 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             raise own_copy(error)
 
     async def _leave_transaction(self, exc: BaseException | None) -> None:
-        """End a transaction at the end of its block."""
+        """End a transaction at the end of its block.
+
+        Raises:
+            KafkaError: It could not be committed; or what the block is left by, or came of the
+                abort, is a consequence of this one, after which nothing can be done any more.
+        """
         if exc is None:
             try:
                 await self.commit_transaction()
-            except KafkaError:
+            except KafkaError as error:
                 await self._abort_quietly()
+                self._raise_fatal_behind(error)
                 raise
         else:
             await self._abort_quietly()
+            if isinstance(exc, KafkaError):
+                self._raise_fatal_behind(exc)
+
+    def _raise_fatal_behind(self, error: KafkaError) -> None:
+        """Raise why nothing can be done any more, if that is so, and not what the error says."""
+        fatal = self.fatal_error
+        if fatal is not None and type(fatal) is not type(error):
+            raise own_copy(fatal) from error
 
     async def _abort_quietly(self) -> None:
         """Abort what is open, and wait for that in time, whatever comes of it.

@@ -72,12 +72,12 @@ assert aiokafka.AIOKafkaProducer is aiokafka_lite.AIOKafkaProducer
 print(aiokafka.AIOKafkaProducer.__module__, Sticky.__module__)
 """
     assert run_python(code).split() == [
-        "aiokafka.producer.producer",
+        "aiokafka_lite.producing.producer",
         "aiokafka_lite.consumer.assignors.sticky",
     ]
 
 
-async def test_offsets_of_our_consumer_go_into_a_transaction_of_aiokafkas_producer(
+async def test_offsets_of_our_consumer_go_into_a_transaction_of_our_producer(
     kafka: KafkaHandle,
 ) -> None:
     topic = await kafka.create_topic()
@@ -132,4 +132,4 @@ except ImportError as error: print(error)
 assert not as_aiokafka.is_installed()
 assert not [name for name in sys.modules if name.startswith("aiokafka.")]
 """
-    assert "pip install aiokafka-lite[producer]" in run_python(code)
+    assert "pip install aiokafka-lite[aiokafka]" in run_python(code)

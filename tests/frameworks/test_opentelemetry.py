@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from aiokafka_lite import AIOKafkaConsumer, TopicPartition
+from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka_lite.broker import Broker
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import reading
@@ -35,6 +35,13 @@ def spans(
     """What the instrumentation exports of our consumer, which it may not know."""
     if request.param == "in aiokafka's place":
         monkeypatch.setattr(aiokafka, "AIOKafkaConsumer", AIOKafkaConsumer)
+    with exported() as exporter:
+        yield exporter
+
+
+@contextmanager
+def exported() -> Iterator[InMemorySpanExporter]:
+    """What is exported of what is instrumented within the block."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -66,6 +73,25 @@ async def test_getone_makes_a_span_in_the_producers_trace(
     assert said["messaging.consumer.group.name"] == group_id
     assert said["messaging.kafka.message.offset"] == 0
     assert said["server.address"] == f'"{kafka.bootstrap_servers}"'
+
+
+async def test_send_makes_a_span_that_the_record_continues(
+    kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await kafka.create_topic()
+    monkeypatch.setattr(aiokafka, "AIOKafkaProducer", AIOKafkaProducer)
+    with exported() as spans:
+        async with AIOKafkaProducer(
+            bootstrap_servers=kafka.bootstrap_servers, client_id="me"
+        ) as producer:
+            await producer.send_and_wait(topic, b"v", partition=0)
+    (span,) = spans.get_finished_spans()
+    assert (span.name, span.kind) == (f"{topic} send", SpanKind.PRODUCER)
+    assert attributes(span)["messaging.client.id"] == "me"
+    async with reading(kafka, topic) as consumer:
+        record = await consumer.getone()
+    assert span.context is not None
+    assert f"{span.context.trace_id:032x}" in dict(record.headers)["traceparent"].decode()
 
 
 async def test_getmany_makes_spans_of_the_poll_and_of_each_record(

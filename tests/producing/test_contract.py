@@ -98,6 +98,7 @@ async def test_deprecated_arguments_warn_as_aiokafkas_do() -> None:
     ("arguments", "error", "reason"),
     [
         ({"acks": 2}, ValueError, "Invalid ACKS parameter"),
+        ({"acks": 1, "enable_idempotence": True}, ValueError, "acks=1 not supported"),
         ({"compression_type": "brotli"}, ValueError, "Invalid compression type!"),
         ({"linger_ms": -1}, ValueError, "linger_ms"),
         ({"max_batch_size": 0}, ValueError, "max_batch_size"),

@@ -251,6 +251,38 @@ async def test_a_batch_of_ones_own_is_written_as_it_is(kafka: KafkaHandle) -> No
     assert records[1].key == b"k"
 
 
+async def test_a_batch_of_ones_own_may_leave_its_partition_to_the_producer(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic(partitions=3)
+    async with producer_of(kafka, partitioner=lambda key, every, available: 2) as producer:
+        batch = producer.create_batch()
+        for number in range(3):
+            batch.append(timestamp=None, key=b"k", value=b"%d" % number)
+        placed = await (await producer.send_batch(batch, topic, partition=None))
+        assert (placed.partition, placed.offset) == (2, 0)
+    async with producer_of(kafka) as producer:
+        batch = producer.create_batch()
+        batch.append(timestamp=None, key=None, value=b"3")
+        placed = await (await producer.send_batch(batch, topic, partition=None))
+        assert placed.partition in range(3)
+    assert [record.value for record in (await read_all(kafka, topic))[2]][:3] == as_values(range(3))
+
+
+async def test_programs_find_what_they_ask_of_aiokafkas_client(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    async with producer_of(kafka, client_id="me") as producer:
+        await producer.send_and_wait(topic, b"v")
+        client = producer.client
+        assert (client._bootstrap_servers, client._client_id) == (kafka.bootstrap_servers, "me")
+        assert await client.force_metadata_update()
+        assert client.cluster.partitions_for_topic(topic) == {0, 1}
+        assert topic in client.cluster.topics()
+        assert await client.ready(client.get_random_node())
+    assert not await client.ready(1)
+    assert not await client.force_metadata_update()
+
+
 async def test_a_refusal_names_the_records_that_are_at_fault(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(configs={"cleanup.policy": "compact"})
     async with producer_of(kafka, linger_ms=20) as producer:

@@ -15,6 +15,7 @@ from aiokafka_lite.errors import (
     IllegalStateError,
     KafkaError,
     MessageSizeTooLargeError,
+    ProducerFenced,
     ProducerFencedError,
     TransactionAbortableError,
 )
@@ -187,6 +188,31 @@ async def test_a_later_producer_with_the_same_id_fences_an_earlier_one(
         async with new.transaction() as tx:
             await tx.send(topic, b"new", partition=0)
     assert await committed_in(kafka, topic) == [b"new"]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_block_of_a_producer_that_is_fenced_says_so(
+    kafka: KafkaHandle, topic: str, waits: bool
+) -> None:
+    name = unique("tx")
+
+    async def write() -> None:
+        async with old.transaction() as tx:
+            if waits:
+                await tx.send_and_wait(topic, b"zombie", partition=0)
+            else:
+                await tx.send(topic, b"zombie", partition=0)
+
+    async with (
+        producer_of(kafka, transactional_id=name) as old,
+        producer_of(kafka, transactional_id=name),
+    ):
+        with pytest.raises(ProducerFenced, match="another producer"):  # aiokafka's name
+            await write()
+        assert isinstance(old.fatal_error, ProducerFencedError)
+        with pytest.raises(ProducerFencedError):
+            await old.begin_transaction()
+    assert await committed_in(kafka, topic) == []
 
 
 async def test_a_later_producer_aborts_what_an_earlier_one_left_open(

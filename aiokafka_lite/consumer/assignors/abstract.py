@@ -11,7 +11,6 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from aiokafka_lite.client import ClusterView
 from aiokafka_lite.structs import TopicPartition
 
 __all__ = [
@@ -209,22 +208,3 @@ def members_in_order(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> l
         return (instance_id is None, instance_id or "", member_id)
 
     return sorted(members, key=rank)
-
-
-class TopicsOfCluster:
-    """The topics of a view of the cluster."""
-
-    def __init__(self, view: ClusterView) -> None:
-        self._view = view
-
-    def topics(self) -> set[str]:
-        """Return the topics that have partitions, of those that somebody wanted to know of."""
-        return {name for name, topic in self._view.topics.items() if topic.partitions}
-
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the partition numbers of a topic; None when it is not in the metadata."""
-        return self._view.partitions_for_topic(topic)
-
-    def replica_racks(self, topic: str) -> Mapping[int, frozenset[str]]:
-        """Return the racks of each partition's replicas, as far as they are known."""
-        return self._view.replica_racks(topic)

@@ -11,9 +11,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from aiokafka_lite.client import ClusterView
+from aiokafka_lite.client import ClusterView, TopicsOfCluster
 from aiokafka_lite.consumer.assignors import Assignor, ConsumerProtocolMemberMetadata
-from aiokafka_lite.consumer.assignors.abstract import TopicsOfCluster
 from aiokafka_lite.consumer.assignors.blobs import decode_subscriptions, encode_assignments
 from aiokafka_lite.protocol.messages.join_group import JoinGroupResponseMember
 
