@@ -636,8 +636,8 @@ class Assignment:
             return 0
         if count:
             self._settle_progress(cursor)
-        for observer in self.observers.of_progress:
-            observer()
+        if self.observers.of_progress:
+            self.observers.progressed()
         return count
 
     def take_more(self, cursor: Cursor) -> None:

@@ -51,7 +51,7 @@ class Observers:
         self._discard: list[Callable[[Cursor], None]] = []
         # Called by each get as it begins.
         self.of_gets: list[Callable[[], None]] = []
-        # Called by each record that `run` has finished.
+        # Called by the next record that is finished by itself, and then no more.
         self.of_progress: list[Callable[[], None]] = []
         self._departure: list[Callable[[Departure], None]] = []
         self._collecting = Registrations()
@@ -77,8 +77,8 @@ class Observers:
         """Call `observer` when what is buffered of a partition must not be handed out."""
         self._add(self._discard, observer)
 
-    def on_progress(self, observer: Callable[[], None]) -> None:
-        """Call `observer` when more may be committed, as a record was finished by itself."""
+    def on_next_progress(self, observer: Callable[[], None]) -> None:
+        """Call `observer` once, when more may be committed as a record was finished by itself."""
         self._add(self.of_progress, observer)
 
     def on_departure(self, observer: Callable[[Departure], None]) -> None:
@@ -117,6 +117,13 @@ class Observers:
     def assignment_changed(self) -> None:
         """Tell that partitions were assigned or taken away."""
         for observer in self._assignment:
+            observer()
+
+    def progressed(self) -> None:
+        """Tell that a record was finished by itself."""
+        told = self.of_progress[:]
+        self.of_progress.clear()
+        for observer in told:
             observer()
 
     def acted(self) -> None:

@@ -64,7 +64,7 @@ class AutoCommit:
         """Start the task."""
         self._state.observers.on_departure(self._note_departure)
         self._state.observers.on_assignment_change(self._forget_what_is_back)
-        self._state.observers.on_progress(self._note_progress)
+        self._state.observers.on_next_progress(self._note_progress)
         self._scope = scope
         self._task = scope.supervise(self._run, name="auto-commit")
 
@@ -89,7 +89,7 @@ class AutoCommit:
                     await self._wake.wait()
             except asyncio.TimeoutError:
                 latest_at = loop.time()
-                self._has_progress = False
+                self._look_for_progress()
                 offsets = commits.not_committed_yet(self._processed_of_what_is_kept())
                 if offsets and self._member.takes_commits():
                     await commits.commit_by_itself(offsets)
@@ -100,9 +100,13 @@ class AutoCommit:
         return min(LEAST_PAUSE_S, interval_s) if self._has_progress else interval_s
 
     def _note_progress(self) -> None:
-        if not self._has_progress:
-            self._has_progress = True
-            self._wake.set()
+        self._has_progress = True
+        self._wake.set()
+
+    def _look_for_progress(self) -> None:
+        if self._has_progress:
+            self._has_progress = False
+            self._state.observers.on_next_progress(self._note_progress)
 
     def _processed_of_what_is_kept(self) -> Offsets:
         """Return what may be committed of partitions that are not being given back.

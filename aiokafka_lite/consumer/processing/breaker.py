@@ -20,7 +20,6 @@ Plain data; the times are the loop's, given by whoever calls.
 
 from __future__ import annotations
 
-import enum
 import random
 from dataclasses import dataclass
 
@@ -63,14 +62,6 @@ class CircuitBreaker:
             )
 
 
-class Circuit(enum.Enum):
-    """Where a breaker is; the module's docstring says what each means."""
-
-    CLOSED = "closed"
-    OPEN = "open"
-    PROBING = "probing"
-
-
 class Breaker:
     """The state of one circuit breaker.
 
@@ -79,21 +70,21 @@ class Breaker:
         rng: For the lengths of pauses.
 
     Attributes:
-        state: Written here only.
+        is_closed: Whether everything may be tried. Written here only, as the others.
+        is_probing: Whether it is not, and one record is being tried.
         since: The loop time since when it is not closed.
         probe_at: The loop time from which on one record may be tried, while it is open.
         reason: Why it opened, or did not close.
-        success_count: How many calls have succeeded, so that others can see whether one has since.
     """
 
     def __init__(self, settings: CircuitBreaker, rng: random.Random) -> None:
         self._settings = settings
         self._rng = rng
-        self.state = Circuit.CLOSED
+        self.is_closed = True
+        self.is_probing = False
         self.since = 0.0
         self.probe_at = 0.0
         self.reason = ""
-        self.success_count = 0
         self._window_ends_at = 0.0
         self._failures = 0
         # How many calls had succeeded when the window began: with a failure.
@@ -103,35 +94,36 @@ class Breaker:
         self._is_suspicion = False
         self._is_probe_new = False
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether everything may be tried."""
-        return self.state is Circuit.CLOSED
-
     def admits(self, now: float, *, has_failed: bool) -> bool:
         """Whether one more record may be tried; if it is the probe, no other until it ends."""
-        if self.state is Circuit.CLOSED:
+        if self.is_closed:
             return True
         is_due = now >= self.probe_at or (self._is_suspicion and not has_failed)
-        if self.state is Circuit.OPEN and is_due:
-            self.state = Circuit.PROBING
+        if is_due and not self.is_probing:
+            self.is_probing = True
             self._is_probe_new = not has_failed
             return True
         return False
 
     def succeeded(self, *, is_probe: bool) -> bool:
-        """Note a call that succeeded; whether everything may be tried again."""
-        self.success_count += 1
-        if self.state is Circuit.CLOSED or not (is_probe or self._is_suspicion):
+        """Note a call that succeeded while it is not closed; whether all may be tried again."""
+        if not (is_probe or self._is_suspicion):
             return False  # it began before, which says nothing of now
-        self.state = Circuit.CLOSED
+        self.is_closed, self.is_probing = True, False
         self._failed_probes = self._failures = 0
         self._window_ends_at = 0.0
         return True
 
-    def failed(self, now: float, reason: str, *, is_probe: bool) -> bool:
-        """Note a call that failed by what is not the record's fault; whether it opened."""
-        if self.state is not Circuit.CLOSED:
+    def failed(self, now: float, reason: str, success_count: int, *, is_probe: bool) -> bool:
+        """Note a call that failed by what is not the record's fault; whether it opened.
+
+        Args:
+            now: The loop time.
+            reason: What it failed by.
+            success_count: How many calls have succeeded by now.
+            is_probe: It was the one that was tried.
+        """
+        if not self.is_closed:
             if is_probe:
                 self._is_suspicion = self._is_suspicion and not self._is_probe_new
                 self._failed_probes += 1
@@ -140,9 +132,9 @@ class Breaker:
         settings = self._settings
         if now >= self._window_ends_at:
             self._window_ends_at = now + settings.window_ms / 1000
-            self._failures, self._succeeded_before = 0, self.success_count
+            self._failures, self._succeeded_before = 0, success_count
         self._failures += 1
-        calls = self._failures + self.success_count - self._succeeded_before
+        calls = self._failures + success_count - self._succeeded_before
         if calls < settings.min_calls or self._failures < settings.failure_rate * calls:
             return False
         self.open(
@@ -154,7 +146,7 @@ class Breaker:
 
     def abandoned(self, now: float) -> None:
         """Note that the probe came to no end: it was cut off."""
-        if self.state is Circuit.PROBING:
+        if self.is_probing:
             self._pause(now, self.reason)
 
     def open(self, now: float, reason: str, *, is_suspicion: bool) -> None:
@@ -166,7 +158,7 @@ class Breaker:
 
     def _pause(self, now: float, reason: str) -> None:
         settings = self._settings
-        self.state = Circuit.OPEN
+        self.is_closed = self.is_probing = False
         self.reason = reason
         self.probe_at = now + delay_after(
             self._failed_probes,

@@ -36,6 +36,7 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
 from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, RecordDead
+from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.breaker import Breaker
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.intake import OneByOne
@@ -117,12 +118,12 @@ class Run:
         self._waiting: dict[Job, asyncio.TimerHandle] = {}
         self._parked: dict[Cursor, list[Job]] = {}
         self._probe: Job | None = None
+        # How many calls have succeeded, so that it can be seen whether one has since.
+        self._success_count = 0
         self._probe_timer: asyncio.TimerHandle | None = None
-        # How many records of each partition are uncommitted, and in all.
-        self._uncommitted: dict[Cursor, int] = {}
-        self._total = 0
-        # A partition had enough, and may have still.
-        self._is_tight = False
+        self._allowance = Allowance(state, handling.max_uncommitted)
+        # The feeder waits until handlers need some.
+        self._is_enough_ready = False
         self._wants_more = Event()
         self._landed = Event()
         self._ended = Event()
@@ -198,6 +199,7 @@ class Run:
         try:
             while True:
                 while len(ready) >= concurrency:
+                    self._is_enough_ready = True
                     self._wants_more.clear()
                     await self._wants_more.wait()
                 self._sink.clear()
@@ -286,64 +288,28 @@ class Run:
         if leader_epoch > progress.ahead_epoch:
             progress.forget_ahead()  # the log may have been cut: these may be other records
         lane = lanes.of(cursor.tp)
-        hand_out, put = progress.hand_out, lanes.put
+        hand_out, put, has_ahead = progress.hand_out, lanes.put, progress.has_ahead
         for record in records:
-            if progress.has_ahead and progress.passes_over(record.offset):
+            if has_ahead and progress.passes_over(record.offset):
                 self._totals["passed_over_total"] += 1
                 continue
             job = Job(record, cursor, lane, error)
             hand_out(record.offset, job)
             put(job)
-        self._recount(cursor)
-        if progress.uncommitted_count:
-            is_enough = self._has_enough(cursor)
-            self._is_tight = self._is_tight or is_enough
-            state.put_into_processing(cursor, is_enough=is_enough)
-
-    def _recount(self, cursor: Cursor) -> None:
-        """Note how much of a partition is uncommitted; hand out more if that is little again."""
-        progress = cursor.progress
-        count = progress.uncommitted_count if progress is not None else 0
-        before = self._uncommitted.get(cursor, 0)
-        if count == before:
-            return
-        most = self._handling.max_uncommitted
-        was_full = self._total >= most
-        self._total += count - before
-        self._uncommitted[cursor] = count
-        if not self._is_tight:
-            return
-        if was_full and self._total < most:
-            for each in self._uncommitted:
-                if each.has_enough and not self._has_enough(each):
-                    self._state.take_more(each)
-            self._is_tight = any(each.has_enough for each in self._uncommitted)
-        elif cursor.has_enough and not self._has_enough(cursor):
-            self._state.take_more(cursor)
-
-    def _has_enough(self, cursor: Cursor) -> bool:
-        """Whether no more of a partition is to be handed out before some of it is finished.
-
-        When there is much in all, each may still have its share: one that stands still must not
-        keep the others from being read.
-        """
-        most, count = self._handling.max_uncommitted, self._uncommitted.get(cursor, 0)
-        if self._total < most:
-            return count >= most
-        return count * max(1, len(self._state.assignment)) >= most
+        self._allowance.handed_out(cursor)
 
     def _partition_changed(self, cursor: Cursor) -> None:
         """Look anew at what of a partition may begin, and how much of it there is."""
-        if cursor in self._uncommitted:
-            self._recount(cursor)
-        if cursor in self._parked and not _may_not_begin(cursor):
+        allowance = self._allowance
+        if allowance.is_tight and cursor in allowance:
+            allowance.finished(cursor)
+        if cursor in self._parked and not (cursor.is_revoking or cursor.is_paused):
             self._lanes.ready.extendleft(reversed(self._parked.pop(cursor)))
             self._offer()
 
     def _assignment_changed(self) -> None:
         """Forget what is assigned no more; its lanes go on."""
-        for cursor in [each for each in self._uncommitted if not each.is_assigned]:
-            self._total -= self._uncommitted.pop(cursor)
+        self._allowance.forget_unassigned()
         for cursor in [each for each in self._parked if not each.is_assigned]:
             self._lanes.ready.extend(self._parked.pop(cursor))
         for job in [each for each in self._waiting if not each.is_current]:
@@ -369,15 +335,12 @@ class Run:
             self._scope.spawn(work(), name=f"handler {self._worker_count}")
             wanted -= 1
 
-    def _is_slice_over(self, now: float) -> bool:
-        """Whether the loop has to run: handlers that never wait would keep everybody from it."""
-        if self._slice_ends_at is None:
-            self._slice_ends_at = now + SLICE_S
-            self._loop.call_soon(self._renew_slice)
-            return False
-        return now >= self._slice_ends_at
+    def _begin_slice(self, now: float) -> None:
+        """Say until when handlers may begin: those that never wait would keep the loop for ever."""
+        self._slice_ends_at = now + SLICE_S
+        self._loop.call_soon(self._end_slice)
 
-    def _renew_slice(self) -> None:
+    def _end_slice(self) -> None:
         self._slice_ends_at = None
 
     async def _wait_for_work(self) -> None:
@@ -392,11 +355,13 @@ class Run:
             return None
         while ready:
             job = ready[0]
-            if not job.is_current:
+            cursor = job.cursor
+            progress = cursor.progress
+            if progress is None or not progress.is_held_by(job.record.offset, job):
                 ready.popleft()
                 self._lanes.leave(job)
-            elif _may_not_begin(job.cursor):
-                self._parked.setdefault(job.cursor, []).append(ready.popleft())
+            elif (cursor.is_revoking or cursor.is_paused) and cursor.is_assigned:
+                self._parked.setdefault(cursor, []).append(ready.popleft())
             elif breaker is None or breaker.is_closed or self._is_admitted(job, breaker):
                 ready.popleft()
                 break
@@ -404,7 +369,8 @@ class Run:
                 return None
         else:
             job = None
-        if len(ready) < self._handling.concurrency and not self._wants_more.is_set():
+        if self._is_enough_ready and len(ready) < self._handling.concurrency:
+            self._is_enough_ready = False
             self._wants_more.set()
         return job
 
@@ -428,8 +394,12 @@ class Run:
         task = _current_task()
         handler, flights, clock = self._handler, self._flights, self._loop.time
         while not self._is_finishing:
-            while self._is_slice_over(now := clock()):  # noqa: ASYNC110 -- a turn of the loop
+            now, slice_ends_at = clock(), self._slice_ends_at
+            if slice_ends_at is None:
+                self._begin_slice(now)
+            elif now >= slice_ends_at:
                 await asyncio.sleep(0)
+                continue
             job = self._next()
             if job is None:
                 await self._wait_for_work()
@@ -437,7 +407,9 @@ class Run:
             flights[job] = task
             try:
                 if not job.is_dead:
-                    self._begin(job, now)
+                    job.began_at = now
+                    if job.error is None:
+                        job.success_count = self._success_count
                     try:
                         await handler(job.record)
                     except asyncio.CancelledError as error:
@@ -454,27 +426,35 @@ class Run:
                 self._cancelled(job)
                 raise
             finally:
-                self._land(job)
+                del flights[job]
+                cursor = job.cursor
+                if cursor.is_revoking or not cursor.is_assigned or self._is_finishing:
+                    self._landed_at_last(cursor)
 
     async def _work_on_lists(self) -> None:
         """Handle one list of records after the other."""
         task = _current_task()
-        handler, flights = self._handler, self._flights
+        handler, flights, clock = self._handler, self._flights, self._loop.time
         while not self._is_finishing:
-            while self._is_slice_over(self._loop.time()):  # noqa: ASYNC110 -- likewise
+            now, slice_ends_at = clock(), self._slice_ends_at
+            if slice_ends_at is None:
+                self._begin_slice(now)
+            elif now >= slice_ends_at:
                 await asyncio.sleep(0)
+                continue
             chains = self._next_list()
             if not chains:
                 await self._wait_for_work()
                 continue
             jobs = [job for chain in chains for job in chain]
-            now = self._loop.time()
             for job in jobs:
                 flights[job] = task
             try:
                 if not jobs[0].is_dead:
                     for job in jobs:
-                        self._begin(job, now)
+                        job.began_at = now
+                        if job.error is None:
+                            job.success_count = self._success_count
                     try:
                         await handler([job.record for job in jobs])
                     except asyncio.CancelledError as error:
@@ -496,7 +476,8 @@ class Run:
                 raise
             finally:
                 for job in jobs:
-                    self._land(job)
+                    del flights[job]
+                    self._landed_at_last(job.cursor)
 
     def _next_list(self) -> list[list[Job]]:
         """Return what to begin now as one list: of each lane those that come next, in order."""
@@ -533,15 +514,9 @@ class Run:
         """Whether a worker was cancelled, and not what a handler awaits."""
         return task in self._cut or is_being_cancelled(task) or not hasattr(task, "cancelling")
 
-    def _begin(self, job: Job, now: float) -> None:
-        job.began_at = now
-        if job.error is None and self._breaker is not None:
-            job.success_count = self._breaker.success_count
-
-    def _land(self, job: Job) -> None:
-        """Note that nobody works on a record any more."""
-        del self._flights[job]
-        if job.cursor.is_revoking or not job.cursor.is_assigned:
+    def _landed_at_last(self, cursor: Cursor) -> None:
+        """Tell whoever waits that nobody works on a record of a partition any more."""
+        if cursor.is_revoking or not cursor.is_assigned:
             self._state.observers.acted()  # a rebalance may wait for it
         if self._is_finishing:
             self._landed.set()
@@ -550,12 +525,8 @@ class Run:
     def _finish(self, job: Job) -> None:
         """Count a record as finished, if it is still this one's."""
         cursor = job.cursor
-        if count := self._state.finish(cursor, job.record.offset, job):
-            if self._is_tight or self._uncommitted.get(cursor, 0) < count:
-                self._recount(cursor)
-            else:
-                self._uncommitted[cursor] -= count
-                self._total -= count
+        if self._state.finish(cursor, job.record.offset, job) and self._allowance.is_tight:
+            self._allowance.finished(cursor)
 
     def finish_dead(self, dead: DeadRecord) -> None:
         """Count a dead record as finished; nothing happens if it is another's by now."""
@@ -563,18 +534,22 @@ class Run:
             self._finish(dead.job)
 
     def _succeeded(self, job: Job) -> None:
-        self._finish(job)
+        cursor = job.cursor
+        if self._state.finish(cursor, job.record.offset, job) and self._allowance.is_tight:
+            self._allowance.finished(cursor)
         self._lanes.leave(job)
         self._totals["finished_total"] += 1
-        breaker = self._breaker
-        if breaker is not None:
-            is_probe = job is self._probe
-            if is_probe:
-                self._probe = None
-            if breaker.succeeded(is_probe=is_probe):
-                log.info("handlers succeed again: all records are handled")
-                self._state.events.publish(CircuitClosed(self._loop.time() - breaker.since))
-                self._offer()
+        self._success_count += 1
+        if self._breaker is not None and not self._breaker.is_closed:
+            self._prove(job, self._breaker)
+
+    def _prove(self, job: Job, breaker: Breaker) -> None:
+        """Let everything be tried again, if it is proven that it is not all that fails."""
+        if breaker.succeeded(is_probe=job is self._probe):
+            self._probe = None  # if another one has proven it, this is no probe any more
+            log.info("handlers succeed again: all records are handled")
+            self._state.events.publish(CircuitClosed(self._loop.time() - breaker.since))
+            self._offer()
 
     def _cancelled(self, job: Job) -> None:
         """Put a record back whose handler was cancelled; it is not finished."""
@@ -592,17 +567,17 @@ class Run:
             return True
         is_bad = self._retry.is_bad_record(error)
         was_closed = breaker.is_closed
-        if is_probe := job is self._probe:
-            self._probe = None
-        now = self._loop.time()
         if is_bad:
             # What handlers depend on has answered: a probe that fails by its record succeeds.
-            if breaker.succeeded(is_probe=is_probe):
-                self._state.events.publish(CircuitClosed(now - breaker.since))
-                self._offer()
-        elif breaker.failed(now, _text(error), is_probe=is_probe):
+            self._success_count += 1
+            if not was_closed:
+                self._prove(job, breaker)
+            return True
+        if is_probe := job is self._probe:
+            self._probe = None
+        if breaker.failed(self._loop.time(), _text(error), self._success_count, is_probe=is_probe):
             self._opened(breaker)
-        return was_closed or is_bad
+        return was_closed
 
     def _opened(self, breaker: Breaker) -> None:
         log.warning("handling pauses: %s", breaker.reason)
@@ -621,13 +596,13 @@ class Run:
         job.attempts += 1
         verdict = self._retry.verdict(error, job.attempts)
         if verdict == "retry":
-            self._remember_successes(job)
+            job.success_count = self._success_count
             self._try_again_in(job, self._retry.delay_s(job.attempts, self._rng))
         elif verdict == "stop" or self._handling.dead_letter is None:
             self._stop_at(job, error)
         elif self._may_be_everybodys(job, error):
             job.attempts -= 1
-            self._remember_successes(job)
+            job.success_count = self._success_count
             self._wait_for_probe(job)
         else:
             job.is_dead = True  # whoever works on it goes on with that
@@ -639,16 +614,12 @@ class Run:
         self._try_again_in(job, max(0.0, probe_at - self._loop.time()))
         self._offer()
 
-    def _remember_successes(self, job: Job) -> None:
-        if self._breaker is not None:
-            job.success_count = self._breaker.success_count
-
     def _may_be_everybodys(self, job: Job, error: BaseException) -> bool:
         """Whether nothing proves that other records fare better; then handling pauses."""
         breaker = self._breaker
         if breaker is None or self._retry.is_bad_record(error):
             return False
-        if breaker.success_count != job.success_count:
+        if self._success_count != job.success_count:
             return False
         if breaker.is_closed:
             breaker.open(
@@ -718,7 +689,7 @@ class Run:
 
     def partitions(self) -> Set[TopicPartition]:
         """Return the partitions of which it has records."""
-        return {cursor.tp for cursor in self._uncommitted if cursor.worked_by is self}
+        return {cursor.tp for cursor in self._allowance if cursor.worked_by is self}
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
         """Return what handlers are at work on: what waits for its turn goes as it is."""
@@ -772,7 +743,7 @@ class Run:
                 "dead letters cannot be written, and their records are kept: "
                 f"{_text(self._dead_letter_error)}"
             )
-        for cursor in self._uncommitted:
+        for cursor in self._allowance:
             progress = cursor.progress
             job = None if progress is None else progress.holder_of_first()
             if not isinstance(job, Job) or job.began_at is None:
@@ -807,12 +778,8 @@ class Run:
             "at_work": len(self._flights),
             "ready": len(self._lanes.ready),
             "waiting_for_retry": len(self._waiting),
-            "uncommitted": self._total,
+            "uncommitted": self._allowance.uncommitted_count,
         }
-
-
-def _may_not_begin(cursor: Cursor) -> bool:
-    return cursor.is_assigned and (cursor.is_revoking or cursor.is_paused)
 
 
 def _current_task() -> asyncio.Task[Any]:
