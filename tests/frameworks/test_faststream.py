@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,9 @@ from tests.support.cluster import KafkaHandle
 from tests.support.reading import reading
 from tests.support.rows import rows
 
-pytest.importorskip("faststream")
+faststream = pytest.importorskip("faststream")
 PROGRAM = Path(__file__).with_name("faststream_program.py")
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 async def test_faststream_consumes_acks_and_nacks(kafka: KafkaHandle) -> None:
@@ -41,6 +43,12 @@ async def test_faststream_consumes_acks_and_nacks(kafka: KafkaHandle) -> None:
     assert b"Traceback" not in output + errors
     async with reading(kafka, group_id=f"{topics[0]}-group") as consumer:
         assert await consumer.committed(TopicPartition(topics[0], 0)) == 5
+
+
+def test_the_docs_say_what_each_policy_of_acknowledging_is_here() -> None:
+    page = (DOCS / "processing.md").read_text("utf-8")
+    rows = re.findall(r"^\| `AckPolicy\.(\w+)` \|", page, re.M)
+    assert rows == [policy.name for policy in faststream.AckPolicy]
 
 
 def run_python(code: str, *arguments: str) -> str:
