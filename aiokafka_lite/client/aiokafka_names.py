@@ -17,20 +17,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from aiokafka_lite.client.arguments import ClientArguments
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import TopicsOfCluster
-from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.errors import ConsumerStoppedError, KafkaError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.structs import BrokerMetadata
+
+# ConsumerStoppedError is no KafkaError, as in aiokafka.
+NOT_THERE: Final = (KafkaError, ConsumerStoppedError)
 
 
 class ClientNames:
     """What is asked of a client.
 
     Args:
-        running: Returns the cluster; raises a KafkaError where there is none.
+        running: Returns the cluster; raises one of NOT_THERE where there is none.
         arguments: Of the consumer or producer.
     """
 
@@ -44,7 +48,7 @@ class ClientNames:
         """What metadata says at the moment.
 
         Raises:
-            KafkaError: There is none: it was not started, or is stopped.
+            KafkaError, ConsumerStoppedError: It was not started, or is stopped.
         """
         return ClusterNames(self._running().view)
 
@@ -63,7 +67,7 @@ class ClientNames:
             return False
         try:
             await self._running().request(node_id, MetadataRequest(topics=[]))
-        except KafkaError:
+        except NOT_THERE:
             return False
         return True
 
@@ -71,7 +75,7 @@ class ClientNames:
         """Fetch metadata now; return whether that worked."""
         try:
             await self._running().refresh()
-        except KafkaError:
+        except NOT_THERE:
             return False
         return True
 

@@ -57,8 +57,17 @@ def test_nothing_is_lost_in_a_thousand_rebalances_with_kills() -> None:
             break
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kills", [True, False])
+@pytest.mark.parametrize(
+    ("way", "kills"),
+    [
+        ("consumer", True),
+        ("cooperative", False),
+        pytest.param("eager", True, marks=pytest.mark.slow),
+        pytest.param("consumer", False, marks=pytest.mark.slow),
+        pytest.param("cooperative", True, marks=pytest.mark.slow),
+        pytest.param("eager", False, marks=pytest.mark.slow),
+    ],
+)
 def test_each_dead_letter_is_committed_once_whatever_happens(way: str, *, kills: bool) -> None:
     journal = blow(Plan(kills=kills, bad=20, settings=WAYS[way]), 3)
     assert not journal.violations, "\n".join(journal.violations[:10])

@@ -18,7 +18,7 @@ from aiokafka_lite.errors import (
     MessageSizeTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.processing import DeadLetters, Retry
+from aiokafka_lite.processing import DeadLetters, Retry, dead_letters
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
@@ -154,7 +154,10 @@ async def test_with_fewer_partitions_those_of_a_partition_stay_together(
     assert letter.partition == 0
 
 
-async def test_without_its_topic_run_does_not_begin(kafka: KafkaHandle) -> None:
+async def test_without_its_topic_run_does_not_begin(
+    kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "LONGEST_LOOK_S", 0.5)
     topic = await kafka.create_topic()
     missing = unique("missing")
     async with AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers) as consumer:
