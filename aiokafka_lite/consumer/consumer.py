@@ -10,8 +10,17 @@ import traceback
 import warnings
 import weakref
 from asyncio import _get_running_loop
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, SupportsIndex, overload
 
@@ -75,7 +84,7 @@ if TYPE_CHECKING:
 
     from aiokafka_lite.consumer.buffer.chunk import Record
     from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
-    from aiokafka_lite.consumer.delivery.batch import BatchScope
+    from aiokafka_lite.consumer.delivery.batch import BatchScope, Block, Commit
     from aiokafka_lite.consumer.delivery.gets import Gets
     from aiokafka_lite.consumer.monitoring.health import Health
     from aiokafka_lite.consumer.parts import Running
@@ -86,6 +95,8 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.processing.retry import Retry
     from aiokafka_lite.structs import ConsumerRecord
 
+# Takes what a get has handed out into a block.
+Opens = Callable[[Mapping[TopicPartition, Sequence[object]]], None]
 CommitOffsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 DEFAULT_STOP_TIMEOUT_S: Final = 10.0
 # Of `run`: calls of the handler at a time, and records handed out and not committed.
@@ -579,9 +590,12 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 the time is up, the batch is empty.
             max_records_per_partition: How many may be of one partition; by default as `poll`.
 
+        With ack_mode="explicit" records in it may be acknowledged and refused one by one; its end
+        acknowledges the others, and so does `batch.commit`. Left by an exception, it refuses them.
+        There more of its partitions may be handed out meanwhile.
+
         Raises:
             ValueError: A limit is not a positive int, or `max_hold_ms` is negative.
-            IllegalStateError: `ack_mode` is "explicit".
             WrongLoopError: Another loop runs, or this is another thread.
             ForkedError: It was made in another process.
         """
@@ -589,35 +603,55 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         from aiokafka_lite.consumer.delivery.batch import BatchScope
 
         self._engine.owner.check()
-        if self._config.ack_mode == "explicit":
-            raise IllegalStateError(
-                'with ack_mode="explicit" records are acknowledged, not batches'
-            )
         check_max_records(max_records)
         check_max_records(max_records_per_partition, "max_records_per_partition")
         check_hold(max_hold_ms)
 
-        async def take(batch: OpenBatch) -> dict[TopicPartition, list[ConsumerRecord[KT, VT]]]:
-            return await (self._wrapped_take or self._take_batch)(
-                batch=batch,
+        batch, opens, close, commit = self._block(
+            None if max_hold_ms is None else max_hold_ms / 1000
+        )
+
+        def take() -> Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]:
+            return (self._wrapped_take or self._take_batch)(
+                opens=opens,
                 timeout_ms=timeout_ms,
                 max_records=max_records,
                 max_records_per_partition=max_records_per_partition,
             )
 
-        hold_s = None if max_hold_ms is None else max_hold_ms / 1000
-        return BatchScope(self._state, take, self.commit, hold_s)
+        return BatchScope(batch, take, commit, close)
+
+    def _block(self, hold_s: float | None) -> tuple[Block, Opens, Callable[..., None], Commit]:
+        """Return what holds a batch's records, what begins and ends its block, and its commit."""
+        state = self._state
+        if self._config.ack_mode != "explicit":
+            plain = OpenBatch(hold_s)
+            return (
+                plain,
+                partial(state.open_batch, plain),
+                partial(state.close_batch, plain),
+                self.commit,
+            )
+        from aiokafka_lite.consumer.processing.acked_batch import AckedBatch
+
+        acked = AckedBatch(state, hold_s)
+
+        async def commit(_: Mapping[TopicPartition, int]) -> None:
+            acked.acknowledge()
+            await self.commit()
+
+        return acked, acked.open, acked.close, commit
 
     async def _take_batch(
         self,
         *,
-        batch: OpenBatch,
+        opens: Opens,
         timeout_ms: float | None,
         max_records: int | None,
         max_records_per_partition: int | None,
     ) -> dict[TopicPartition, list[ConsumerRecord[KT, VT]]]:
         found = await self._poll(timeout_ms, max_records, max_records_per_partition)
-        self._state.open_batch(batch, found)  # before anybody else runs
+        opens(found)  # before anybody else runs
         return found
 
     @overload

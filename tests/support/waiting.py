@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._tasks import TaskScope
 
@@ -37,3 +38,8 @@ async def eventually(read: Callable[[], Awaitable[object]], expected: object) ->
             return
         await asyncio.sleep(0.05)
     assert found == expected
+
+
+async def all_buffered(consumer: AIOKafkaConsumer) -> None:
+    """Wait until a get would find records of every partition."""
+    await until(lambda: all("are buffered" in consumer.explain(tp) for tp in consumer.assignment()))

@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, overload
+from typing import TYPE_CHECKING, Generic, Protocol, overload
 
 from aiokafka_lite._compat import KT, VT, override
-from aiokafka_lite.consumer.assignment.assignment import Assignment
-from aiokafka_lite.consumer.assignment.batches import OpenBatch
+from aiokafka_lite._event import Event
 from aiokafka_lite.errors import BatchRevokedError, CommitFailedError, IllegalStateError
 from aiokafka_lite.structs import TopicPartition
 
@@ -22,6 +21,28 @@ if TYPE_CHECKING:
     from aiokafka_lite.structs import ConsumerRecord
 
 Commit = Callable[[Mapping[TopicPartition, int]], Awaitable[None]]
+
+
+class Block(Protocol):
+    """What a block holds: an OpenBatch, or an AckedBatch where records are acknowledged."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the block has begun, and has not ended."""
+
+    @property
+    def revoking(self) -> Event:
+        """Set once a rebalance wants some of it."""
+
+    @property
+    def until(self) -> float:
+        """The loop time at which that goes anyway."""
+
+    def left_to_commit(self) -> Mapping[TopicPartition, int]:
+        """Return an offset for each partition that it holds."""
+
+    def lost(self) -> frozenset[TopicPartition]:
+        """Return the partitions that it does not hold any more, and had not finished."""
 
 
 class Revoking:
@@ -33,7 +54,7 @@ class Revoking:
 
     __slots__ = ("_batch", "_loop")
 
-    def __init__(self, batch: OpenBatch) -> None:
+    def __init__(self, batch: Block) -> None:
         self._batch = batch
         self._loop = asyncio.get_running_loop()
 
@@ -69,7 +90,7 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
     def __init__(
         self,
         by_partition: Mapping[TopicPartition, list[ConsumerRecord[KT, VT]]],
-        batch: OpenBatch,
+        batch: Block,
         commit: Commit,
     ) -> None:
         self.by_partition = by_partition
@@ -134,25 +155,25 @@ class BatchScope(Generic[KT, VT]):
     """What `consumer.batch()` returns: the block of one batch.
 
     Args:
-        state: Which partitions are in batches.
-        take: Waits for records, and opens the batch as they are handed out.
+        batch: The block.
+        take: Waits for records, and opens the block as they are handed out.
         commit: Commits what the application asks for.
-        hold_s: How long the batch may hold up a rebalance; None: as long as other work.
+        close: Ends the block: its records are processed (`is_done`), or handed out again.
     """
 
-    __slots__ = ("_batch", "_commit", "_is_used", "_state", "_take")
+    __slots__ = ("_batch", "_close", "_commit", "_is_used", "_take")
 
     def __init__(
         self,
-        state: Assignment,
-        take: Callable[[OpenBatch], Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]],
+        batch: Block,
+        take: Callable[[], Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]],
         commit: Commit,
-        hold_s: float | None,
+        close: Callable[..., None],
     ) -> None:
-        self._state = state
+        self._batch = batch
         self._take = take
         self._commit = commit
-        self._batch = OpenBatch(hold_s)
+        self._close = close
         self._is_used = False
 
     async def __aenter__(self) -> Batch[KT, VT]:
@@ -161,9 +182,9 @@ class BatchScope(Generic[KT, VT]):
             raise IllegalStateError("a batch has one block: call consumer.batch() for the next")
         self._is_used = True
         try:
-            found = await self._take(self._batch)
+            found = await self._take()
         except BaseException:
-            self._state.close_batch(self._batch, is_done=False)
+            self._close(is_done=False)
             raise
         return Batch(found, self._batch, self._commit)
 
@@ -174,4 +195,4 @@ class BatchScope(Generic[KT, VT]):
         tb: TracebackType | None,
     ) -> None:
         """End the block: its records are processed, or left by an exception handed out again."""
-        self._state.close_batch(self._batch, is_done=exc_type is None)
+        self._close(is_done=exc_type is None)

@@ -44,15 +44,19 @@ class RecordReceipt:
         record: The record.
         cursor: Of the assignment that handed it out.
         handed_out_at: Loop time of the get that had it last; None: it waits to be handed out again.
+        is_finished: It was acknowledged in time.
+        batch: The open block that it is of (acked_batch.py); None: none.
     """
 
-    __slots__ = ("_acks", "cursor", "handed_out_at", "record")
+    __slots__ = ("_acks", "batch", "cursor", "handed_out_at", "is_finished", "record")
 
     def __init__(self, acks: Acks, record: Record, cursor: Cursor, now: float) -> None:
         self._acks = acks
         self.record = record
         self.cursor = cursor
         self.handed_out_at: float | None = now
+        self.is_finished = False
+        self.batch: object | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         """Let a record be pickled, for another process say, which cannot acknowledge it."""
@@ -202,6 +206,7 @@ class Acks:
             return False
         cursor = receipt.cursor
         self._state.finish(cursor, receipt.record.offset, receipt)
+        receipt.is_finished = True
         self._state.processing_totals["finished_total"] += 1
         progress = cursor.progress
         if cursor.has_enough and progress is not None and progress.uncommitted_count < self._most:
@@ -221,7 +226,7 @@ class Acks:
             return False
         if receipt.handed_out_at is None:
             return True  # refused already
-        receipt.handed_out_at = None
+        receipt.handed_out_at = receipt.batch = None
         due_at = self._loop.time() + delay_s
         heapq.heappush(self._again, (due_at, next(self._number), receipt))
         self._loop.call_at(due_at, self._buffer.wake)
@@ -242,7 +247,9 @@ class Acks:
     def _in_hand(self, cursor: Cursor) -> Iterator[RecordReceipt]:
         progress = cursor.progress
         for holder in () if progress is None else progress.holders():
-            if isinstance(holder, RecordReceipt) and holder.handed_out_at is not None:
+            if not isinstance(holder, RecordReceipt) or holder.handed_out_at is None:
+                continue
+            if holder.batch is None:  # that has its own time
                 yield holder
 
     def partitions(self) -> Set[TopicPartition]:
@@ -251,7 +258,10 @@ class Acks:
         return {cursor.tp for cursor in cursors if cursor.worked_by is self}
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
-        """Return what the application has in hand; what is to be handed out again goes as it is."""
+        """Return what the application has in hand, but for what is in an open batch.
+
+        What is to be handed out again goes as it is.
+        """
         found: dict[TopicPartition, Range] = {}
         for tp in partitions:
             cursor = self._state.assignment.get(tp)

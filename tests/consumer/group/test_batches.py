@@ -22,7 +22,7 @@ from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.protocols import WAYS
 from tests.support.rows import rows
-from tests.support.waiting import until
+from tests.support.waiting import all_buffered, until
 
 pytestmark = [pytest.mark.one_loop_each, pytest.mark.real_if_long]
 
@@ -64,11 +64,6 @@ async def two(
         await stack.enter_async_context(first)
         await until(lambda: len(first.assignment()) == partitions)
         yield first, second
-
-
-async def all_buffered(consumer: AIOKafkaConsumer) -> None:
-    """Wait until a get would find records of every partition."""
-    await until(lambda: all("are buffered" in consumer.explain(tp) for tp in consumer.assignment()))
 
 
 def now() -> float:

@@ -11,26 +11,11 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.errors import IllegalStateError
-from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from aiokafka_lite.structs import TopicPartition
+from tests.consumer.processing.acking import PATIENCE_S, Record, member, offsets, take
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.rows import rows
 from tests.support.waiting import eventually, until
-
-Record = ConsumerRecord[bytes | None, bytes | None]
-PATIENCE_S = 20.0
-
-
-def member(kafka: KafkaHandle, *topics: str, **settings: object) -> AIOKafkaConsumer:
-    arguments: dict[str, object] = {
-        "bootstrap_servers": kafka.bootstrap_servers,
-        "group_id": unique("acks"),
-        "auto_offset_reset": "earliest",
-        "fetch_max_wait_ms": 50,
-        "heartbeat_interval_ms": 100,
-        "ack_mode": "explicit",
-        **settings,
-    }
-    return AIOKafkaConsumer(*topics, **arguments)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -44,19 +29,6 @@ async def topic(kafka: KafkaHandle) -> str:
 async def consumer(kafka: KafkaHandle, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
     async with timeout(PATIENCE_S), member(kafka, topic) as consumer:
         yield consumer
-
-
-async def take(consumer: AIOKafkaConsumer, count: int) -> list[Record]:
-    """The next records, by `poll`."""
-    found: list[Record] = []
-    while len(found) < count:
-        polled = await consumer.poll(1000, max_records=count - len(found))
-        found += [record for records in polled.values() for record in records]
-    return found
-
-
-def offsets(records: list[Record]) -> list[int]:
-    return [record.offset for record in records]
 
 
 async def test_only_what_is_acknowledged_is_committed_whatever_the_order(
@@ -227,8 +199,6 @@ async def test_what_does_not_go_with_it_is_refused(
 
     with pytest.raises(IllegalStateError, match="acknowledges records itself"):
         await consumer.run(handle)
-    with pytest.raises(IllegalStateError, match="not batches"):
-        consumer.batch()
     with pytest.raises(IllegalStateError, match="rows cannot be acknowledged"):
         await consumer.poll_arrow()
     with pytest.raises(ValueError, match="ack_mode is"):

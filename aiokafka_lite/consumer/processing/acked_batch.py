@@ -1,0 +1,115 @@
+"""`consumer.batch()` with `ack_mode="explicit"`: a block whose records are acknowledged one by one.
+
+What the block has not acknowledged or refused by its end is acknowledged then; left by an
+exception, it is refused, and so handed out again. All of it is in the table of Acks. The block
+only says since when a rebalance waits, and until when.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from aiokafka_lite._event import Event
+from aiokafka_lite._record_py import RECEIPT
+from aiokafka_lite.consumer.assignment.cursor import Range
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.processing.acks import RecordReceipt
+from aiokafka_lite.structs import TopicPartition
+
+
+class AckedBatch:
+    """The records of one block: a work (assignment/work.py).
+
+    A record that is refused, and may be in other hands before the block ends, is none of it any
+    more.
+
+    Args:
+        state: Whose records these are.
+        hold_s: How long it may hold up a rebalance; None: as long as other work.
+    """
+
+    def __init__(self, state: SubscriptionState, hold_s: float | None) -> None:
+        self._state = state
+        self.hold_s = hold_s
+        self._receipts: list[RecordReceipt] = []
+        self.is_open = False
+        # Set once a rebalance wants some of it; and the loop time at which that goes anyway.
+        self.revoking = Event()
+        self.until = math.inf
+
+    def open(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
+        """Take what a get has handed out, before anybody else runs."""
+        for records in found.values():
+            for record in records:
+                receipt = getattr(record, RECEIPT)
+                receipt.batch = self
+                self._receipts.append(receipt)
+        self.is_open = True
+        self._state.works.append(self)
+
+    def close(self, *, is_done: bool) -> None:
+        """Acknowledge what is left, or have it handed out again; idempotent."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._state.works.remove(self)
+        for receipt in self._left():
+            if is_done:
+                receipt.ack()
+            else:
+                receipt.nack(0)
+
+    def acknowledge(self) -> None:
+        """Acknowledge what is left."""
+        for receipt in self._left():
+            receipt.ack()
+
+    def _left(self) -> Iterator[RecordReceipt]:
+        return (each for each in self._receipts if each.batch is self and each.is_current)
+
+    # --- For whoever commits within it --------------------------------------------------------
+    def left_to_commit(self) -> dict[TopicPartition, int]:
+        """Return where its records begin, of the partitions that it holds."""
+        found: dict[TopicPartition, int] = {}
+        for receipt in self._receipts:
+            if receipt.cursor.is_assigned:
+                found.setdefault(receipt.cursor.tp, receipt.record.offset)
+        return found
+
+    def lost(self) -> frozenset[TopicPartition]:
+        """Return the partitions that it does not hold any more, and had not finished."""
+        return frozenset(
+            each.cursor.tp
+            for each in self._receipts
+            if each.batch is self and not each.is_current and not each.is_finished
+        )
+
+    # --- As a work (assignment/work.py) -----------------------------------------------------
+    def partitions(self) -> set[TopicPartition]:
+        """Return the partitions of which it has records."""
+        return {receipt.cursor.tp for receipt in self._receipts}
+
+    def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
+        """Return what is neither acknowledged nor refused of these partitions."""
+        found: dict[TopicPartition, Range] = {}
+        for receipt in self._left():
+            tp, offset = receipt.cursor.tp, receipt.record.offset
+            if tp in partitions:
+                first, end = found.get(tp, (offset, offset + 1))
+                found[tp] = Range(min(first, offset), max(end, offset + 1))
+        return found
+
+    def is_wanted_by(self, until: float) -> None:
+        """Note that a rebalance waits for it, until a loop time at most."""
+        self.until = min(self.until, until)
+        self.revoking.set()
+
+    def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
+        """Note that partitions go: what is undone of them may be another member's from now on."""
+        if not self.partitions().isdisjoint(partitions):
+            self.is_wanted_by(now)
+
+    def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
+        """Return False: nobody can end a block but the application."""
+        return False

@@ -1,0 +1,170 @@
+"""`batch()` with `ack_mode="explicit"`: each record has its own end, the block's is the last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.errors import BatchRevokedError, UnknownMemberIdError
+from aiokafka_lite.structs import TopicPartition
+from tests.consumer.processing.acking import PATIENCE_S, member, offsets, take
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.rows import rows
+from tests.support.waiting import all_buffered, eventually, until
+
+
+@pytest.fixture
+async def topic(kafka: KafkaHandle) -> str:
+    topic = await kafka.create_topic(partitions=1)
+    await kafka.produce(topic, 0, rows(0, 10))
+    return topic
+
+
+@pytest.fixture
+async def consumer(kafka: KafkaHandle, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
+    async with timeout(PATIENCE_S), member(kafka, topic) as consumer:
+        yield consumer
+
+
+async def test_the_end_of_the_block_acknowledges_what_is_left(
+    consumer: AIOKafkaConsumer, topic: str
+) -> None:
+    tp = TopicPartition(topic, 0)
+    async with consumer.batch(max_records=5) as batch:
+        assert offsets(list(batch)) == [0, 1, 2, 3, 4]
+        assert batch[1].ack()
+        assert batch[3].nack()
+    assert not batch[0].ack()  # it is finished
+    await eventually(lambda: consumer.committed(tp), 3)
+    (again,) = await take(consumer, 1)
+    assert again is batch[3]
+    assert again.ack()
+    await eventually(lambda: consumer.committed(tp), 5)
+
+
+async def test_left_by_an_exception_it_has_the_rest_handed_out_again(
+    consumer: AIOKafkaConsumer, topic: str
+) -> None:
+    async def fail() -> None:
+        async with consumer.batch(max_records=4) as batch:
+            batch[1].ack()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert offsets(await take(consumer, 4)) == [0, 2, 3, 4]
+    assert await consumer.committed(TopicPartition(topic, 0)) in (None, 0)
+
+
+async def test_a_record_that_went_on_to_others_is_theirs_to_finish(
+    consumer: AIOKafkaConsumer, topic: str
+) -> None:
+    tp = TopicPartition(topic, 0)
+    async with consumer.batch(max_records=2) as batch:
+        batch[0].nack()
+        (other,) = await take(consumer, 1)
+        assert other is batch[0]
+    await eventually(lambda: consumer.committed(tp), None)
+    await asyncio.sleep(0.2)
+    assert await consumer.committed(tp) in (None, 0)
+    assert other.ack()
+    await eventually(lambda: consumer.committed(tp), 2)
+
+
+async def test_its_commit_acknowledges_what_is_left_and_commits(
+    consumer: AIOKafkaConsumer, topic: str
+) -> None:
+    async with consumer.batch(max_records=6) as batch:
+        batch[4].nack(delay_ms=60_000)
+        await batch.commit()
+        assert await consumer.committed(TopicPartition(topic, 0)) == 4
+        assert not batch[0].nack()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_a_rebalance_waits_for_the_block_as_long_as_that_says(
+    kafka: KafkaHandle, topic: str, protocol: str
+) -> None:
+    settings = {
+        "group_id": unique("acks"),
+        "group_protocol": protocol,
+        "rebalance_timeout_ms": 10_000,
+        "rebalance_hold_ms": 0,
+    }
+    other = await kafka.create_topic(partitions=1)
+    await kafka.produce(other, 0, rows(0, 10))
+    async with timeout(PATIENCE_S), member(kafka, topic, other, **settings) as first:
+        await until(lambda: len(first.assignment()) == 2)
+        second = member(kafka, topic, other, **settings)
+        async with first.batch(max_hold_ms=5_000) as batch:
+            joining = asyncio.create_task(second.start())
+            await batch.revoking
+            assert batch.revoking.left_s > 3
+            await asyncio.sleep(0.2)
+            assert not second.assignment()
+        await joining
+        await until(lambda: len(second.assignment()) == 1)
+        (moved,) = second.assignment()
+        if moved in batch.by_partition:
+            assert await second.getmany(timeout_ms=300) == {}
+        await second.stop()
+
+
+async def test_a_block_whose_time_is_up_is_told_what_it_has_lost(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    for partition in range(2):
+        await kafka.produce(topic, partition, rows(0, 3))
+    settings = {"group_id": unique("acks"), "rebalance_hold_ms": 60_000}
+    async with timeout(PATIENCE_S), member(kafka, topic, **settings) as first:
+        await until(lambda: len(first.assignment()) == 2)
+        await all_buffered(first)
+        async with first.batch(10, max_hold_ms=100, max_records_per_partition=5) as batch:
+            assert len(batch.by_partition) == 2
+            second = member(kafka, topic, **settings)
+            async with timeout(4):  # other work may hold a rebalance up for longer than that
+                await second.start()
+                await until(second.assignment)
+            await until(lambda: len(second.assignment()) == len(first.assignment()) == 1)
+            (moved,), (kept,) = second.assignment(), first.assignment()
+            assert batch.revoking.left_s == 0
+            with pytest.raises(BatchRevokedError) as caught:
+                await batch.commit()
+            assert caught.value.partitions == {moved}
+            assert await first.committed(kept) == 3
+            assert not batch.by_partition[moved][0].ack()
+        assert offsets(await take(second, 3)) == [0, 1, 2]
+        await second.stop()
+
+
+async def test_what_was_acknowledged_before_it_went_is_not_lost(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    for partition in range(2):
+        await kafka.produce(topic, partition, rows(0, 3))
+    settings = {"group_id": unique("acks"), "rebalance_hold_ms": 60_000}
+    async with timeout(PATIENCE_S), member(kafka, topic, **settings) as first:
+        await until(lambda: len(first.assignment()) == 2)
+        await all_buffered(first)
+        async with first.batch(10, max_records_per_partition=5) as batch:
+            for record in batch:
+                record.ack()
+            async with member(kafka, topic, **settings) as second:
+                await until(lambda: len(second.assignment()) == len(first.assignment()) == 1)
+                await batch.commit()
+                assert await second.getmany(timeout_ms=300) == {}
+
+
+async def test_a_block_whose_partitions_are_lost_is_told_so() -> None:
+    async with Broker() as broker:
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        topic = await kafka.create_topic()
+        await kafka.produce(topic, 0, rows(0, 3))
+        async with timeout(PATIENCE_S), member(kafka, topic) as consumer, consumer.batch() as batch:
+            broker.on("ConsumerGroupHeartbeat").fail(UnknownMemberIdError)
+            await batch.revoking
+            with pytest.raises(BatchRevokedError):
+                await batch.commit()
