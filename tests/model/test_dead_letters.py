@@ -152,7 +152,7 @@ def test_a_kill_at_any_of_a_thousand_moments(*, in_transactions: bool) -> None:
         check(number, in_transactions=in_transactions)
 
 
-@pytest.mark.parametrize("concurrency", [1, 50])
+@pytest.mark.parametrize("concurrency", [pytest.param(1, marks=pytest.mark.slow), 50])
 def test_ten_minutes_without_a_downstream_make_no_dead_letter(concurrency: int) -> None:
     world = VirtualWorld()
     calls: list[float] = []

@@ -42,7 +42,9 @@ def check_kills(way: str, seed: int) -> Journal:
     return journal
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ["consumer", "cooperative", pytest.param("eager", marks=pytest.mark.slow)]
+)
 def test_nothing_is_lost_whoever_is_killed(way: str) -> None:
     assert check_kills(way, 0).kills
 

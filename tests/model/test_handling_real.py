@@ -33,6 +33,7 @@ def check_kills(address: str, way: str, seed: int, rebalances: int) -> Journal:
     return journal
 
 
+@pytest.mark.slow  # the short form has kills with dead letters, below
 def test_nothing_is_lost_whoever_is_killed(real_kafka: str) -> None:
     assert check_kills(real_kafka, "cooperative", 1, 12).kills
 
