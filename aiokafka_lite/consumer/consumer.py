@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, SupportsInd
 from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.client.aiokafka_names import ClientNames
 from aiokafka_lite.consumer.aiokafka_names import CoordinatorNames, SubscriptionNames
 from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Cursor
@@ -82,6 +81,7 @@ from aiokafka_lite.structs import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from aiokafka_lite.client.aiokafka_names import ClientNames
     from aiokafka_lite.consumer.buffer.chunk import Record
     from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
     from aiokafka_lite.consumer.delivery.batch import BatchScope, Block, Commit
@@ -1417,6 +1417,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     @property
     def _client(self) -> ClientNames:
+        from aiokafka_lite.client.aiokafka_names import ClientNames
+
         return ClientNames(lambda: self._engine.running.cluster, self._config)
 
     # --- Shared ---------------------------------------------------------------------------
