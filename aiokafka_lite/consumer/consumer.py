@@ -28,7 +28,7 @@ from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.aiokafka_names import CoordinatorNames, SubscriptionNames
-from aiokafka_lite.consumer.assignment.batches import OpenBatch
+from aiokafka_lite.consumer.assignment.batches import Block, OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.buffer.decode import lend, make_delivery
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.aiokafka_names import ClientNames
     from aiokafka_lite.consumer.buffer.chunk import Record
     from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
-    from aiokafka_lite.consumer.delivery.batch import BatchScope, Block, Commit
+    from aiokafka_lite.consumer.delivery.batch import BatchScope, Commit
     from aiokafka_lite.consumer.delivery.gets import Gets
     from aiokafka_lite.consumer.monitoring.health import Health
     from aiokafka_lite.consumer.parts import Running

@@ -197,7 +197,7 @@ class Assignment:
             if is_unbroken and tp in wanted:
                 kept[tp] = handed_out
             else:
-                earlier[tp] = joined(earlier.get(tp), handed_out) or handed_out
+                earlier[tp] = joined(earlier.get(tp), handed_out)
         for tp in sorted(wanted - self._assignment.keys()):
             cursor = self._assignment[tp] = Cursor(tp, kept.get(tp))
             if tp in gone:
@@ -624,21 +624,21 @@ class Assignment:
             cursor.enter_work(self.processing, is_enough=is_enough)
             self._settle_progress(cursor)
 
-    def finish(self, cursor: Cursor, offset: int, holder: object) -> int:
+    def finish(self, cursor: Cursor, offset: int, holder: object) -> bool:
         """Note that a record is finished, if it is still its holder's.
 
         Returns:
-            How many more records may be committed now.
+            Whether more may be committed now.
         """
         progress = cursor.progress
-        count = None if progress is None else progress.finish(offset, holder)
-        if count is None:
-            return 0
-        if count:
+        is_first = None if progress is None else progress.finish(offset, holder)
+        if is_first is None:
+            return False
+        if is_first:
             self._settle_progress(cursor)
         if self.observers.of_progress:
             self.observers.progressed()
-        return count
+        return is_first
 
     def take_more(self, cursor: Cursor) -> None:
         """Hand out more of a partition that had enough."""

@@ -8,14 +8,52 @@ to do lies between the cursor's `processed` and the batch's end.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 
+from aiokafka_lite._compat import override
 from aiokafka_lite._event import Event
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.structs import TopicPartition
 
 
-class OpenBatch:
+class Block(ABC):
+    """What the block of `async with consumer.batch()` holds: a work (work.py).
+
+    Writers: whoever gives partitions back says since when they are wanted.
+
+    Args:
+        hold_s: How long it may hold up a rebalance; None: as long as other work.
+    """
+
+    __slots__ = ("hold_s", "is_open", "revoking", "until")
+
+    def __init__(self, hold_s: float | None = None) -> None:
+        self.hold_s = hold_s
+        self.is_open = False
+        # Set once a rebalance wants some of it; and the loop time at which that goes anyway.
+        self.revoking = Event()
+        self.until = math.inf
+
+    def is_wanted_by(self, until: float) -> None:
+        """Note that a rebalance waits for it, until a loop time at most."""
+        self.until = min(self.until, until)
+        self.revoking.set()
+
+    def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
+        """Return False: nobody can end a block but the application."""
+        return False
+
+    @abstractmethod
+    def left_to_commit(self) -> dict[TopicPartition, int]:
+        """Return an offset for each partition that it holds."""
+
+    @abstractmethod
+    def lost(self) -> frozenset[TopicPartition]:
+        """Return the partitions that it does not hold any more, and had not finished."""
+
+
+class OpenBatch(Block):
     """One batch, from the get that brought it to the end of its block.
 
     Writers: Assignment opens and closes it; whoever gives partitions back says since when they are
@@ -25,16 +63,12 @@ class OpenBatch:
         hold_s: How long it may hold up a rebalance; None: as long as other work.
     """
 
-    __slots__ = ("_given_up", "ends", "hold_s", "is_open", "revoking", "until")
+    __slots__ = ("_given_up", "ends")
 
     def __init__(self, hold_s: float | None = None) -> None:
-        self.hold_s = hold_s
+        super().__init__(hold_s)
         # Its partitions, with the position behind its records of each.
         self.ends: dict[Cursor, int] = {}
-        self.is_open = False
-        # Set once a rebalance wants one of them; and the loop time at which that goes anyway.
-        self.revoking = Event()
-        self.until = math.inf
         # Those that went though they were not finished.
         self._given_up: set[Cursor] = set()
 
@@ -56,11 +90,6 @@ class OpenBatch:
     def _holds(self, cursor: Cursor) -> bool:
         return cursor.is_assigned and cursor not in self._given_up
 
-    def is_wanted_by(self, until: float) -> None:
-        """Note that a rebalance waits for it, until a loop time at most."""
-        self.until = min(self.until, until)
-        self.revoking.set()
-
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
         """Note that partitions go: what is undone of them may be another member's from now on."""
         going = [cursor for cursor in self.ends if cursor.tp in partitions]
@@ -71,14 +100,12 @@ class OpenBatch:
     def _is_undone(self, cursor: Cursor) -> bool:
         return cursor.processed is None or cursor.processed < self.ends[cursor]
 
+    @override
     def left_to_commit(self) -> dict[TopicPartition, int]:
         """Return the offsets behind its records, of the partitions that it holds."""
         return {cursor.tp: end for cursor, end in self.ends.items() if self._holds(cursor)}
 
-    def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
-        """Return False: nobody can end a block but the application."""
-        return False
-
+    @override
     def lost(self) -> frozenset[TopicPartition]:
         """Return the partitions that it does not hold any more, and had not finished."""
         return frozenset(

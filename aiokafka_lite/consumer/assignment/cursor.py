@@ -202,10 +202,10 @@ class Range(NamedTuple):
     end: int
 
 
-def joined(one: Range | None, other: Range | None) -> Range | None:
+def joined(one: Range | None, other: Range) -> Range:
     """Return the range from the first to the last offset of both."""
-    if one is None or other is None:
-        return one or other
+    if one is None:
+        return other
     return Range(min(one.first, other.first), max(one.end, other.end))
 
 

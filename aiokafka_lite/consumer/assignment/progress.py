@@ -104,24 +104,22 @@ class Progress:
             self._handed_out.append(offset)
         return True
 
-    def finish(self, offset: int, holder: object) -> int | None:
+    def finish(self, offset: int, holder: object) -> bool | None:
         """Note that a record is finished; nothing happens if it is not this one's any more.
 
         Returns:
-            How many more records may be committed now; None: nothing has happened.
+            Whether more may be committed now; None: nothing has happened.
         """
         handed_out, unfinished = self._handed_out, self._unfinished
         if unfinished.get(offset) is not holder:
             return None
         del unfinished[offset]
         if offset != handed_out[0]:
-            return 0
+            return False
         handed_out.popleft()
-        count = 1
         while handed_out and handed_out[0] not in unfinished:
             handed_out.popleft()
-            count += 1
-        return count
+        return True
 
     def finish_before(self, offset: int) -> None:
         """Note that all is finished before an offset: nobody holds it any more."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Protocol, overload
+from typing import TYPE_CHECKING, Generic, overload
 
 from aiokafka_lite._compat import KT, VT, override
-from aiokafka_lite._event import Event
+from aiokafka_lite.consumer.assignment.batches import Block
 from aiokafka_lite.errors import BatchRevokedError, CommitFailedError, IllegalStateError
 from aiokafka_lite.structs import TopicPartition
 
@@ -21,28 +21,6 @@ if TYPE_CHECKING:
     from aiokafka_lite.structs import ConsumerRecord
 
 Commit = Callable[[Mapping[TopicPartition, int]], Awaitable[None]]
-
-
-class Block(Protocol):
-    """What a block holds: an OpenBatch, or an AckedBatch where records are acknowledged."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the block has begun, and has not ended."""
-
-    @property
-    def revoking(self) -> Event:
-        """Set once a rebalance wants some of it."""
-
-    @property
-    def until(self) -> float:
-        """The loop time at which that goes anyway."""
-
-    def left_to_commit(self) -> Mapping[TopicPartition, int]:
-        """Return an offset for each partition that it holds."""
-
-    def lost(self) -> frozenset[TopicPartition]:
-        """Return the partitions that it does not hold any more, and had not finished."""
 
 
 class Revoking:

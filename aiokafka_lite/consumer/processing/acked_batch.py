@@ -7,19 +7,19 @@ only says since when a rebalance waits, and until when.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from aiokafka_lite._event import Event
+from aiokafka_lite._compat import override
 from aiokafka_lite._record_py import RECEIPT
-from aiokafka_lite.consumer.assignment.cursor import Range
+from aiokafka_lite.consumer.assignment.batches import Block
+from aiokafka_lite.consumer.assignment.cursor import Range, joined
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.processing.acks import RecordReceipt
 from aiokafka_lite.structs import TopicPartition
 
 
-class AckedBatch:
-    """The records of one block: a work (assignment/work.py).
+class AckedBatch(Block):
+    """The records of one block.
 
     A record that is refused, and may be in other hands before the block ends, is none of it any
     more.
@@ -30,13 +30,9 @@ class AckedBatch:
     """
 
     def __init__(self, state: SubscriptionState, hold_s: float | None) -> None:
+        super().__init__(hold_s)
         self._state = state
-        self.hold_s = hold_s
         self._receipts: list[RecordReceipt] = []
-        self.is_open = False
-        # Set once a rebalance wants some of it; and the loop time at which that goes anyway.
-        self.revoking = Event()
-        self.until = math.inf
 
     def open(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
         """Take what a get has handed out, before anybody else runs."""
@@ -69,6 +65,7 @@ class AckedBatch:
         return (each for each in self._receipts if each.batch is self and each.is_current)
 
     # --- For whoever commits within it --------------------------------------------------------
+    @override
     def left_to_commit(self) -> dict[TopicPartition, int]:
         """Return where its records begin, of the partitions that it holds."""
         found: dict[TopicPartition, int] = {}
@@ -77,6 +74,7 @@ class AckedBatch:
                 found.setdefault(receipt.cursor.tp, receipt.record.offset)
         return found
 
+    @override
     def lost(self) -> frozenset[TopicPartition]:
         """Return the partitions that it does not hold any more, and had not finished."""
         return frozenset(
@@ -96,20 +94,10 @@ class AckedBatch:
         for receipt in self._left():
             tp, offset = receipt.cursor.tp, receipt.record.offset
             if tp in partitions:
-                first, end = found.get(tp, (offset, offset + 1))
-                found[tp] = Range(min(first, offset), max(end, offset + 1))
+                found[tp] = joined(found.get(tp), Range(offset, offset + 1))
         return found
-
-    def is_wanted_by(self, until: float) -> None:
-        """Note that a rebalance waits for it, until a loop time at most."""
-        self.until = min(self.until, until)
-        self.revoking.set()
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
         """Note that partitions go: what is undone of them may be another member's from now on."""
         if not self.partitions().isdisjoint(partitions):
             self.is_wanted_by(now)
-
-    def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
-        """Return False: nobody can end a block but the application."""
-        return False

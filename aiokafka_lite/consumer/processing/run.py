@@ -32,7 +32,7 @@ from aiokafka_lite._compat import is_being_cancelled, timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import delay_after
-from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
 from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, RecordDead
@@ -118,9 +118,9 @@ class Run:
         self._waiting: dict[Job, asyncio.TimerHandle] = {}
         self._parked: dict[Cursor, list[Job]] = {}
         self._probe: Job | None = None
+        self._probe_timer: asyncio.TimerHandle | None = None
         # How many calls have succeeded, so that it can be seen whether one has since.
         self._success_count = 0
-        self._probe_timer: asyncio.TimerHandle | None = None
         self._allowance = Allowance(state, handling.max_uncommitted)
         # The feeder waits until handlers need some.
         self._is_enough_ready = False
@@ -357,6 +357,7 @@ class Run:
             job = ready[0]
             cursor = job.cursor
             progress = cursor.progress
+            # As Job.is_current, without its call: this is the way of every record.
             if progress is None or not progress.is_held_by(job.record.offset, job):
                 ready.popleft()
                 self._lanes.leave(job)
@@ -429,7 +430,7 @@ class Run:
                 del flights[job]
                 cursor = job.cursor
                 if cursor.is_revoking or not cursor.is_assigned or self._is_finishing:
-                    self._landed_at_last(cursor)
+                    self._tell_landed(cursor)
 
     async def _work_on_lists(self) -> None:
         """Handle one list of records after the other."""
@@ -477,7 +478,7 @@ class Run:
             finally:
                 for job in jobs:
                     del flights[job]
-                    self._landed_at_last(job.cursor)
+                    self._tell_landed(job.cursor)
 
     def _next_list(self) -> list[list[Job]]:
         """Return what to begin now as one list: of each lane those that come next, in order."""
@@ -514,7 +515,7 @@ class Run:
         """Whether a worker was cancelled, and not what a handler awaits."""
         return task in self._cut or is_being_cancelled(task) or not hasattr(task, "cancelling")
 
-    def _landed_at_last(self, cursor: Cursor) -> None:
+    def _tell_landed(self, cursor: Cursor) -> None:
         """Tell whoever waits that nobody works on a record of a partition any more."""
         if cursor.is_revoking or not cursor.is_assigned:
             self._state.observers.acted()  # a rebalance may wait for it
@@ -534,7 +535,7 @@ class Run:
             self._finish(dead.job)
 
     def _succeeded(self, job: Job) -> None:
-        cursor = job.cursor
+        cursor = job.cursor  # as _finish, without its call
         if self._state.finish(cursor, job.record.offset, job) and self._allowance.is_tight:
             self._allowance.finished(cursor)
         self._lanes.leave(job)
@@ -697,8 +698,7 @@ class Run:
         for job in self._flights:
             tp, offset = job.cursor.tp, job.record.offset
             if tp in partitions and job.is_current:
-                first, end = found.get(tp, (offset, offset + 1))
-                found[tp] = Range(min(first, offset), max(end, offset + 1))
+                found[tp] = joined(found.get(tp), Range(offset, offset + 1))
         return found
 
     def is_wanted_by(self, until: float) -> None:
