@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.structs import ConsumerRecord
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.rows import rows
 
 Record = ConsumerRecord[bytes | None, bytes | None]
 PATIENCE_S = 20.0
@@ -34,3 +35,11 @@ async def take(consumer: AIOKafkaConsumer, count: int) -> list[Record]:
 
 def offsets(records: list[Record]) -> list[int]:
     return [record.offset for record in records]
+
+
+async def filled(kafka: KafkaHandle, partitions: int = 1, count: int = 10) -> str:
+    """Create a topic with so many records in each partition, and return its name."""
+    topic = await kafka.create_topic(partitions=partitions)
+    for partition in range(partitions):
+        await kafka.produce(topic, partition, rows(0, count))
+    return topic

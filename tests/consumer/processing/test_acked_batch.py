@@ -12,17 +12,14 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import BatchRevokedError, UnknownMemberIdError
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.processing.acking import PATIENCE_S, member, offsets, take
+from tests.consumer.processing.acking import PATIENCE_S, filled, member, offsets, take
 from tests.support.cluster import KafkaHandle, unique
-from tests.support.rows import rows
 from tests.support.waiting import all_buffered, eventually, until
 
 
 @pytest.fixture
 async def topic(kafka: KafkaHandle) -> str:
-    topic = await kafka.create_topic(partitions=1)
-    await kafka.produce(topic, 0, rows(0, 10))
-    return topic
+    return await filled(kafka)
 
 
 @pytest.fixture
@@ -96,8 +93,7 @@ async def test_a_rebalance_waits_for_the_block_as_long_as_that_says(
         "rebalance_timeout_ms": 10_000,
         "rebalance_hold_ms": 0,
     }
-    other = await kafka.create_topic(partitions=1)
-    await kafka.produce(other, 0, rows(0, 10))
+    other = await filled(kafka)
     async with timeout(PATIENCE_S), member(kafka, topic, other, **settings) as first:
         await until(lambda: len(first.assignment()) == 2)
         second = member(kafka, topic, other, **settings)
@@ -116,9 +112,7 @@ async def test_a_rebalance_waits_for_the_block_as_long_as_that_says(
 
 
 async def test_a_block_whose_time_is_up_is_told_what_it_has_lost(kafka: KafkaHandle) -> None:
-    topic = await kafka.create_topic(partitions=2)
-    for partition in range(2):
-        await kafka.produce(topic, partition, rows(0, 3))
+    topic = await filled(kafka, partitions=2, count=3)
     settings = {"group_id": unique("acks"), "rebalance_hold_ms": 60_000}
     async with timeout(PATIENCE_S), member(kafka, topic, **settings) as first:
         await until(lambda: len(first.assignment()) == 2)
@@ -142,9 +136,7 @@ async def test_a_block_whose_time_is_up_is_told_what_it_has_lost(kafka: KafkaHan
 
 
 async def test_what_was_acknowledged_before_it_went_is_not_lost(kafka: KafkaHandle) -> None:
-    topic = await kafka.create_topic(partitions=2)
-    for partition in range(2):
-        await kafka.produce(topic, partition, rows(0, 3))
+    topic = await filled(kafka, partitions=2, count=3)
     settings = {"group_id": unique("acks"), "rebalance_hold_ms": 60_000}
     async with timeout(PATIENCE_S), member(kafka, topic, **settings) as first:
         await until(lambda: len(first.assignment()) == 2)
@@ -161,8 +153,7 @@ async def test_what_was_acknowledged_before_it_went_is_not_lost(kafka: KafkaHand
 async def test_a_block_whose_partitions_are_lost_is_told_so() -> None:
     async with Broker() as broker:
         kafka = KafkaHandle("embedded", broker.bootstrap_servers)
-        topic = await kafka.create_topic()
-        await kafka.produce(topic, 0, rows(0, 3))
+        topic = await filled(kafka, count=3)
         async with timeout(PATIENCE_S), member(kafka, topic) as consumer, consumer.batch() as batch:
             broker.on("ConsumerGroupHeartbeat").fail(UnknownMemberIdError)
             await batch.revoking

@@ -12,17 +12,14 @@ from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import TopicPartition
-from tests.consumer.processing.acking import PATIENCE_S, Record, member, offsets, take
+from tests.consumer.processing.acking import PATIENCE_S, Record, filled, member, offsets, take
 from tests.support.cluster import KafkaHandle, unique
-from tests.support.rows import rows
 from tests.support.waiting import eventually, until
 
 
 @pytest.fixture
 async def topic(kafka: KafkaHandle) -> str:
-    topic = await kafka.create_topic(partitions=1)
-    await kafka.produce(topic, 0, rows(0, 10))
-    return topic
+    return await filled(kafka)
 
 
 @pytest.fixture
@@ -145,8 +142,7 @@ async def test_a_rebalance_waits_for_acknowledgements(
 ) -> None:
     group = unique("acks")
     settings = {"group_id": group, "group_protocol": protocol, "rebalance_timeout_ms": 10_000}
-    other = await kafka.create_topic(partitions=1)
-    await kafka.produce(other, 0, rows(0, 10))
+    other = await filled(kafka)
     async with timeout(PATIENCE_S), member(kafka, topic, other, **settings) as first:
         records = await take(first, 20)
         second = member(kafka, topic, other, **settings)
