@@ -14,6 +14,7 @@ import pytest
 
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.errors import TopicAuthorizationFailedError
 from benchmarks import slice_loop
 from benchmarks.contestants import (
     CONFLUENT_CONSUMER,
@@ -310,8 +311,12 @@ def test_cluster_that_is_not_there_is_named() -> None:
 
 
 def test_producer_that_cannot_write_is_an_error(broker: BrokerThread) -> None:
-    workload = Workload(broker.bootstrap_servers, ["no-such-topic"], 1)
-    with pytest.raises(RunError, match="could not write"), producing(workload, rate=10):
+    workload = Workload(broker.bootstrap_servers, [QUIET.name], 1)
+    with (
+        broker.on("Produce").fail(TopicAuthorizationFailedError),
+        pytest.raises(RunError, match="could not write"),
+        producing(workload, rate=10),
+    ):
         pytest.fail("the producer cannot be ready")
 
 

@@ -207,7 +207,8 @@ async def copy_under_kills(
     assert await read_java(tools, where, target) == found
 
 
-@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.slow), "consumer"])
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 async def test_brokers_are_killed_and_the_copy_is_exact(
     cluster: FailingCluster, java_tools: JavaTools, protocol: str
 ) -> None:

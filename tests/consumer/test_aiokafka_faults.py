@@ -124,6 +124,7 @@ async def test_offsets_for_times_leaves_its_argument_alone(kafka: KafkaHandle) -
 
 
 # --- The group's work ----------------------------------------------------------------------
+@pytest.mark.virtual_time
 @in_both_protocols
 async def test_the_group_goes_on_while_nobody_takes_its_error(
     broker: Broker, protocol: str

@@ -18,6 +18,7 @@ from tests.support.reading import offsets_read, reading
 from tests.support.rows import rows
 
 
+@pytest.mark.virtual_time
 async def test_stop_returns_in_time_without_a_broker_and_says_what_is_lost() -> None:
     loop = asyncio.get_running_loop()
     async with Broker() as broker:

@@ -308,6 +308,7 @@ async def test_a_joiner_that_waits_for_others_is_not_told_that_there_is_nothing_
             await until(second.assignment)
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("group_id", [None, "g"])
 async def test_a_subscribed_topic_that_is_gone_is_said_until_it_is_back(
     broker: Broker, group_id: str | None

@@ -118,6 +118,7 @@ async def broker() -> AsyncIterator[Broker]:
         yield broker
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize(
     ("damage", "error_class"),
     [("records", RecordTooLargeError), ("crc", CorruptRecordException)],

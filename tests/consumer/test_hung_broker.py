@@ -165,6 +165,7 @@ async def test_a_partition_that_another_broker_leads_by_now_is_asked_about_there
             assert (await consumer.getone()).offset == COUNT
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("question", ["seek_to_end", "end_offsets"])
 async def test_a_partition_whose_leader_hangs_is_asked_about_at_the_next_one(
     broker: Broker, question: str

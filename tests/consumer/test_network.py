@@ -200,6 +200,7 @@ async def test_whatever_the_network_does_records_come_once_and_in_order(
     assert seen == list(range(60))
 
 
+@pytest.mark.virtual_time
 async def test_a_flapping_broker_is_not_hammered(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     async with Broker() as broker:

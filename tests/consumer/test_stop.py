@@ -338,7 +338,8 @@ async def test_a_position_that_is_being_looked_up_ends_with_the_stop(broker: Bro
 @pytest.mark.every_loop
 async def test_what_waits_for_a_rebalance_ends_with_the_stop(broker: Broker) -> None:
     async with nothing_left(is_collected=False):
-        consumer = await started(broker.bootstrap_servers, group_protocol="classic")
+        settings = {"group_protocol": "classic", "rebalance_hold_ms": 0}
+        consumer = await started(broker.bootstrap_servers, **settings)
         with broker.on("JoinGroup").hold() as rule:
             consumer.subscribe(["t", "u"])
             await rule.reached()

@@ -122,6 +122,7 @@ async def test_a_deleted_topic_is_told_and_the_others_go_on(
     assert [record.levelno for record in told] == [logging.WARNING]
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize(
     "way",
     ["assign", *(pytest.param(way, marks=pytest.mark.slow) for way in ("subscribe", "group"))],

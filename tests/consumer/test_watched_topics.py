@@ -50,7 +50,8 @@ async def test_a_pattern_finds_new_topics_after_a_question_about_another(
     first, other = await kafka.create_topic(f"{prefix}-1"), unique("other")
     settings = {**SETTINGS, "allow_auto_create_topics": False}
     if has_group:
-        settings["group_id"] = unique("group")
+        # In the other protocol the broker looks for the topics, and every ten seconds only.
+        settings |= {"group_id": unique("group"), "group_protocol": "classic"}
     async with reading(kafka, **settings) as consumer:  # type: ignore[arg-type]
         consumer.subscribe(pattern=f"^{prefix}-.*")
         await until_assigned(consumer, {TopicPartition(first, 0)})

@@ -8,12 +8,14 @@ from typing import Final
 import pytest
 
 from aiokafka_lite.broker import Broker
+from tests.conftest import LONG
 from tests.model.handling import Journal, Plan, Storm
 from tests.model.world import VirtualWorld
 from tests.support.cluster import KafkaHandle
 from tests.support.protocols import WAYS
 
 REBALANCES: Final = 1_000
+OF_A_STORM: Final = 30 if LONG else 12
 LATE: Final = {"OffsetCommit": 0.02, "TxnOffsetCommit": 0.02, "EndTxn": 0.05}
 
 
@@ -36,7 +38,7 @@ def blow(plan: Plan, seed: int) -> Journal:
 
 
 def check_kills(way: str, seed: int) -> Journal:
-    journal = blow(Plan(settings=WAYS[way]), seed)
+    journal = blow(Plan(rebalances=OF_A_STORM, settings=WAYS[way]), seed)
     assert not journal.violations, "\n".join(journal.violations[:10])
     assert journal.repeated <= journal.at_stake
     return journal
@@ -71,13 +73,14 @@ def test_nothing_is_lost_in_a_thousand_rebalances_with_kills() -> None:
     ],
 )
 def test_each_dead_letter_is_committed_once_whatever_happens(way: str, *, kills: bool) -> None:
-    journal = blow(Plan(kills=kills, bad=20, settings=WAYS[way]), 3)
+    plan = Plan(rebalances=OF_A_STORM, kills=kills, bad=20, settings=WAYS[way])
+    journal = blow(plan, 3)
     assert not journal.violations, "\n".join(journal.violations[:10])
     assert journal.letters
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_repeated_where_members_only_come_and_go(way: str) -> None:
-    journal = blow(Plan(kills=False, settings=WAYS[way]), 7)
+    journal = blow(Plan(rebalances=OF_A_STORM, kills=False, settings=WAYS[way]), 7)
     assert not journal.violations, "\n".join(journal.violations[:10])
     assert not journal.repeated

@@ -144,6 +144,7 @@ async def test_a_node_that_goes_down_hands_its_records_to_the_next_leader(broker
     assert await values_in(broker, "t") == as_values(range(100))
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize(
     "seed", [0, 1, *[pytest.param(n, marks=pytest.mark.slow) for n in range(2, 8)]]
 )

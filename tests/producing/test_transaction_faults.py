@@ -162,6 +162,7 @@ async def test_leaders_move_and_replicas_lack_within_a_transaction(
     assert await committed_in(broker) == as_values(range(40))
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_transactions_are_whole_in_a_storm_of_faults(broker: Broker, seed: int) -> None:
     rng = random.Random(seed)

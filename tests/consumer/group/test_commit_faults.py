@@ -220,6 +220,7 @@ def knowing(broker: ScriptedBroker, *topics: str) -> Callable[[Message], Respons
     return answer
 
 
+@pytest.mark.virtual_time
 async def test_positions_of_a_deleted_topic_drop_out_of_a_commit(broker: ScriptedBroker) -> None:
     async with worker_of(broker, "t", "gone") as worker:
         worker.work(TP, 5)
@@ -232,6 +233,7 @@ async def test_positions_of_a_deleted_topic_drop_out_of_a_commit(broker: Scripte
     assert broker.offsets == {("t", 0): (5, "")}
 
 
+@pytest.mark.virtual_time
 async def test_giving_partitions_back_does_not_wait_for_a_deleted_topic(
     broker: ScriptedBroker,
 ) -> None:

@@ -338,6 +338,7 @@ async def test_a_commit_follows_its_partition_through_rebalances_in_each_of_whic
     assert broker.offsets == {("t", 0): (5, "")}
 
 
+@pytest.mark.virtual_time
 async def test_nothing_is_committed_in_a_generation_whose_assignment_is_on_its_way(
     broker: ScriptedBroker,
 ) -> None:
@@ -364,6 +365,7 @@ def cooperative_worker(broker: ScriptedBroker, *, is_auto: bool = False) -> Work
     )
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize(
     ("outcome", "is_committed"),
     [

@@ -122,6 +122,7 @@ async def test_only_what_moves_is_revoked_through_three_rebalances(kafka: KafkaH
         assert three.told() == [("assigned", 2), ("assigned", 1)]
 
 
+@pytest.mark.one_loop_each
 async def test_what_is_kept_is_read_and_committed_while_the_group_waits_for_a_member(
     kafka: KafkaHandle,
 ) -> None:
@@ -225,6 +226,7 @@ async def test_a_group_becomes_cooperative_by_two_rolling_restarts(kafka: KafkaH
 
 
 # --- Faults ------------------------------------------------------------------------------------
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("lost", ["JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit"])
 async def test_a_lost_answer_moves_nothing_twice(lost: str) -> None:
     async with Broker() as broker:
@@ -238,6 +240,7 @@ async def test_a_lost_answer_moves_nothing_twice(lost: str) -> None:
             await until(lambda: is_shared_out(one))
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("where", ["Heartbeat", "JoinGroup", "SyncGroup"])
 async def test_a_member_that_is_forgotten_loses_what_it_kept(where: str) -> None:
     async with Broker() as broker:
@@ -262,6 +265,7 @@ async def test_a_member_that_is_forgotten_loses_what_it_kept(where: str) -> None
 
 
 # --- A stop in the middle of a rebalance -------------------------------------------------------
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("where", ["others are to join", "the answer is on its way", "syncing"])
 async def test_a_stop_in_the_middle_of_a_rebalance_commits_what_was_handed_out(where: str) -> None:
     async with Broker() as broker:

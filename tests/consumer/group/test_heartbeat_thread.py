@@ -32,7 +32,7 @@ from tests.support.protocols import WAYS
 from tests.support.sasl_consumer import ALL_MECHANISMS, CANARY, Tokens
 from tests.support.waiting import PATIENCE_S, until
 
-SESSION_S = 1.0
+SESSION_S = 0.8
 BEATS = {"eager": "Heartbeat", "cooperative": "Heartbeat", "consumer": "ConsumerGroupHeartbeat"}
 SETTINGS = BrokerConfig(
     group_min_session_timeout_ms=100, group_consumer_session_timeout_ms=int(SESSION_S * 1000)
@@ -64,7 +64,7 @@ def member(
         "group_id": "g",
         "heartbeat_thread": True,
         "session_timeout_ms": int(SESSION_S * 1000),
-        "heartbeat_interval_ms": 200,
+        "heartbeat_interval_ms": 150,
         "auto_offset_reset": "earliest",
         "fetch_max_wait_ms": 50,
         **WAYS[protocol],
@@ -119,7 +119,7 @@ async def test_a_block_of_several_sessions_costs_nothing(
     broker: BrokerThread, protocol: str
 ) -> None:
     async with member(broker.bootstrap_servers, protocol) as consumer, unchanged(consumer):
-        block(3 * SESSION_S)
+        block(2 * SESSION_S)
         broker.produce("t", b"x", partition=0)
         assert (await asyncio.wait_for(consumer.getone(), PATIENCE_S)).offset == 0
 
@@ -137,7 +137,7 @@ async def test_without_the_thread_it_costs_the_membership(
     async with member(broker.bootstrap_servers, protocol, **settings) as consumer:
         assert threads() == []
         with consumer.events() as events:
-            block(2.5 * SESSION_S)
+            block(2 * SESSION_S)
             await until(lambda: any(isinstance(e, Lost) for e in events_so_far(events)))
 
 
@@ -242,7 +242,7 @@ async def test_the_thread_finds_the_coordinator_again(protocol: str, is_moved: b
                 broker.move_coordinator("g")
             else:
                 broker.on(BEATS[protocol]).disconnect(2)
-            block(3 * SESSION_S)
+            block(2 * SESSION_S)
 
 
 @pytest.mark.parametrize("error", [NotCoordinatorError, CoordinatorNotAvailableError])
@@ -251,7 +251,7 @@ async def test_the_thread_tries_again_what_passes(
 ) -> None:
     async with member(broker.bootstrap_servers, protocol) as consumer, unchanged(consumer):
         broker.on(BEATS[protocol]).fail(error, 2)  # type: ignore[arg-type]
-        block(3 * SESSION_S)
+        block(2 * SESSION_S)
 
 
 async def test_a_loss_that_the_thread_hears_of_keeps_back_what_is_buffered(
@@ -294,7 +294,7 @@ async def test_a_get_right_after_the_block_goes_by_what_the_thread_has_heard(
             assert rule.hits
             assert holds_of_a_get(consumer)
         else:
-            block(3 * SESSION_S)
+            block(2 * SESSION_S)
             assert not holds_of_a_get(consumer)
 
 
@@ -484,6 +484,6 @@ async def test_the_thread_authenticates_as_the_loop_does(mechanism: str) -> None
         ) as consumer:
             count = tokens.count
             async with unchanged(consumer):
-                block(3 * SESSION_S)
+                block(2 * SESSION_S)
                 # The provider belongs to the loop: no thread has asked it.
                 assert tokens.count == count

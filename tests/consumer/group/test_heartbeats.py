@@ -44,6 +44,7 @@ async def test_heartbeats_are_answered_while_the_listener_takes_partitions(
         assert listener.results == [None]
 
 
+@pytest.mark.virtual_time
 @in_both_protocols
 async def test_a_beat_tells_of_the_member_when_it_is_sent_not_when_it_is_answered(
     protocol: str,

@@ -167,6 +167,7 @@ async def test_three_rebalances_move_only_what_has_to_and_lose_nothing(
 
 
 @pytest.mark.real_if_long
+@pytest.mark.one_loop_each
 async def test_a_joiner_reads_within_a_second_or_so(kafka: KafkaHandle, topic: Topic) -> None:
     group = unique("g")
     one, two = Reader(kafka, group, topic.name), Reader(kafka, group, topic.name)
@@ -319,6 +320,7 @@ async def test_a_topic_that_is_unsubscribed_for_a_moment_goes_on(kafka: KafkaHan
 
 
 @pytest.mark.real_if_long
+@pytest.mark.one_loop_each  # Brokers look for new topics every ten seconds.
 async def test_a_pattern_is_matched_by_the_broker(kafka: KafkaHandle) -> None:
     prefix = unique("pattern")
     first = await kafka.create_topic(f"{prefix}-a")
@@ -335,7 +337,6 @@ async def test_a_pattern_is_matched_by_the_broker(kafka: KafkaHandle) -> None:
         second = await kafka.create_topic(f"{prefix}-b2")
         await kafka.create_topic(f"{prefix}-c")
         await kafka.produce(second, 0, rows(0, 1))
-        # Brokers look for new topics from time to time, the embedded one and Kafka alike.
         async with timeout(40):
             while second not in {tp.topic for tp in consumer.assignment()}:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
@@ -457,6 +458,7 @@ async def test_who_is_away_too_long_leaves_and_comes_back(kafka: KafkaHandle) ->
     assert [name for name, _ in calls.calls] == ["assigned", "revoked", "assigned"]
 
 
+@pytest.mark.virtual_time
 async def test_a_listener_that_takes_long_at_the_start_is_no_absence() -> None:
     class Slow(Losing):
         async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
@@ -477,6 +479,7 @@ async def test_a_topic_with_more_partitions_is_shared_out_anew(kafka: KafkaHandl
 
 
 # --- Faults, on the embedded broker -----------------------------------------------------------
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("fault", ["answer", "request", "moved", "coordinator"])
 async def test_rebalances_go_through_whatever_is_lost(fault: str, times: int) -> None:
@@ -581,6 +584,7 @@ async def test_members_whose_topics_an_expression_names_send_one_heartbeat_a_sec
             assert 8 <= len(beats_of(broker)) - before <= 12
 
 
+@pytest.mark.virtual_time
 async def test_a_member_that_is_throttled_keeps_to_the_brokers_interval() -> None:
     async with Broker(group_consumer_heartbeat_interval_ms=2000) as broker:
         broker.create_topic("t")

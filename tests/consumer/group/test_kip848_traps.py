@@ -130,6 +130,7 @@ class Slow(Losing):
 
 
 # --- 1 to 6: what heartbeats say, and when --------------------------------------------------
+@pytest.mark.virtual_time
 async def test_trap_01_after_a_lost_answer_the_next_heartbeat_says_all(
     coordinator: ScriptedBroker,
 ) -> None:
@@ -357,6 +358,7 @@ async def test_trap_12_a_read_of_offsets_that_fails_is_tried_again_and_no_more()
             assert consumer.assignment() == {TP}
 
 
+@pytest.mark.virtual_time
 async def test_trap_13_a_group_that_is_not_found_is_joined_again_or_said(
     coordinator: ScriptedBroker,
 ) -> None:
@@ -374,6 +376,7 @@ async def test_trap_13_a_group_that_is_not_found_is_joined_again_or_said(
         assert worker.membership.status.trouble == ""
 
 
+@pytest.mark.virtual_time
 async def test_trap_14_a_reconciliation_that_hangs_says_for_what(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -423,6 +426,7 @@ async def test_trap_15_a_member_that_is_unknown_when_it_leaves_has_left(
     assert not [r for r in caplog.records if "without a word" in r.getMessage()]
 
 
+@pytest.mark.virtual_time
 async def test_trap_16_a_coordinator_that_is_gone_is_no_silence(
     coordinator: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -625,6 +629,7 @@ async def test_trap_19_who_finds_another_under_its_name_ends(coordinator: Script
     await worker.die()
 
 
+@pytest.mark.virtual_time
 async def test_trap_20_who_is_cut_off_hands_out_nothing_after_a_session() -> None:
     async with Broker() as broker:
         broker.create_topic("t")

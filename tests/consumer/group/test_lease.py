@@ -77,6 +77,7 @@ def holds(consumer: AIOKafkaConsumer) -> frozenset[Hold]:
     return inside.gate(consumer).holds
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize(
     "settings", [EAGER, COOPERATIVE, CONSUMER], ids=["eager", "cooperative", "consumer"]
 )

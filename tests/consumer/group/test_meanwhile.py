@@ -155,6 +155,7 @@ async def test_a_listener_may_move_what_it_gives_back(kafka: KafkaHandle) -> Non
         assert await next_offset(consumer) == 6
 
 
+@pytest.mark.virtual_time
 async def test_a_search_that_is_on_its_way_as_the_rebalance_begins_is_not_forgotten() -> None:
     group = unique("g")
     async with Broker(nodes=2) as broker:

@@ -268,7 +268,11 @@ async def test_what_was_processed_is_committed_before_partitions_are_given_back(
     topic = await kafka.create_topic(partitions=2)
     group = unique("g")
     zero, one = sorted(tps(topic, 0, 1))
-    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 60_000}
+    settings = {
+        "enable_auto_commit": True,
+        "auto_commit_interval_ms": 60_000,
+        "rebalance_hold_ms": 300,
+    }
 
     async with Worker(kafka.bootstrap_servers, group, [topic], settings) as first:
         first.work(zero, 4)
@@ -295,6 +299,7 @@ async def test_without_subscription_the_group_only_keeps_offsets(kafka: KafkaHan
         assert worker.membership.member_id == ""
 
 
+@pytest.mark.virtual_time
 async def test_a_start_after_a_cancelled_one_takes_the_same_place_in_the_group() -> None:
     """Otherwise each rebalance waits for a member that is none, until its session is over."""
     async with Broker(nodes=2) as broker:

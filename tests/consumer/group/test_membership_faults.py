@@ -198,6 +198,7 @@ async def test_a_coordinator_that_hangs_is_looked_up_anew(broker: ScriptedBroker
         assert worker.membership.generation == 1
 
 
+@pytest.mark.virtual_time
 async def test_a_commit_does_not_wait_for_a_coordinator_that_was_left(
     broker: ScriptedBroker,
 ) -> None:
@@ -361,6 +362,7 @@ async def test_stopping_inside_a_callback_does_not_deadlock(
         await worker.die()
 
 
+@pytest.mark.virtual_time
 async def test_an_error_the_application_must_know_is_raised_from_the_start_and_reported(
     broker: ScriptedBroker,
 ) -> None:

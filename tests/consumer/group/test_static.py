@@ -330,6 +330,7 @@ async def test_nobody_moves_when_a_dynamic_member_stays(kafka: KafkaHandle, kind
         assert await place.instance_ids() == [None, None]
 
 
+@pytest.mark.virtual_time
 async def test_the_place_of_a_dynamic_member_that_stays_ends_with_its_session() -> None:
     async with Broker(group_min_session_timeout_ms=100) as broker:
         kafka = KafkaHandle("embedded", broker.bootstrap_servers)

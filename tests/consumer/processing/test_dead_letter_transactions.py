@@ -312,6 +312,7 @@ def is_another(consumer: AIOKafkaConsumer, before: ConsumerGroupMetadata) -> boo
         return False
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 async def test_a_letter_of_a_partition_that_has_gone_meanwhile_is_not_committed(
     protocol: str,
