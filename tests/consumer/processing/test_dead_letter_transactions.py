@@ -17,6 +17,7 @@ from aiokafka_lite.errors import (
     CommitFailedError,
     IllegalStateError,
     InvalidTxnState,
+    TransactionalIdAuthorizationFailed,
     UnknownMemberIdError,
 )
 from aiokafka_lite.processing import DeadLetters, Retry
@@ -302,6 +303,25 @@ async def test_a_letter_that_waited_while_its_partition_was_lost_is_not_written(
                 await until(lambda: bool(consumer.assignment()) and is_another(consumer, before))
             await eventually(lambda: consumer.committed(TopicPartition(job.topic, 0)), 2)
         assert await origins(job) == {(b"0", b"0"): 1, (b"0", b"1"): 1}
+
+
+async def test_a_letter_whose_partition_is_lost_while_a_producer_starts_is_not_written() -> None:
+    async with Broker() as broker:
+        job = await Job.of(KafkaHandle("embedded", broker.bootstrap_servers))
+        async with job.running(group_protocol="classic", group_instance_id="one") as consumer:
+            await job.kafka.produce(job.topic, 0, BAD[:1])
+            await until(lambda: consumer.metrics()["processing_finished_total"] == 1)
+            broker.on("EndTxn").fail(InvalidTxnState)
+            broker.on("InitProducerId").fail(TransactionalIdAuthorizationFailed)
+            with broker.on("InitProducerId").hold() as held:
+                await job.kafka.produce(job.topic, 0, BAD[1:2])
+                await held.reached()
+                before = consumer.group_metadata()
+                broker.on("Heartbeat").fail(UnknownMemberIdError)
+                await until(lambda: bool(consumer.assignment()) and is_another(consumer, before))
+            await eventually(lambda: consumer.committed(TopicPartition(job.topic, 0)), 2)
+            await until(lambda: consumer.metrics()["processing_dead_total"] == 1)
+        assert await origins(job) == {(b"0", b"1"): 1}
 
 
 def is_another(consumer: AIOKafkaConsumer, before: ConsumerGroupMetadata) -> bool:
