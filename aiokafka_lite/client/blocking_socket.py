@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiokafka_lite.client.config import Address
-from aiokafka_lite.client.network_errors import Attempts, hosts, is_numeric, unresolved
+from aiokafka_lite.client.network_errors import FailedAddresses, hosts, is_numeric, unresolved
 
 if TYPE_CHECKING:
     import ssl
@@ -86,13 +86,14 @@ def connect(
         KafkaConnectionError: No address could be connected to; says which and why.
         TLSError: The last address answered, but TLS could not be agreed on.
     """
-    attempts = Attempts(address, timeout_s=connect_timeout_s, uses_tls=ssl_context is not None)
+    uses_tls = ssl_context is not None
+    failures = FailedAddresses(address, timeout_s=connect_timeout_s, uses_tls=uses_tls)
     for host in _resolve(address):
         try:
             return _connect(host, address, ssl_context, connect_timeout_s, receive_buffer_bytes)
         except OSError as error:
-            attempts.failed(host, error)
-    raise attempts.error()
+            failures.add(host, error)
+    raise failures.error()
 
 
 def _resolve(address: Address) -> list[str]:

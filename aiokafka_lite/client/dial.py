@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.client.config import Address
-from aiokafka_lite.client.network_errors import Attempts, hosts, is_numeric, unresolved
+from aiokafka_lite.client.network_errors import FailedAddresses, hosts, is_numeric, unresolved
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -49,7 +49,7 @@ async def dial(
         TLSError: The last address answered, but TLS could not be agreed on.
     """
     loop = asyncio.get_running_loop()
-    attempts = Attempts(address, timeout_s=limit.left_s(), uses_tls=ssl_context is not None)
+    failures = FailedAddresses(address, timeout_s=limit.left_s(), uses_tls=ssl_context is not None)
     for host in await _resolve(address, limit.left_s()):
         try:
             async with timeout(limit.left_s()):
@@ -62,12 +62,12 @@ async def dial(
                     server_hostname=address.host.rstrip(".") if ssl_context else None,
                 )
         except asyncio.TimeoutError:
-            attempts.failed(host, TimeoutError())  # as it is called before Python 3.11, too
+            failures.add(host, TimeoutError())  # as it is called before Python 3.11, too
         except OSError as error:
-            attempts.failed(host, error)
+            failures.add(host, error)
         else:
             return protocol
-    raise attempts.error()
+    raise failures.error()
 
 
 async def _resolve(address: Address, timeout_s: float) -> list[str]:

@@ -69,7 +69,7 @@ _ALERT: Final = "ALERT"
 _PASSING_ALERTS: Final = ("CLOSE_NOTIFY", "INTERNAL_ERROR", "USER_CANCELLED")
 
 
-class Attempts:
+class FailedAddresses:
     """Collects the addresses of one host that could not be connected to, and why."""
 
     def __init__(self, address: Address, *, timeout_s: float, uses_tls: bool) -> None:
@@ -79,8 +79,8 @@ class Attempts:
         self._failures: list[str] = []
         self._last_error: BaseException | None = None
 
-    def failed(self, host: str, error: BaseException) -> None:
-        """Take note of an attempt at one of the resolved addresses."""
+    def add(self, host: str, error: BaseException) -> None:
+        """Note that the attempt at one of the resolved addresses has failed."""
         reason = explain(error, self._timeout_s)
         self._failures.append(reason if host == self._address.host else f"{host}: {reason}")
         self._last_error = error

@@ -1,4 +1,4 @@
-"""What becomes of a record whose handler raises."""
+"""After which errors of a handler there is another attempt, how many there are, and when."""
 
 from __future__ import annotations
 

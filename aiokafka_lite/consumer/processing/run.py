@@ -10,7 +10,8 @@
 - One task feeds: it takes records when fewer are ready than there are handlers.
 - A worker is a task that calls the handler for one record after the other. There are as many as
   have had work at the same time, `concurrency` at most.
-- A record that waits for another attempt is in no worker's hands. It comes back by a timer.
+- A record that waits for another attempt is in no worker's hands. It comes back by a timer
+  (attempts.py).
 - What a rebalance takes away is not begun any more. Handlers are waited for, and cancelled when
   the time is up (membership/revocation.py).
 
@@ -31,13 +32,11 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka_lite._compat import is_being_cancelled, timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
-from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, RecordDead
 from aiokafka_lite.consumer.processing.allowance import Allowance
-from aiokafka_lite.consumer.processing.breaker import Breaker
+from aiokafka_lite.consumer.processing.attempts import Attempts, one_line, place_of
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.intake import OneByOne
 from aiokafka_lite.consumer.processing.lanes import Job, Lanes
@@ -56,9 +55,6 @@ log = logging.getLogger(__name__)
 # Of one get: so many jobs are made in one go.
 MOST_TAKEN: Final = 2_000
 LEAST_TAKEN: Final = 64
-# Between two attempts to write a dead letter.
-FIRST_DEAD_DELAY_S: Final = 0.1
-LAST_DEAD_DELAY_S: Final = 10.0
 # How long handlers that were cancelled may take to end.
 LONGEST_END_S: Final = 1.0
 # In one turn of the loop.
@@ -98,14 +94,15 @@ class Run:
         self._buffer = buffer
         self._handler = handler
         self._handling = handling
-        self._retry = handling.retry
         self._most_hold_s = hold_s
         self._rng = rng
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
-        self._breaker = Breaker(handling.breaker, rng) if handling.breaker else None
         self._sink = OneByOne(self._accept)
         self._lanes = Lanes(handling.order)
+        self._attempts = Attempts(
+            state, handling, rng, again=self._begin_again, look_again=self._offer
+        )
         # Who works on what just now; and whom we have cancelled.
         self._flights: dict[Job, asyncio.Task[None]] = {}
         self._cut: set[asyncio.Task[None]] = set()
@@ -114,13 +111,8 @@ class Run:
         self._worker_count = 0
         # Until when handlers may go on in this turn of the loop; None: none has begun in it.
         self._slice_ends_at: float | None = None
-        # What waits for another attempt; what may not begin, as its partition is paused or goes.
-        self._waiting: dict[Job, asyncio.TimerHandle] = {}
+        # What may not begin, as its partition is paused or goes.
         self._parked: dict[Cursor, list[Job]] = {}
-        self._probe: Job | None = None
-        self._probe_timer: asyncio.TimerHandle | None = None
-        # How many calls have succeeded, so that it can be seen whether one has since.
-        self._success_count = 0
         self._allowance = Allowance(state, handling.max_uncommitted)
         # The feeder waits until handlers need some.
         self._is_enough_ready = False
@@ -131,8 +123,6 @@ class Run:
         # Nothing more begins.
         self._is_finishing = False
         self._feeder: asyncio.Task[None] | None = None
-        self._dead_letter_error: BaseException | None = None
-        self._dead_letter_failures = 0
         self._totals = state.processing_totals
 
     def __repr__(self) -> str:
@@ -178,10 +168,7 @@ class Run:
             try:
                 await self._scope.close()
             finally:
-                for timer in self._waiting.values():
-                    timer.cancel()
-                if self._probe_timer is not None:
-                    self._probe_timer.cancel()
+                self._attempts.close()
         if self._error is not None:
             raise self._error
 
@@ -223,7 +210,7 @@ class Run:
         record, next_offset = error.record, error.next_offset
         if isinstance(error, DeserializerUnavailableError):
             # It says nothing of the record.
-            await asyncio.sleep(self._retry.delay_s(1, self._rng))
+            await asyncio.sleep(self._handling.retry.delay_s(1, self._rng))
             return
         if (
             self._handling.dead_letter is None
@@ -269,7 +256,7 @@ class Run:
             await self._landed.wait()
 
     def _at_work(self) -> str:
-        return ", ".join(sorted(_name(job) for job in self._flights if job.is_current))
+        return ", ".join(sorted(place_of(job) for job in self._flights if job.is_current))
 
     # --- What comes -----------------------------------------------------------------------
     def _accept(
@@ -312,9 +299,7 @@ class Run:
         self._allowance.forget_unassigned()
         for cursor in [each for each in self._parked if not each.is_assigned]:
             self._lanes.ready.extend(self._parked.pop(cursor))
-        for job in [each for each in self._waiting if not each.is_current]:
-            self._waiting.pop(job).cancel()
-            self._lanes.ready.append(job)
+        self._lanes.ready.extend(self._attempts.gone())
         self._offer()
 
     # --- Workers --------------------------------------------------------------------------
@@ -335,24 +320,34 @@ class Run:
             self._scope.spawn(work(), name=f"handler {self._worker_count}")
             wanted -= 1
 
-    def _begin_slice(self, now: float) -> None:
-        """Say until when handlers may begin: those that never wait would keep the loop for ever."""
-        self._slice_ends_at = now + SLICE_S
-        self._loop.call_soon(self._end_slice)
-
-    def _end_slice(self) -> None:
-        self._slice_ends_at = None
+    def _begin_again(self, job: Job) -> None:
+        self._lanes.ready.append(job)
+        self._offer()
 
     async def _wait_for_work(self) -> None:
+        """Wait until there is something to begin, or until others of this loop have had a turn."""
+        if self._slice_ends_at is not None and self._loop.time() >= self._slice_ends_at:
+            await asyncio.sleep(0)
+            return
         waiter = self._loop.create_future()
         self._idle.append(waiter)
         await waiter
 
-    def _next(self) -> Job | None:
-        """Return what to begin now; None: there is nothing, or nothing may."""
-        ready, breaker = self._lanes.ready, self._breaker
+    def _end_slice(self) -> None:
+        self._slice_ends_at = None
+
+    def _next(self, now: float) -> Job | None:
+        """Return what begins now; None: there is nothing, or nothing may."""
+        if (slice_ends_at := self._slice_ends_at) is None:
+            # Handlers that never wait would keep the loop for ever.
+            self._slice_ends_at = now + SLICE_S
+            self._loop.call_soon(self._end_slice)
+        elif now >= slice_ends_at:
+            return None
         if self._is_finishing or self._state.gate.holds:
             return None
+        attempts, ready = self._attempts, self._lanes.ready
+        breaker = attempts.breaker
         while ready:
             job = ready[0]
             cursor = job.cursor
@@ -363,7 +358,7 @@ class Run:
                 self._lanes.leave(job)
             elif (cursor.is_revoking or cursor.is_paused) and cursor.is_assigned:
                 self._parked.setdefault(cursor, []).append(ready.popleft())
-            elif breaker is None or breaker.is_closed or self._is_admitted(job, breaker):
+            elif breaker is None or breaker.is_closed or attempts.admits(job, breaker):
                 ready.popleft()
                 break
             else:
@@ -373,44 +368,22 @@ class Run:
         if self._is_enough_ready and len(ready) < self._handling.concurrency:
             self._is_enough_ready = False
             self._wants_more.set()
+        if job is not None:
+            attempts.begin(job, now)
         return job
-
-    def _is_admitted(self, job: Job, breaker: Breaker) -> bool:
-        if job.is_dead:
-            return True
-        now = self._loop.time()
-        if breaker.admits(now, has_failed=job.error is not None):
-            self._probe = job
-            return True
-        if self._probe is None and self._probe_timer is None:
-            self._probe_timer = self._loop.call_at(breaker.probe_at, self._probe_due)
-        return False
-
-    def _probe_due(self) -> None:
-        self._probe_timer = None
-        self._offer()
 
     async def _work(self) -> None:
         """Handle one record after the other."""
         task = _current_task()
         handler, flights, clock = self._handler, self._flights, self._loop.time
         while not self._is_finishing:
-            now, slice_ends_at = clock(), self._slice_ends_at
-            if slice_ends_at is None:
-                self._begin_slice(now)
-            elif now >= slice_ends_at:
-                await asyncio.sleep(0)
-                continue
-            job = self._next()
+            job = self._next(clock())
             if job is None:
                 await self._wait_for_work()
                 continue
             flights[job] = task
             try:
                 if not job.is_dead:
-                    job.began_at = now
-                    if job.error is None:
-                        job.success_count = self._success_count
                     try:
                         await handler(job.record)
                     except asyncio.CancelledError as error:
@@ -437,13 +410,7 @@ class Run:
         task = _current_task()
         handler, flights, clock = self._handler, self._flights, self._loop.time
         while not self._is_finishing:
-            now, slice_ends_at = clock(), self._slice_ends_at
-            if slice_ends_at is None:
-                self._begin_slice(now)
-            elif now >= slice_ends_at:
-                await asyncio.sleep(0)
-                continue
-            chains = self._next_list()
+            chains = self._next_list(clock())
             if not chains:
                 await self._wait_for_work()
                 continue
@@ -452,10 +419,6 @@ class Run:
                 flights[job] = task
             try:
                 if not jobs[0].is_dead:
-                    for job in jobs:
-                        job.began_at = now
-                        if job.error is None:
-                            job.success_count = self._success_count
                     try:
                         await handler([job.record for job in jobs])
                     except asyncio.CancelledError as error:
@@ -480,16 +443,18 @@ class Run:
                     del flights[job]
                     self._tell_landed(job.cursor)
 
-    def _next_list(self) -> list[list[Job]]:
-        """Return what to begin now as one list: of each lane those that come next, in order."""
+    def _next_list(self, now: float) -> list[list[Job]]:
+        """Return what begins now as one list: of each lane those that come next, in order."""
         chains: list[list[Job]] = []
         left = self._handling.batch_size or 1
-        while left > 0 and (job := self._next()) is not None:
-            is_alone = job.is_alone or job.is_dead or job is self._probe
+        while left > 0 and (job := self._next(now)) is not None:
+            is_alone = self._attempts.is_alone(job)
             if is_alone and chains:
                 self._lanes.ready.appendleft(job)
                 break
             chain = [job] if is_alone else self._lanes.chain(job, left)
+            for follower in chain[1:]:
+                self._attempts.begin(follower, now)
             chains.append(chain)
             left -= len(chain)
             if is_alone:
@@ -501,10 +466,10 @@ class Run:
         if len(chains) == 1 and len(chains[0]) == 1:
             self._failed(chains[0][0], error)
             return
-        if isinstance(error, self._retry.stop):
+        if isinstance(error, self._handling.retry.stop):
             self._stop_at(chains[0][0], error)
             return
-        self._count_failure(chains[0][0], error)
+        self._attempts.count_failure(chains[0][0], error)
         for chain in chains:
             for job in chain:
                 job.is_alone = True
@@ -540,109 +505,25 @@ class Run:
             self._allowance.finished(cursor)
         self._lanes.leave(job)
         self._totals["finished_total"] += 1
-        self._success_count += 1
-        if self._breaker is not None and not self._breaker.is_closed:
-            self._prove(job, self._breaker)
-
-    def _prove(self, job: Job, breaker: Breaker) -> None:
-        """Let everything be tried again, if it is proven that it is not all that fails."""
-        if breaker.succeeded(is_probe=job is self._probe):
-            self._probe = None  # if another one has proven it, this is no probe any more
-            log.info("handlers succeed again: all records are handled")
-            self._state.events.publish(CircuitClosed(self._loop.time() - breaker.since))
-            self._offer()
+        self._attempts.succeeded(job)
 
     def _cancelled(self, job: Job) -> None:
         """Put a record back whose handler was cancelled; it is not finished."""
-        if job is self._probe:
-            self._probe = None
-            if self._breaker is not None:
-                self._breaker.abandoned(self._loop.time())
+        self._attempts.cancelled(job)
         self._lanes.ready.appendleft(job)
-
-    def _count_failure(self, job: Job, error: BaseException) -> bool:
-        """Count a failure; whether it says something of the record, as far as is known."""
-        self._totals["failed_total"] += 1
-        breaker = self._breaker
-        if breaker is None:
-            return True
-        is_bad = self._retry.is_bad_record(error)
-        was_closed = breaker.is_closed
-        if is_bad:
-            # What handlers depend on has answered: a probe that fails by its record succeeds.
-            self._success_count += 1
-            if not was_closed:
-                self._prove(job, breaker)
-            return True
-        if is_probe := job is self._probe:
-            self._probe = None
-        if breaker.failed(self._loop.time(), _text(error), self._success_count, is_probe=is_probe):
-            self._opened(breaker)
-        return was_closed
-
-    def _opened(self, breaker: Breaker) -> None:
-        log.warning("handling pauses: %s", breaker.reason)
-        self._state.events.publish(CircuitOpened(breaker.reason))
 
     def _failed(self, job: Job, error: BaseException) -> None:
         """Let a record wait for another attempt, go to the dead letters, or end everything."""
-        job.error = error
-        counts = self._count_failure(job, error)
-        if not job.is_current:
+        fate = self._attempts.failed(job, error)
+        if fate == "gone":
             self._lanes.leave(job)
-            return
-        if not counts and not isinstance(error, self._retry.stop):
-            self._wait_for_probe(job)
-            return
-        job.attempts += 1
-        verdict = self._retry.verdict(error, job.attempts)
-        if verdict == "retry":
-            job.success_count = self._success_count
-            self._try_again_in(job, self._retry.delay_s(job.attempts, self._rng))
-        elif verdict == "stop" or self._handling.dead_letter is None:
+        elif fate == "stop":
             self._stop_at(job, error)
-        elif self._may_be_everybodys(job, error):
-            job.attempts -= 1
-            job.success_count = self._success_count
-            self._wait_for_probe(job)
-        else:
-            job.is_dead = True  # whoever works on it goes on with that
-
-    def _wait_for_probe(self, job: Job) -> None:
-        """Let a record wait until one may be tried: meanwhile another may be, and succeed."""
-        breaker = self._breaker
-        probe_at = self._loop.time() if breaker is None else breaker.probe_at
-        self._try_again_in(job, max(0.0, probe_at - self._loop.time()))
-        self._offer()
-
-    def _may_be_everybodys(self, job: Job, error: BaseException) -> bool:
-        """Whether nothing proves that other records fare better; then handling pauses."""
-        breaker = self._breaker
-        if breaker is None or self._retry.is_bad_record(error):
-            return False
-        if self._success_count != job.success_count:
-            return False
-        if breaker.is_closed:
-            breaker.open(
-                self._loop.time(),
-                f"{_name(job)} failed {job.attempts} times by {_text(error)}, and no other record "
-                "has succeeded since",
-                is_suspicion=True,
-            )
-            self._opened(breaker)
-        return True
-
-    def _try_again_in(self, job: Job, delay_s: float) -> None:
-        self._waiting[job] = self._loop.call_later(delay_s, self._try_again, job)
-
-    def _try_again(self, job: Job) -> None:
-        del self._waiting[job]
-        self._lanes.ready.append(job)
-        self._offer()
+        # Otherwise it comes back by a timer; or it is dead, and whoever works on it goes on.
 
     def _stop_at(self, job: Job, error: BaseException) -> None:
         """End everything: a record can neither be handled nor be passed over."""
-        log.error("%s: the handler failed, and run() ends: %s", _name(job), _text(error))
+        log.error("%s: the handler failed, and run() ends: %s", place_of(job), one_line(error))
         self._note_end(error)
 
     async def _bury(self, job: Job) -> None:
@@ -653,28 +534,11 @@ class Run:
         try:
             await dead_letter(DeadRecord(job.record, error, job.attempts, job))
         except (Exception, asyncio.CancelledError) as failure:
-            # Whatever it is, the record is not lost.
             if isinstance(failure, asyncio.CancelledError) and self._is_cancelled(_current_task()):
                 raise
-            self._dead_letter_error = failure
-            self._dead_letter_failures += 1
-            log.warning("%s: no dead letter could be written: %s", _name(job), _text(failure))
-            delay_s = delay_after(
-                min(self._dead_letter_failures, 30) - 1,
-                FIRST_DEAD_DELAY_S,
-                LAST_DEAD_DELAY_S,
-                self._rng,
-            )
-            self._try_again_in(job, delay_s)
+            self._attempts.not_buried(job, failure)
             return
-        self._dead_letter_error, self._dead_letter_failures = None, 0
-        log.warning(
-            "%s is a dead letter after %d attempts: %s", _name(job), job.attempts, _text(error)
-        )
-        self._state.events.publish(
-            RecordDead(job.cursor.tp, job.record.offset, job.attempts, error)
-        )
-        self._totals["dead_total"] += 1
+        self._attempts.buried(job, error)
         self._finish(job)
         self._lanes.leave(job)
 
@@ -730,19 +594,7 @@ class Run:
     # --- For operators --------------------------------------------------------------------
     def troubles(self, now: float) -> Iterator[str]:
         """Say what is wrong, at loop time `now`."""
-        breaker = self._breaker
-        if breaker is not None and not breaker.is_closed:
-            trying = max(0.0, breaker.probe_at - now)
-            yield (
-                f"handling has paused for {now - breaker.since:.1f} s, as handlers fail: "
-                f"{breaker.reason}. One record is tried in {trying:.1f} s; all go on when that "
-                "succeeds"
-            )
-        if self._dead_letter_error is not None:
-            yield (
-                "dead letters cannot be written, and their records are kept: "
-                f"{_text(self._dead_letter_error)}"
-            )
+        yield from self._attempts.troubles(now)
         for cursor in self._allowance:
             progress = cursor.progress
             job = None if progress is None else progress.holder_of_first()
@@ -761,13 +613,13 @@ class Run:
             doing = "waits for a dead letter to be written"
         elif job in self._flights and job.began_at is not None:
             doing = f"has been with its handler for {now - job.began_at:.1f} s"
-        elif (timer := self._waiting.get(job)) is not None:
-            doing = f"is tried again in {max(0.0, timer.when() - now):.1f} s"
+        elif (pause_s := self._attempts.pause_of(job, now)) is not None:
+            doing = f"is tried again in {pause_s:.1f} s"
         else:
             doing = "waits for its turn"
-        tried = "" if job.error is None else f" (attempt {job.attempts}, {_text(job.error)})"
+        tried = "" if job.error is None else f" (attempt {job.attempts}, {one_line(job.error)})"
         return (
-            f"{_name(job)}, key {job.record.key!r}, {doing}{tried}: it holds the commit back; "
+            f"{place_of(job)}, key {job.record.key!r}, {doing}{tried}: it holds the commit back; "
             f"{progress.finished_count} records behind it are finished, "
             f"{progress.uncommitted_count - progress.finished_count} are not"
         )
@@ -777,7 +629,7 @@ class Run:
         return {
             "at_work": len(self._flights),
             "ready": len(self._lanes.ready),
-            "waiting_for_retry": len(self._waiting),
+            "waiting_for_retry": self._attempts.waiting_count,
             "uncommitted": self._allowance.uncommitted_count,
         }
 
@@ -787,12 +639,3 @@ def _current_task() -> asyncio.Task[Any]:
     if task is None:
         raise AssertionError("a worker is a task")
     return task
-
-
-def _name(job: Job) -> str:
-    tp = job.cursor.tp
-    return f"{tp.topic}/{tp.partition} offset {job.record.offset}"
-
-
-def _text(error: BaseException) -> str:
-    return " ".join(repr(error).split())[:200]

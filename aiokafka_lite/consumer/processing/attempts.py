@@ -1,0 +1,293 @@
+"""What becomes of a record that a handler has had, and when it may be tried again.
+
+::
+
+    a handler ── returns ─────────────────────────────────────────────> finished
+        └─────── raises ──┬─ Retry says so, or nothing proves that it is
+                          │  the record's fault ──────────────────────> another attempt, by a timer
+                          ├─ nothing is left to try ──────────────────> the dead letters
+                          └─ or there are none, or nothing more is
+                             to be handled ───────────────────────────> the end of `run`
+
+The circuit breaker (breaker.py) is asked here, and nowhere else: which record may be tried while
+it is open, and what a success or a failure says to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterator
+from typing import Final, Literal
+
+from aiokafka_lite.client.backoff import delay_after
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, RecordDead
+from aiokafka_lite.consumer.processing.breaker import Breaker
+from aiokafka_lite.consumer.processing.handling import Handling
+from aiokafka_lite.consumer.processing.lanes import Job
+
+log = logging.getLogger(__name__)
+
+# Between two attempts to write a dead letter.
+FIRST_DEAD_DELAY_S: Final = 0.1
+LAST_DEAD_DELAY_S: Final = 10.0
+
+Fate = Literal["again", "dead", "stop", "gone"]
+
+
+class Attempts:
+    """The attempts of one run.
+
+    Args:
+        state: Of the consumer: whom to tell.
+        handling: How often what is tried.
+        rng: For the lengths of pauses.
+        again: Is called with a record that may begin again.
+        look_again: Is called when others may begin that could not before.
+
+    Attributes:
+        breaker: Is closed, if there is one, as long as every record may be tried.
+        success_count: How many calls have succeeded, so that it can be seen whether one has since.
+    """
+
+    def __init__(
+        self,
+        state: SubscriptionState,
+        handling: Handling,
+        rng: random.Random,
+        *,
+        again: Callable[[Job], None],
+        look_again: Callable[[], None],
+    ) -> None:
+        self.breaker: Final = Breaker(handling.breaker, rng) if handling.breaker else None
+        self.success_count = 0
+        self._retry = handling.retry
+        self._has_dead_letters = handling.dead_letter is not None
+        self._rng = rng
+        self._again = again
+        self._look_again = look_again
+        self._loop = asyncio.get_running_loop()
+        self._events = state.events
+        self._totals = state.processing_totals
+        # What waits for another attempt.
+        self._waiting: dict[Job, asyncio.TimerHandle] = {}
+        self._probe: Job | None = None
+        self._probe_timer: asyncio.TimerHandle | None = None
+        self._dead_letter_error: BaseException | None = None
+        self._dead_letter_failures = 0
+
+    def close(self) -> None:
+        """Try nothing again."""
+        for timer in self._waiting.values():
+            timer.cancel()
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
+
+    # --- What may be tried ------------------------------------------------------------------
+    def admits(self, job: Job, breaker: Breaker) -> bool:
+        """Whether a record may be tried while the breaker is not closed; then it is the probe."""
+        if job.is_dead:
+            return True
+        if breaker.admits(self._loop.time(), has_failed=job.error is not None):
+            self._probe = job
+            return True
+        if self._probe is None and self._probe_timer is None:
+            self._probe_timer = self._loop.call_at(breaker.probe_at, self._probe_due)
+        return False
+
+    def is_alone(self, job: Job) -> bool:
+        """Whether a record shares no list with others."""
+        return job.is_alone or job.is_dead or job is self._probe
+
+    def _probe_due(self) -> None:
+        self._probe_timer = None
+        self._look_again()
+
+    def gone(self) -> list[Job]:
+        """Return what waited, and is not to be finished any more; it waits no longer."""
+        gone = [job for job in self._waiting if not job.is_current]
+        for job in gone:
+            self._waiting.pop(job).cancel()
+        return gone
+
+    def begin(self, job: Job, now: float) -> None:
+        """Note that a record goes to its handler."""
+        if job.is_dead:
+            return
+        job.began_at = now
+        if job.error is None:
+            job.success_count = self.success_count
+
+    # --- What has become of an attempt ------------------------------------------------------
+    def succeeded(self, job: Job) -> None:
+        """Note a call that succeeded."""
+        self.success_count += 1
+        if self.breaker is not None and not self.breaker.is_closed:
+            self._prove(job, self.breaker)
+
+    def cancelled(self, job: Job) -> None:
+        """Note a call that was cut off, which says nothing of the record."""
+        if job is self._probe:
+            self._probe = None
+            if self.breaker is not None:
+                self.breaker.abandoned(self._loop.time())
+
+    def failed(self, job: Job, error: BaseException) -> Fate:
+        """Note a call for a record that failed; return what becomes of it.
+
+        Returns:
+            "again": it waits for another attempt; "dead": nothing is left but the dead letters;
+            "stop": it can neither be handled nor be passed over; "gone": it is another's by now.
+        """
+        job.error = error
+        counts = self.count_failure(job, error)
+        if not job.is_current:
+            return "gone"
+        if not counts and not isinstance(error, self._retry.stop):
+            self._wait_for_probe(job)
+            return "again"
+        job.attempts += 1
+        verdict = self._retry.verdict(error, job.attempts)
+        if verdict == "retry":
+            job.success_count = self.success_count
+            self._try_again_in(job, self._retry.delay_s(job.attempts, self._rng))
+            return "again"
+        if verdict == "stop" or not self._has_dead_letters:
+            return "stop"
+        if self._may_be_everybodys(job, error):
+            job.attempts -= 1
+            job.success_count = self.success_count
+            self._wait_for_probe(job)
+            return "again"
+        job.is_dead = True
+        return "dead"
+
+    def count_failure(self, job: Job, error: BaseException) -> bool:
+        """Count a failure; whether it says something of the record, as far as is known."""
+        self._totals["failed_total"] += 1
+        breaker = self.breaker
+        if breaker is None:
+            return True
+        was_closed = breaker.is_closed
+        if self._retry.is_bad_record(error):
+            # What handlers depend on has answered: a probe that fails by its record succeeds.
+            self.success_count += 1
+            if not was_closed:
+                self._prove(job, breaker)
+            return True
+        if is_probe := job is self._probe:
+            self._probe = None
+        if breaker.failed(
+            self._loop.time(), one_line(error), self.success_count, is_probe=is_probe
+        ):
+            self._opened(breaker)
+        return was_closed
+
+    def _may_be_everybodys(self, job: Job, error: BaseException) -> bool:
+        """Whether nothing proves that other records fare better; then handling pauses."""
+        breaker = self.breaker
+        if breaker is None or self._retry.is_bad_record(error):
+            return False
+        if self.success_count != job.success_count:
+            return False
+        if breaker.is_closed:
+            breaker.open(
+                self._loop.time(),
+                f"{place_of(job)} failed {job.attempts} times by {one_line(error)}, and no other "
+                "record has succeeded since",
+                is_suspicion=True,
+            )
+            self._opened(breaker)
+        return True
+
+    def _opened(self, breaker: Breaker) -> None:
+        log.warning("handling pauses: %s", breaker.reason)
+        self._events.publish(CircuitOpened(breaker.reason))
+
+    def _prove(self, job: Job, breaker: Breaker) -> None:
+        """Let everything be tried again, if it is proven that it is not all that fails."""
+        if breaker.succeeded(is_probe=job is self._probe):
+            self._probe = None  # if another one has proven it, this is no probe any more
+            log.info("handlers succeed again: all records are handled")
+            self._events.publish(CircuitClosed(self._loop.time() - breaker.since))
+            self._look_again()
+
+    def _wait_for_probe(self, job: Job) -> None:
+        """Let a record wait until one may be tried: meanwhile another may be, and succeed."""
+        breaker = self.breaker
+        probe_at = self._loop.time() if breaker is None else breaker.probe_at
+        self._try_again_in(job, max(0.0, probe_at - self._loop.time()))
+        self._look_again()
+
+    def _try_again_in(self, job: Job, delay_s: float) -> None:
+        self._waiting[job] = self._loop.call_later(delay_s, self._due, job)
+
+    def _due(self, job: Job) -> None:
+        del self._waiting[job]
+        self._again(job)
+
+    # --- Dead letters -----------------------------------------------------------------------
+    def buried(self, job: Job, error: BaseException) -> None:
+        """Note that a record is among the dead letters."""
+        self._dead_letter_error, self._dead_letter_failures = None, 0
+        log.warning(
+            "%s is a dead letter after %d attempts: %s",
+            place_of(job),
+            job.attempts,
+            one_line(error),
+        )
+        self._events.publish(RecordDead(job.cursor.tp, job.record.offset, job.attempts, error))
+        self._totals["dead_total"] += 1
+
+    def not_buried(self, job: Job, failure: BaseException) -> None:
+        """Let a record wait whose dead letter could not be written: whatever it is, it is kept."""
+        self._dead_letter_error = failure
+        self._dead_letter_failures += 1
+        log.warning("%s: no dead letter could be written: %s", place_of(job), one_line(failure))
+        delay_s = delay_after(
+            min(self._dead_letter_failures, 30) - 1,
+            FIRST_DEAD_DELAY_S,
+            LAST_DEAD_DELAY_S,
+            self._rng,
+        )
+        self._try_again_in(job, delay_s)
+
+    # --- For operators ----------------------------------------------------------------------
+    def troubles(self, now: float) -> Iterator[str]:
+        """Say what is wrong, at loop time `now`."""
+        breaker = self.breaker
+        if breaker is not None and not breaker.is_closed:
+            trying = max(0.0, breaker.probe_at - now)
+            yield (
+                f"handling has paused for {now - breaker.since:.1f} s, as handlers fail: "
+                f"{breaker.reason}. One record is tried in {trying:.1f} s; all go on when that "
+                "succeeds"
+            )
+        if self._dead_letter_error is not None:
+            yield (
+                "dead letters cannot be written, and their records are kept: "
+                f"{one_line(self._dead_letter_error)}"
+            )
+
+    def pause_of(self, job: Job, now: float) -> float | None:
+        """Return in how many seconds a record is tried again; None: it does not wait for that."""
+        timer = self._waiting.get(job)
+        return None if timer is None else max(0.0, timer.when() - now)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many records wait for another attempt."""
+        return len(self._waiting)
+
+
+def place_of(job: Job) -> str:
+    """Return where a record is, for messages."""
+    tp = job.cursor.tp
+    return f"{tp.topic}/{tp.partition} offset {job.record.offset}"
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error on one line, for messages."""
+    return " ".join(repr(error).split())[:200]
