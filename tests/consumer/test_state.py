@@ -9,7 +9,7 @@ from aiokafka_lite.consumer.assignment.finished_ranges import decode
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
 from aiokafka_lite.errors import IllegalStateError, OffsetMetadataTooLargeError
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 A = TopicPartition("t", 0)
 B = TopicPartition("t", 1)
@@ -144,9 +144,14 @@ def test_what_would_be_committed_says_of_each_record_that_it_is_finished(
     a.topic_id = b"0123456789abcdef"
     state.seek(a, 0)
     state.begin_get()
-    progress, holder = state.progress_of(a), object()
-    for offset in range(10_000):
-        progress.hand_out(offset, holder)
+    holder = object()
+    records = [
+        ConsumerRecord("a", 0, offset, 0, 0, None, None, None, -1, -1, ())
+        for offset in range(10_000)
+    ]
+    state.hand_out_each(a, records, 3, lambda _: holder)
+    progress = a.progress
+    assert progress is not None
     state.hand_out(a, 0, 10_000, leader_epoch=3)
     nothing_else = state.offsets_if_finished({a: {0, 1}})
     assert nothing_else == {A: OffsetAndMetadata(2, "")}

@@ -7,8 +7,8 @@ observers (observers.py). cursor.py says who writes which field of a cursor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from typing import Final, TypeAlias, TypeVar
 
 from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import (
@@ -26,7 +26,10 @@ from aiokafka_lite.consumer.caller import callbacks, is_in_callback
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import IllegalStateError, OffsetMetadataTooLargeError
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
+
+Record: TypeAlias = ConsumerRecord
+HolderT = TypeVar("HolderT")
 
 PROCESSING_TOTALS: Final = ("finished_total", "failed_total", "dead_total", "passed_over_total")
 
@@ -607,12 +610,41 @@ class Assignment:
             self.observers.partition_changed(cursor)
         self.observers.acted()
 
-    def progress_of(self, cursor: Cursor) -> Progress:
-        """Return which records of a partition are finished, for those that are handed out next."""
+    def hand_out_each(
+        self,
+        cursor: Cursor,
+        records: Sequence[Record],
+        leader_epoch: int,
+        holder_of: Callable[[Record], HolderT],
+    ) -> list[HolderT]:
+        """Hand out records that are finished one by one, but for those that were finished before.
+
+        Args:
+            cursor: Of their partition.
+            records: In offset order, behind all that were handed out.
+            leader_epoch: Of them.
+            holder_of: Makes who works on a record.
+
+        Returns:
+            Who works on them, in their order.
+        """
         if (progress := cursor.progress) is None:
             progress = Progress()
             cursor.track(progress)
-        return progress
+        if leader_epoch > progress.ahead_epoch:
+            progress.forget_ahead()  # the log may have been cut: these may be other records
+        if not progress.has_ahead:
+            holders = [holder_of(record) for record in records]
+            progress.hand_out([record.offset for record in records], holders)
+            return holders
+        holders = []
+        for record in records:
+            if progress.passes_over(record.offset):
+                self.processing_totals["passed_over_total"] += 1
+            else:
+                holders.append(holder_of(record))
+                progress.hand_out([record.offset], holders[-1:])
+        return holders
 
     def start_behind(self, cursor: Cursor, ahead: Iterable[Range], leader_epoch: int) -> None:
         """Note what was finished behind the committed offset that a partition starts from."""

@@ -18,7 +18,7 @@ Plain data changed synchronously on the event loop; nothing waits.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import chain, dropwhile
 
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Range
@@ -81,17 +81,17 @@ class Progress:
         return self._unfinished.get(offset) is holder
 
     # --- What happens ---------------------------------------------------------------------
-    def hand_out(self, offset: int, holder: object) -> None:
-        """Note that a record is handed out, and who works on it.
+    def hand_out(self, offsets: Sequence[int], holders: Iterable[object]) -> None:
+        """Note that records are handed out, in offset order, and who works on each.
 
         Raises:
-            IllegalStateError: It does not lie behind those that are handed out.
+            IllegalStateError: They do not lie behind those that are handed out.
         """
         handed_out = self._handed_out
-        if handed_out and offset <= handed_out[-1]:
-            raise IllegalStateError(f"offset {offset} lies before {handed_out[-1]}, handed out")
-        handed_out.append(offset)
-        self._unfinished[offset] = holder
+        if handed_out and offsets and offsets[0] <= handed_out[-1]:
+            raise IllegalStateError(f"offset {offsets[0]} lies before {handed_out[-1]}, handed out")
+        handed_out.extend(offsets)
+        self._unfinished.update(zip(offsets, holders, strict=True))
 
     def passes_over(self, offset: int) -> bool:
         """Whether a record that comes next was finished before; then it counts as handed out."""

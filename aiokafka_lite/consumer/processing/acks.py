@@ -141,22 +141,17 @@ class Acks:
                 limits = limits._replace(timeout_s=max(0.0, deadline - self._loop.time()))
 
     def _hand_out(self, cursor: Cursor, records: list[Record], leader_epoch: int) -> list[Record]:
-        progress, now = self._state.progress_of(cursor), self._loop.time()
-        if leader_epoch > progress.ahead_epoch:
-            progress.forget_ahead()  # the log may have been cut: these may be other records
-        kept: list[Record] = []
-        for record in records:
-            if progress.has_ahead and progress.passes_over(record.offset):
-                self._state.processing_totals["passed_over_total"] += 1
-                continue
+        now = self._loop.time()
+
+        def receipt_of(record: Record) -> RecordReceipt:
             receipt = RecordReceipt(self, record, cursor, now)
             setattr(record, RECEIPT, receipt)
-            progress.hand_out(record.offset, receipt)
-            kept.append(record)
-        if progress.uncommitted_count:
-            is_enough = progress.uncommitted_count >= self._most
-            self._state.put_into_processing(cursor, is_enough=is_enough)
-        return kept
+            return receipt
+
+        receipts = self._state.hand_out_each(cursor, records, leader_epoch, receipt_of)
+        if cursor.progress is not None and (count := cursor.progress.uncommitted_count):
+            self._state.put_into_processing(cursor, is_enough=count >= self._most)
+        return [receipt.record for receipt in receipts]
 
     # --- Again --------------------------------------------------------------------------------
     def _may_be_handed_out(self, receipt: RecordReceipt, wanted: Wanted) -> bool:

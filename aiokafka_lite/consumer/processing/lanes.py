@@ -12,7 +12,7 @@ back, follow a record of before that is still being worked on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Final, Literal
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
@@ -100,33 +100,35 @@ class Lanes:
             lane = self._lanes[tp] = {}
         return lane
 
-    def put(self, job: Job) -> None:
-        """Add a record that was handed out; it may begin at once if its lane is empty.
+    def put(self, jobs: Iterable[Job]) -> None:
+        """Add records that were handed out; each may begin at once if its lane is empty.
 
         Raises:
-            TypeError: Its key cannot be told from others.
+            TypeError: The key of one cannot be told from others.
         """
-        lane = job.lane
+        ready, is_by_key = self.ready, self.order == "key"
         name: Hashable = None
-        if lane is not None and self.order == "key":
-            name = job.name = job.record.key
-            if name is None:
-                lane = job.lane = None  # records without a key are in no order
-        if lane is None:
-            self.ready.append(job)
-            return
-        try:
-            last = lane.get(name)
-        except TypeError as error:
-            raise TypeError(
-                f'order="key" needs keys that can be told apart, and {name!r} is not hashable: '
-                "let the key_deserializer make something that is, or leave keys as bytes"
-            ) from error
-        lane[name] = job
-        if last is None:
-            self.ready.append(job)
-        else:
-            last.follower = job
+        for job in jobs:
+            lane = job.lane
+            if lane is not None and is_by_key:
+                name = job.name = job.record.key
+                if name is None:
+                    lane = job.lane = None  # records without a key are in no order
+            if lane is None:
+                ready.append(job)
+                continue
+            try:
+                last = lane.get(name)
+            except TypeError as error:
+                raise TypeError(
+                    f'order="key" needs keys that can be told apart, and {name!r} is not hashable: '
+                    "let the key_deserializer make something that is, or leave keys as bytes"
+                ) from error
+            lane[name] = job
+            if last is None:
+                ready.append(job)
+            else:
+                last.follower = job
 
     def leave(self, job: Job) -> None:
         """Take a record, and those before it, out of its lane: the next one may begin."""

@@ -270,19 +270,11 @@ class Run:
 
         Where there is an error, they are dead from the beginning.
         """
-        state, lanes = self._state, self._lanes
-        progress = state.progress_of(cursor)
-        if leader_epoch > progress.ahead_epoch:
-            progress.forget_ahead()  # the log may have been cut: these may be other records
-        lane = lanes.of(cursor.tp)
-        hand_out, put, has_ahead = progress.hand_out, lanes.put, progress.has_ahead
-        for record in records:
-            if has_ahead and progress.passes_over(record.offset):
-                self._totals["passed_over_total"] += 1
-                continue
-            job = Job(record, cursor, lane, error)
-            hand_out(record.offset, job)
-            put(job)
+        lane = self._lanes.of(cursor.tp)
+        jobs = self._state.hand_out_each(
+            cursor, records, leader_epoch, lambda record: Job(record, cursor, lane, error)
+        )
+        self._lanes.put(jobs)
         self._allowance.handed_out(cursor)
 
     def _partition_changed(self, cursor: Cursor) -> None:

@@ -18,8 +18,7 @@ ME = object()
 
 def handed_out(*offsets: int, ahead: tuple[Range, ...] = ()) -> Progress:
     progress = Progress(ahead, 0)
-    for offset in offsets:
-        progress.hand_out(offset, ME)
+    progress.hand_out(offsets, [ME] * len(offsets))
     return progress
 
 
@@ -75,7 +74,7 @@ def test_only_who_holds_a_record_finishes_it() -> None:
     assert progress.first_unfinished == 0
     progress.go_back_to(1)
     again = object()
-    progress.hand_out(1, again)
+    progress.hand_out([1], [again])
     assert progress.is_held_by(1, again)
     assert not progress.is_held_by(1, ME)
     progress.finish(0, ME)
@@ -88,7 +87,7 @@ def test_what_lies_before_another_cannot_be_handed_out() -> None:
     progress = handed_out(4)
     for offset in (3, 4):
         with pytest.raises(IllegalStateError, match="lies before 4"):
-            progress.hand_out(offset, ME)
+            progress.hand_out([offset], [ME])
 
 
 def test_going_back_keeps_what_lies_before() -> None:
@@ -126,7 +125,7 @@ def test_what_was_finished_before_is_passed_over_and_holds_nothing_back() -> Non
         if progress.passes_over(offset):
             passed.append(offset)
         else:
-            progress.hand_out(offset, ME)
+            progress.hand_out([offset], [ME])
     assert passed == [1, 2, 6]
     assert not progress.has_ahead
     progress.finish(0, ME)
