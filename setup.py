@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CCompilerError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -101,7 +103,26 @@ def long_description() -> str:
     return re.sub(r"\]\((?![a-z]+:|#)", f"]({base}", text)
 
 
+class BuildExtensions(build_ext):
+    """Compiles, and says how to go on where that fails."""
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            super().build_extension(ext)
+        except (BaseError, CCompilerError, OSError) as error:
+            if ext.optional:
+                raise
+            sys.exit(
+                f"error: {ext.name} cannot be compiled: {error}\n"
+                "A wheel of a checkout has the extensions. They need a C compiler and Python's "
+                "headers (Debian: gcc and python3-dev). With AIOKAFKA_LITE_EXTENSIONS=optional in "
+                "the environment it is built without those that fail: records are then decoded in "
+                "plain Python, several times slower."
+            )
+
+
 setup(
+    cmdclass={"build_ext": BuildExtensions},
     ext_modules=extensions(choice()),
     long_description=long_description(),
     long_description_content_type="text/markdown",
