@@ -319,8 +319,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         )
 
     def __del__(self) -> None:
-        # There is nothing to stop if an argument was refused; in a forked child it is the parent's.
+        # There is nothing to stop if an argument was refused, or the start has failed, as that of
+        # an `async with`; in a forked child it is the parent's.
         if getattr(self, "_closed", True) or self._engine.owner.is_forked:
+            return
+        if self._engine.life.has_failed_to_start:
             return
         self._engine.abandon()  # first of all: a warning may be an error
         warnings.warn(

@@ -123,6 +123,8 @@ class Life:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._stage = Stage.NEW
+        # Somebody has tried to start it: where it is new again, nothing is left of that.
+        self.was_tried = False
         # Loop time and error of the latest start, if it failed.
         self.failed_start: tuple[float, Exception] | None = None
         # What the application's `async with` was left by, in words; "": by nothing that is wrong.
@@ -154,6 +156,11 @@ class Life:
             self._gate.refuse(_stopped)
         elif stage not in WITH_PARTS:
             self._gate.refuse(_not_started)
+
+    @property
+    def has_failed_to_start(self) -> bool:
+        """Whether its start came to nothing, and nothing has to be stopped."""
+        return self.was_tried and self._stage is Stage.NEW
 
     def raise_if_over(self) -> None:
         """Refuse what cannot be done any more.
@@ -316,6 +323,7 @@ class Engine:
             await self._parts_ended.wait()  # of an attempt that was cancelled, say
         if self.life.stage is not Stage.NEW:
             raise AssertionError("a consumer is started once: make another one")
+        self.life.was_tried = True
         self.config.check_isolation_level()
         # Imported by the first start: with what it imports it is a quarter of all there is.
         from aiokafka_lite.consumer.parts import Running

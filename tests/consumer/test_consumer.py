@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +19,7 @@ from aiokafka_lite.errors import (
     IllegalStateError,
     InvalidTopicError,
     KafkaConnectionError,
+    KafkaError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
@@ -409,6 +412,35 @@ async def test_an_unclosed_consumer_says_so() -> None:
     with pytest.warns(ResourceWarning, match="Unclosed AIOKafkaConsumer"):
         AIOKafkaConsumer("t")  # nothing else holds it
     assert [context["message"] for context in told] == ["Unclosed AIOKafkaConsumer"]
+
+
+@pytest.mark.parametrize("servers", ["127.0.0.1:1", "127.0.0.1:99999"])
+async def test_a_consumer_whose_start_has_failed_is_no_unclosed_one(
+    servers: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "aiokafka_lite")  # what is logged holds what failed
+    told: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    with pytest.raises(KafkaError):
+        async with AIOKafkaConsumer("t", bootstrap_servers=servers):
+            pytest.fail("it has no broker")
+    gc.collect()  # a warning of it would be an error
+    assert told == []
+
+
+async def test_a_consumer_whose_start_was_cancelled_is_no_unclosed_one() -> None:
+    told: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    async with Broker() as broker:
+        consumer = AIOKafkaConsumer("t", bootstrap_servers=broker.bootstrap_servers)
+        with broker.on("Metadata").hold() as held:
+            starting = asyncio.ensure_future(consumer.start())
+            await held.reached()
+            starting.cancel()
+            await asyncio.wait([starting])
+    del consumer, starting
+    gc.collect()
+    assert told == []
 
 
 def test_a_consumer_is_made_in_a_running_loop() -> None:
