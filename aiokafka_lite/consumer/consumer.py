@@ -633,13 +633,13 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 plain,
                 partial(state.open_batch, plain),
                 partial(state.close_batch, plain),
-                self.commit,
+                lambda: self.commit(plain.left_to_commit()),
             )
         from aiokafka_lite.consumer.processing.acked_batch import AckedBatch
 
         acked = AckedBatch(state, hold_s)
 
-        async def commit(_: Mapping[TopicPartition, int]) -> None:
+        async def commit() -> None:
             acked.acknowledge()
             await self.commit()
 

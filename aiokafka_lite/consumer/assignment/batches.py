@@ -45,8 +45,8 @@ class Block(ABC):
         return False
 
     @abstractmethod
-    def left_to_commit(self) -> dict[TopicPartition, int]:
-        """Return an offset for each partition that it holds."""
+    def held(self) -> frozenset[TopicPartition]:
+        """Return the partitions that it holds: those that a commit of it is about."""
 
     @abstractmethod
     def lost(self) -> frozenset[TopicPartition]:
@@ -100,10 +100,14 @@ class OpenBatch(Block):
     def _is_undone(self, cursor: Cursor) -> bool:
         return cursor.processed is None or cursor.processed < self.ends[cursor]
 
-    @override
     def left_to_commit(self) -> dict[TopicPartition, int]:
         """Return the offsets behind its records, of the partitions that it holds."""
         return {cursor.tp: end for cursor, end in self.ends.items() if self._holds(cursor)}
+
+    @override
+    def held(self) -> frozenset[TopicPartition]:
+        """Return the partitions that it holds."""
+        return frozenset(self.left_to_commit())
 
     @override
     def lost(self) -> frozenset[TopicPartition]:

@@ -20,7 +20,7 @@ from aiokafka_lite.structs import TopicPartition
 if TYPE_CHECKING:
     from aiokafka_lite.structs import ConsumerRecord
 
-Commit = Callable[[Mapping[TopicPartition, int]], Awaitable[None]]
+Commit = Callable[[], Awaitable[None]]
 
 
 class Revoking:
@@ -114,11 +114,11 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
             raise IllegalStateError("the batch's block has ended: commit inside of it")
         cause: CommitFailedError | None = None
         lost = batch.lost()
-        if left := batch.left_to_commit():
+        if held := batch.held():
             try:
-                await self._commit(left)
+                await self._commit()
             except CommitFailedError as error:
-                cause, lost = error, lost | left.keys()
+                cause, lost = error, lost | held
         if lost:
             names = ", ".join(f"{tp.topic}/{tp.partition}" for tp in sorted(lost))
             why = "" if cause is None else f" ({cause})"
@@ -135,7 +135,7 @@ class BatchScope(Generic[KT, VT]):
     Args:
         batch: The block.
         take: Waits for records, and opens the block as they are handed out.
-        commit: Commits what the application asks for.
+        commit: Commits its records, of the partitions that the block holds.
         close: Ends the block: its records are processed (`is_done`), or handed out again.
     """
 

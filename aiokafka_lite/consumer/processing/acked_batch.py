@@ -66,13 +66,9 @@ class AckedBatch(Block):
 
     # --- For whoever commits within it --------------------------------------------------------
     @override
-    def left_to_commit(self) -> dict[TopicPartition, int]:
-        """Return where its records begin, of the partitions that it holds."""
-        found: dict[TopicPartition, int] = {}
-        for receipt in self._receipts:
-            if receipt.cursor.is_assigned:
-                found.setdefault(receipt.cursor.tp, receipt.record.offset)
-        return found
+    def held(self) -> frozenset[TopicPartition]:
+        """Return the partitions that it holds."""
+        return frozenset(each.cursor.tp for each in self._receipts if each.cursor.is_assigned)
 
     @override
     def lost(self) -> frozenset[TopicPartition]:
