@@ -104,7 +104,7 @@ class _Leader:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(None)
         self._sent = 0
-        self._answered = 0
+        self._acknowledged = 0
         self._is_answered: Final = threading.Condition()
         self._failure: str | None = None
         threading.Thread(target=self._read_answers, daemon=True).start()
@@ -134,10 +134,10 @@ class _Leader:
         """Wait until all records are acknowledged; ends the program if they are not."""
         with self._is_answered:
             self._is_answered.wait_for(
-                lambda: self._failure is not None or self._answered == self._sent,
+                lambda: self._failure is not None or self._acknowledged == self._sent,
                 _ANSWER_TIMEOUT_S,
             )
-        if self._answered != self._sent:
+        if self._acknowledged != self._sent:
             sys.exit(self._failure or "a broker did not answer")
 
     def _read_answers(self) -> None:
@@ -147,9 +147,10 @@ class _Leader:
                 answer = framing.decode_response(ProduceRequest, _PRODUCE_VERSION, frame)
                 code = answer.responses[0].partition_responses[0].error_code
                 with self._is_answered:
-                    self._answered += 1
                     if code:
                         self._failure = repr(for_code(code))
+                    else:
+                        self._acknowledged += 1
                     self._is_answered.notify()
         with self._is_answered:
             self._failure = self._failure or "a broker closed the connection"
