@@ -32,7 +32,7 @@ from tests.support.protocols import WAYS
 from tests.support.sasl_consumer import ALL_MECHANISMS, CANARY, Tokens
 from tests.support.waiting import PATIENCE_S, until
 
-SESSION_S = 0.8
+SESSION_S = 1.0
 BEATS = {"eager": "Heartbeat", "cooperative": "Heartbeat", "consumer": "ConsumerGroupHeartbeat"}
 SETTINGS = BrokerConfig(
     group_min_session_timeout_ms=100, group_consumer_session_timeout_ms=int(SESSION_S * 1000)
@@ -64,7 +64,7 @@ def member(
         "group_id": "g",
         "heartbeat_thread": True,
         "session_timeout_ms": int(SESSION_S * 1000),
-        "heartbeat_interval_ms": 150,
+        "heartbeat_interval_ms": 200,
         "auto_offset_reset": "earliest",
         "fetch_max_wait_ms": 50,
         **WAYS[protocol],
