@@ -62,7 +62,9 @@ def test_nothing_is_repeated_where_members_only_come_and_go(real_kafka: str, way
     assert not journal.repeated
 
 
-@pytest.mark.parametrize("rebalances", [12, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "rebalances", [12, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
+)
 def test_each_dead_letter_is_committed_once_whoever_is_killed(
     real_kafka: str, rebalances: int
 ) -> None:
