@@ -8,7 +8,7 @@ observers (observers.py). cursor.py says who writes which field of a cursor.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import (
@@ -28,7 +28,6 @@ from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import IllegalStateError, OffsetMetadataTooLargeError
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
-Record: TypeAlias = ConsumerRecord
 HolderT = TypeVar("HolderT")
 
 PROCESSING_TOTALS: Final = ("finished_total", "failed_total", "dead_total", "passed_over_total")
@@ -613,9 +612,9 @@ class Assignment:
     def hand_out_each(
         self,
         cursor: Cursor,
-        records: Sequence[Record],
+        records: Sequence[ConsumerRecord],
         leader_epoch: int,
-        holder_of: Callable[[Record], HolderT],
+        holder_of: Callable[[ConsumerRecord], HolderT],
     ) -> list[HolderT]:
         """Hand out records that are finished one by one, but for those that were finished before.
 

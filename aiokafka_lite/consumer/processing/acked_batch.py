@@ -50,11 +50,11 @@ class AckedBatch(Block):
             return
         self.is_open = False
         self._state.works.remove(self)
+        if is_done:
+            self.acknowledge()
+            return
         for receipt in self._left():
-            if is_done:
-                receipt.ack()
-            else:
-                receipt.nack(0)
+            receipt.nack(0)
 
     def acknowledge(self) -> None:
         """Acknowledge what is left."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -15,17 +16,6 @@ from aiokafka_lite.structs import TopicPartition
 from tests.consumer.processing.acking import PATIENCE_S, filled, member, offsets, take
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.waiting import all_buffered, eventually, until
-
-
-@pytest.fixture
-async def topic(kafka: KafkaHandle) -> str:
-    return await filled(kafka)
-
-
-@pytest.fixture
-async def consumer(kafka: KafkaHandle, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
-    async with timeout(PATIENCE_S), member(kafka, topic) as consumer:
-        yield consumer
 
 
 async def test_the_end_of_the_block_acknowledges_what_is_left(
@@ -111,15 +101,21 @@ async def test_a_rebalance_waits_for_the_block_as_long_as_that_says(
         await second.stop()
 
 
-async def test_a_block_whose_time_is_up_is_told_what_it_has_lost(kafka: KafkaHandle) -> None:
+@asynccontextmanager
+async def pair(kafka: KafkaHandle) -> AsyncIterator[tuple[AIOKafkaConsumer, AIOKafkaConsumer]]:
+    """A member that has buffered both partitions of a topic, and one that is to be started."""
     topic = await filled(kafka, partitions=2, count=3)
     settings = {"group_id": unique("acks"), "rebalance_hold_ms": 60_000}
     async with timeout(PATIENCE_S), member(kafka, topic, **settings) as first:
         await until(lambda: len(first.assignment()) == 2)
         await all_buffered(first)
+        yield first, member(kafka, topic, **settings)
+
+
+async def test_a_block_whose_time_is_up_is_told_what_it_has_lost(kafka: KafkaHandle) -> None:
+    async with pair(kafka) as (first, second):
         async with first.batch(10, max_hold_ms=100, max_records_per_partition=5) as batch:
             assert len(batch.by_partition) == 2
-            second = member(kafka, topic, **settings)
             async with timeout(4):  # other work may hold a rebalance up for longer than that
                 await second.start()
                 await until(second.assignment)
@@ -136,18 +132,16 @@ async def test_a_block_whose_time_is_up_is_told_what_it_has_lost(kafka: KafkaHan
 
 
 async def test_what_was_acknowledged_before_it_went_is_not_lost(kafka: KafkaHandle) -> None:
-    topic = await filled(kafka, partitions=2, count=3)
-    settings = {"group_id": unique("acks"), "rebalance_hold_ms": 60_000}
-    async with timeout(PATIENCE_S), member(kafka, topic, **settings) as first:
-        await until(lambda: len(first.assignment()) == 2)
-        await all_buffered(first)
-        async with first.batch(10, max_records_per_partition=5) as batch:
-            for record in batch:
-                record.ack()
-            async with member(kafka, topic, **settings) as second:
-                await until(lambda: len(second.assignment()) == len(first.assignment()) == 1)
-                await batch.commit()
-                assert await second.getmany(timeout_ms=300) == {}
+    async with (
+        pair(kafka) as (first, second),
+        first.batch(10, max_records_per_partition=5) as batch,
+    ):
+        for record in batch:
+            record.ack()
+        async with second:
+            await until(lambda: len(second.assignment()) == len(first.assignment()) == 1)
+            await batch.commit()
+            assert await second.getmany(timeout_ms=300) == {}
 
 
 async def test_a_block_whose_partitions_are_lost_is_told_so() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -15,17 +14,6 @@ from aiokafka_lite.structs import TopicPartition
 from tests.consumer.processing.acking import PATIENCE_S, Record, filled, member, offsets, take
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.waiting import eventually, until
-
-
-@pytest.fixture
-async def topic(kafka: KafkaHandle) -> str:
-    return await filled(kafka)
-
-
-@pytest.fixture
-async def consumer(kafka: KafkaHandle, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
-    async with timeout(PATIENCE_S), member(kafka, topic) as consumer:
-        yield consumer
 
 
 async def test_only_what_is_acknowledged_is_committed_whatever_the_order(
