@@ -119,7 +119,7 @@ async def test_a_block_of_several_sessions_costs_nothing(
     broker: BrokerThread, protocol: str
 ) -> None:
     async with member(broker.bootstrap_servers, protocol) as consumer, unchanged(consumer):
-        block(2 * SESSION_S)
+        block(3 * SESSION_S)
         broker.produce("t", b"x", partition=0)
         assert (await asyncio.wait_for(consumer.getone(), PATIENCE_S)).offset == 0
 
@@ -137,7 +137,7 @@ async def test_without_the_thread_it_costs_the_membership(
     async with member(broker.bootstrap_servers, protocol, **settings) as consumer:
         assert threads() == []
         with consumer.events() as events:
-            block(2 * SESSION_S)
+            block(2.5 * SESSION_S)
             await until(lambda: any(isinstance(e, Lost) for e in events_so_far(events)))
 
 
