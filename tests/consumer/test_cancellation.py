@@ -390,7 +390,10 @@ async def test_a_get_cancelled_in_the_middle_of_any_rebalance_loses_nothing(
 
 
 # --- Memory ---------------------------------------------------------------------------------
-@pytest.mark.parametrize("how_many", [10_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "how_many",
+    [10_000, pytest.param(1_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
+)
 async def test_gets_that_time_out_leave_memory_as_it_was(how_many: int) -> None:
     loop = asyncio.get_running_loop()
     async with Broker(request_log_size=0) as broker:

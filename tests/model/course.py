@@ -223,10 +223,13 @@ class Course:
 
     def _crash(self, member: Member) -> None:
         assert member.actor is not None
-        crashed = Crashed(at=self._world.now(), group=member.around.group, who=member.name)
-        if self._world.kill(member.actor):
-            self._ledger.write(crashed)
-            self._lively.disturb(member.around.group)
+        group = member.around.group
+
+        def note() -> None:
+            self._ledger.write(Crashed(at=self._world.now(), group=group, who=member.name))
+            self._lively.disturb(group)
+
+        if self._world.kill(member.actor, note):
             self.outcome.crashes += 1
 
     def _look_at_members(self) -> None:

@@ -293,12 +293,15 @@ class Storm:
 
     def _kill(self, member: Member) -> None:
         assert member.actor is not None
-        if self._world.kill(member.actor):
-            self.journal.kills += 1
-            self.journal.at_stake += sum(
-                1 for place in self.journal.begun if place not in self.journal.covered
-            )
+        journal = self.journal
+
+        def note() -> None:
+            places = tuple(journal.begun)
+            journal.at_stake += sum(1 for place in places if place not in journal.covered)
             member.forget()
+
+        if self._world.kill(member.actor, note):
+            journal.kills += 1
 
     async def _blow(self) -> None:
         rng, journal = self._rng, self.journal

@@ -37,6 +37,10 @@ MOST_TURNS: Final = 20_000
 REAL_TURN_S: Final = 0.005
 
 
+def _nothing() -> None:
+    pass
+
+
 class LivelockError(Exception):
     """Loops have work again and again, and time does not pass."""
 
@@ -157,8 +161,12 @@ class World(ABC):
         """Start an actor."""
 
     @abstractmethod
-    def kill(self, actor: Actor) -> bool:
-        """Kill an actor; return False if it cannot be done now, as it blocks its loop."""
+    def kill(self, actor: Actor, at_death: Callable[[], None] = _nothing) -> bool:
+        """Kill an actor; return False if it cannot be done now, as it blocks its loop.
+
+        `at_death` is called when it dies: in a real world that is when its own loop comes to it,
+        and until then the actor goes on. It is not called for one that has ended by itself.
+        """
 
     @abstractmethod
     def block(self, seconds: float) -> None:
@@ -196,12 +204,13 @@ class VirtualWorld(World):
         self._polls.register(loop.poll_fd(), selectors.EVENT_READ, actor)
         return actor
 
-    def kill(self, actor: Actor) -> bool:
+    def kill(self, actor: Actor, at_death: Callable[[], None] = _nothing) -> bool:
         if actor.is_blocked:
             return False
         if not actor.is_done:
             with self._as(actor):
                 actor.loop.crash()
+            at_death()
             self._end(actor)
         return True
 
@@ -452,9 +461,14 @@ class RealWorld(World):
                 task.cancel()
             await asyncio.sleep(0 if turn < LAST_TURNS // 2 else REAL_TURN_S)
 
-    def kill(self, actor: Actor) -> bool:
+    def kill(self, actor: Actor, at_death: Callable[[], None] = _nothing) -> bool:
+        def die() -> None:
+            if not actor.is_killed:
+                actor.loop.crash()
+                at_death()
+
         if not actor.is_done:
-            self.call(actor, actor.loop.crash)
+            self.call(actor, die)
         return True
 
     def call(self, actor: Actor, change: Callable[[], object]) -> None:
