@@ -17,10 +17,8 @@ from collections.abc import (
     Coroutine,
     Iterable,
     Mapping,
-    Sequence,
 )
 from contextlib import asynccontextmanager
-from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, SupportsIndex, overload
 
@@ -84,7 +82,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.aiokafka_names import ClientNames
     from aiokafka_lite.consumer.buffer.chunk import Record
     from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
-    from aiokafka_lite.consumer.delivery.batch import BatchScope, Commit
+    from aiokafka_lite.consumer.delivery.batch import BatchScope
     from aiokafka_lite.consumer.delivery.gets import Gets
     from aiokafka_lite.consumer.monitoring.health import Health
     from aiokafka_lite.consumer.parts import Running
@@ -95,8 +93,6 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.processing.retry import Retry
     from aiokafka_lite.structs import ConsumerRecord
 
-# Takes what a get has handed out into a block.
-Opens = Callable[[Mapping[TopicPartition, Sequence[object]]], None]
 CommitOffsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 DEFAULT_STOP_TIMEOUT_S: Final = 10.0
 # Of `run`: calls of the handler at a time, and records handed out and not committed.
@@ -610,51 +606,35 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         check_max_records(max_records_per_partition, "max_records_per_partition")
         check_hold(max_hold_ms)
 
-        batch, opens, close, commit = self._block(
-            None if max_hold_ms is None else max_hold_ms / 1000
-        )
+        block = self._block(None if max_hold_ms is None else max_hold_ms / 1000)
 
         def take() -> Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]:
             return (self._wrapped_take or self._take_batch)(
-                opens=opens,
+                block=block,
                 timeout_ms=timeout_ms,
                 max_records=max_records,
                 max_records_per_partition=max_records_per_partition,
             )
 
-        return BatchScope(batch, take, commit, close)
+        return BatchScope(block, take, self.commit)
 
-    def _block(self, hold_s: float | None) -> tuple[Block, Opens, Callable[..., None], Commit]:
-        """Return what holds a batch's records, what begins and ends its block, and its commit."""
-        state = self._state
+    def _block(self, hold_s: float | None) -> Block:
         if self._config.ack_mode != "explicit":
-            plain = OpenBatch(hold_s)
-            return (
-                plain,
-                partial(state.open_batch, plain),
-                partial(state.close_batch, plain),
-                lambda: self.commit(plain.left_to_commit()),
-            )
+            return OpenBatch(self._state, hold_s)
         from aiokafka_lite.consumer.processing.acked_batch import AckedBatch
 
-        acked = AckedBatch(state, hold_s)
-
-        async def commit() -> None:
-            acked.acknowledge()
-            await self.commit()
-
-        return acked, acked.open, acked.close, commit
+        return AckedBatch(self._state, hold_s)
 
     async def _take_batch(
         self,
         *,
-        opens: Opens,
+        block: Block,
         timeout_ms: float | None,
         max_records: int | None,
         max_records_per_partition: int | None,
     ) -> dict[TopicPartition, list[ConsumerRecord[KT, VT]]]:
         found = await self._poll(timeout_ms, max_records, max_records_per_partition)
-        opens(found)  # before anybody else runs
+        block.open(found)  # before anybody else runs
         return found
 
     @overload

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, TypeVar
 
-from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import (
     NO_EPOCH,
     Cursor,
@@ -531,32 +530,33 @@ class Assignment:
                 self._settle_progress(partition)
 
     # --- Works ----------------------------------------------------------------------------
-    def open_batch(self, batch: OpenBatch, partitions: Iterable[TopicPartition]) -> None:
-        """Put into a batch what a get has handed out, before anybody else runs.
+    def begin_work(self, work: Work, partitions: Iterable[TopicPartition]) -> dict[Cursor, int]:
+        """Give a work what a get has handed out, before anybody else runs.
 
-        Whoever has got it is at work on the batch, and on nothing that a later get would finish.
+        Whoever has got it is at work on that, and on nothing that a later get would finish.
+
+        Returns:
+            Its cursors, with the position behind its records of each.
         """
-        batch.is_open = True
+        ends: dict[Cursor, int] = {}
         for tp in partitions:
             cursor = self._assignment[tp]
             if cursor.position is not None:
-                batch.ends[cursor] = cursor.position
-                cursor.enter_work(batch, is_enough=True)
-        self.works.append(batch)
+                ends[cursor] = cursor.position
+                cursor.enter_work(work, is_enough=True)
+        self.works.append(work)
         self._latest = [cursor for cursor in self._latest if cursor.worked_by is None]
         if self._readers is not None:
             self._readers.came_back()
+        return ends
 
-    def close_batch(self, batch: OpenBatch, *, is_done: bool) -> None:
-        """Count a batch's records as processed, or hand them out again; idempotent.
+    def end_work(self, work: Work, ends: Mapping[Cursor, int], *, is_done: bool) -> None:
+        """Count what `begin_work` gave as processed, or have it handed out again.
 
         Where the application has moved the position since, it stays where that is.
         """
-        if not batch.is_open:
-            return
-        batch.is_open = False
-        self.works.remove(batch)
-        for cursor, end in batch.ends.items():
+        self.works.remove(work)
+        for cursor, end in ends.items():
             cursor.leave_work()
             if not cursor.is_assigned:
                 continue

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from aiokafka_lite._compat import override
 from aiokafka_lite._event import Event
+from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.structs import TopicPartition
 
@@ -45,6 +46,18 @@ class Block(ABC):
         return False
 
     @abstractmethod
+    def open(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
+        """Take what a get has handed out, before anybody else runs."""
+
+    @abstractmethod
+    def close(self, *, is_done: bool) -> None:
+        """Count its records as processed, or have them handed out again; idempotent."""
+
+    @abstractmethod
+    def to_commit(self) -> Mapping[TopicPartition, int] | None:
+        """Return the offsets to commit now, of what it holds; None: of all that is acknowledged."""
+
+    @abstractmethod
     def held(self) -> frozenset[TopicPartition]:
         """Return the partitions that it holds: those that a commit of it is about."""
 
@@ -56,21 +69,36 @@ class Block(ABC):
 class OpenBatch(Block):
     """One batch, from the get that brought it to the end of its block.
 
-    Writers: Assignment opens and closes it; whoever gives partitions back says since when they are
-    wanted, and that they go all the same.
+    Writers: whoever gives partitions back says since when they are wanted, and that they go all
+    the same.
 
     Args:
+        assignment: Whose records these are.
         hold_s: How long it may hold up a rebalance; None: as long as other work.
     """
 
-    __slots__ = ("_given_up", "ends")
+    __slots__ = ("_assignment", "_given_up", "ends")
 
-    def __init__(self, hold_s: float | None = None) -> None:
+    def __init__(self, assignment: Assignment, hold_s: float | None = None) -> None:
         super().__init__(hold_s)
+        self._assignment = assignment
         # Its partitions, with the position behind its records of each.
         self.ends: dict[Cursor, int] = {}
         # Those that went though they were not finished.
         self._given_up: set[Cursor] = set()
+
+    @override
+    def open(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
+        """Take what a get has handed out, before anybody else runs."""
+        self.is_open = True
+        self.ends = self._assignment.begin_work(self, found)
+
+    @override
+    def close(self, *, is_done: bool) -> None:
+        """Count its records as processed, or have them handed out again; idempotent."""
+        if self.is_open:
+            self.is_open = False
+            self._assignment.end_work(self, self.ends, is_done=is_done)
 
     def partitions(self) -> set[TopicPartition]:
         """Return the partitions of which it has records."""
@@ -100,14 +128,15 @@ class OpenBatch(Block):
     def _is_undone(self, cursor: Cursor) -> bool:
         return cursor.processed is None or cursor.processed < self.ends[cursor]
 
-    def left_to_commit(self) -> dict[TopicPartition, int]:
+    @override
+    def to_commit(self) -> dict[TopicPartition, int]:
         """Return the offsets behind its records, of the partitions that it holds."""
         return {cursor.tp: end for cursor, end in self.ends.items() if self._holds(cursor)}
 
     @override
     def held(self) -> frozenset[TopicPartition]:
         """Return the partitions that it holds."""
-        return frozenset(self.left_to_commit())
+        return frozenset(self.to_commit())
 
     @override
     def lost(self) -> frozenset[TopicPartition]:

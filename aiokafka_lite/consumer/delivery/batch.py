@@ -20,7 +20,7 @@ from aiokafka_lite.structs import TopicPartition
 if TYPE_CHECKING:
     from aiokafka_lite.structs import ConsumerRecord
 
-Commit = Callable[[], Awaitable[None]]
+Commit = Callable[[Mapping[TopicPartition, int] | None], Awaitable[None]]
 
 
 class Revoking:
@@ -116,7 +116,7 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
         lost = batch.lost()
         if held := batch.held():
             try:
-                await self._commit()
+                await self._commit(batch.to_commit())
             except CommitFailedError as error:
                 cause, lost = error, lost | held
         if lost:
@@ -135,23 +135,20 @@ class BatchScope(Generic[KT, VT]):
     Args:
         batch: The block.
         take: Waits for records, and opens the block as they are handed out.
-        commit: Commits its records, of the partitions that the block holds.
-        close: Ends the block: its records are processed (`is_done`), or handed out again.
+        commit: Commits offsets.
     """
 
-    __slots__ = ("_batch", "_close", "_commit", "_is_used", "_take")
+    __slots__ = ("_batch", "_commit", "_is_used", "_take")
 
     def __init__(
         self,
         batch: Block,
         take: Callable[[], Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]],
         commit: Commit,
-        close: Callable[..., None],
     ) -> None:
         self._batch = batch
         self._take = take
         self._commit = commit
-        self._close = close
         self._is_used = False
 
     async def __aenter__(self) -> Batch[KT, VT]:
@@ -162,7 +159,7 @@ class BatchScope(Generic[KT, VT]):
         try:
             found = await self._take()
         except BaseException:
-            self._close(is_done=False)
+            self._batch.close(is_done=False)
             raise
         return Batch(found, self._batch, self._commit)
 
@@ -173,4 +170,4 @@ class BatchScope(Generic[KT, VT]):
         tb: TracebackType | None,
     ) -> None:
         """End the block: its records are processed, or left by an exception handed out again."""
-        self._close(is_done=exc_type is None)
+        self._batch.close(is_done=exc_type is None)

@@ -34,6 +34,7 @@ class AckedBatch(Block):
         self._state = state
         self._receipts: list[RecordReceipt] = []
 
+    @override
     def open(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
         """Take what a get has handed out, before anybody else runs."""
         for records in found.values():
@@ -44,6 +45,7 @@ class AckedBatch(Block):
         self.is_open = True
         self._state.works.append(self)
 
+    @override
     def close(self, *, is_done: bool) -> None:
         """Acknowledge what is left, or have it handed out again; idempotent."""
         if not self.is_open:
@@ -51,13 +53,12 @@ class AckedBatch(Block):
         self.is_open = False
         self._state.works.remove(self)
         if is_done:
-            self.acknowledge()
+            self._acknowledge()
             return
         for receipt in self._left():
             receipt.nack(0)
 
-    def acknowledge(self) -> None:
-        """Acknowledge what is left."""
+    def _acknowledge(self) -> None:
         for receipt in self._left():
             receipt.ack()
 
@@ -65,6 +66,11 @@ class AckedBatch(Block):
         return (each for each in self._receipts if each.batch is self and each.is_current)
 
     # --- For whoever commits within it --------------------------------------------------------
+    @override
+    def to_commit(self) -> None:
+        """Acknowledge what is left: all that is acknowledged is to be committed."""
+        self._acknowledge()
+
     @override
     def held(self) -> frozenset[TopicPartition]:
         """Return the partitions that it holds."""
