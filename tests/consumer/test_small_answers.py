@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support import crafted
 from tests.support.iterations import ITERATIONS
 from tests.support.scripted_sources import answer
 from tests.support.small_answers import Reading, tp
+from tests.support.virtual_time import VirtualTimeLoop
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="function"),
@@ -81,6 +83,10 @@ async def make_twins(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Twins:
 def answering(*partitions: PartitionData) -> Step:
     """Let the broker answer both with these."""
     return lambda twin: twin.answer(*partitions)
+
+
+def nothing() -> None:
+    """What an application does with a record that is of no interest."""
 
 
 # --- Plain ------------------------------------------------------------------------------------
@@ -154,6 +160,59 @@ async def test_the_task_that_reads_goes_on_before_the_loop_turns(twins: Twins) -
     asyncio.get_running_loop().call_soon(receive)
     await twin.settle()
     assert counts == [1]
+
+
+async def record_by_record(twin: Reading, *acts: Callable[[], object]) -> list[int]:
+    """Let one record come for each act; return how many requests had been written at each."""
+    counts: list[int] = []
+    for act in acts:
+        transport = twin.pool.transport
+
+        def note(act: Callable[[], object] = act, written: list[bytes] = transport.written) -> None:
+            counts.append(len(written))
+            act()
+
+        twin.on_record = note
+        await twin.answer_in_a_callback(answer(0, batch_of(twin, 0)))
+    return counts
+
+
+async def test_the_application_has_the_records_before_the_next_request_is_written(
+    twins: Twins,
+) -> None:
+    twin = twins.compiled
+    before = len(twin.pool.transport.written)
+    counts = await record_by_record(twin, nothing, nothing, nothing)
+    # The first shows how long it takes.
+    assert counts == [before + 1, before + 1, before + 2]
+    assert len(twin.pool.transport.written) == before + 3
+
+
+async def test_an_application_that_takes_long_does_not_hold_the_next_request_up(
+    twins: Twins,
+) -> None:
+    twin = twins.compiled
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    before = len(twin.pool.transport.written)
+    take_long = partial(loop.pass_time, 0.001)
+    counts = await record_by_record(twin, nothing, take_long, take_long, nothing, nothing)
+    # It is known of the records before.
+    assert counts == [before + 1, before + 1, before + 3, before + 4, before + 4]
+    assert len(twin.pool.transport.written) == before + 5
+
+
+async def test_a_connection_that_the_application_outlives_is_not_written_to(twins: Twins) -> None:
+    twin = twins.compiled
+    transport, connection = twin.pool.transport, twin.pool.connection
+    await record_by_record(twin, nothing)
+    written = len(transport.written)
+    await record_by_record(twin, lambda: connection.connection_lost(None))
+    assert len(transport.written) == written
+    await asyncio.sleep(2.0)
+    assert twin.pool.transport is not transport
+    assert [offset for _, offset, _ in twin.got] == [0, 1]
+    assert not twin.errors
 
 
 async def test_where_a_task_is_running_the_loop_lets_the_reading_one_go_on(twins: Twins) -> None:
@@ -275,6 +334,7 @@ class Course:
         self.rng = random.Random(seed)
         self.steps: dict[str, tuple[int, Callable[[], Step | None]]] = {
             "records": (40, self.some_records),
+            "acted upon": (10, self.acted_upon),
             "not plain": (10, self.anything),
             "mutated": (2, self.mutated),
             "in pieces": (2, self.in_pieces),
@@ -320,6 +380,26 @@ class Course:
             epoch = self.rng.choice((-1, 0, 1))
             brought.append(answer(number, batch_of(twin, number, count, leader_epoch=epoch)))
         return lambda twin: twin.answer(*brought)
+
+    def acted_upon(self) -> Step | None:
+        """A record comes, and the application does something before it asks for the next."""
+        twin = self.twins.compiled
+        # On a connection that is going to break, one way finds that before the act, one after it.
+        is_broken = twin.pool.transport.error is not None
+        if twin.in_flight is None or not twin.waits_without_coroutine or is_broken:
+            return None
+        number = self.rng.choice(self.numbers)
+        names = ("seek", "pause", "assign", "lost", "hold", "busy")
+        act = self.steps[self.rng.choice(names)][1]()
+        assert act is not None
+        brought = answer(number, batch_of(twin, number, self.rng.choice((1, 2))))
+
+        async def step(twin: Reading) -> None:
+            twin.on_record = lambda: act(twin)
+            await twin.answer_in_a_callback(brought)
+            twin.on_record = None
+
+        return step
 
     def anything(self) -> Step | None:
         if self.twins.compiled.in_flight is None:

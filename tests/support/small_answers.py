@@ -122,6 +122,8 @@ class Reading(Fetching):
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
         self.task: asyncio.Task[None] | None = None
+        # What the application does with the next record that it reads.
+        self.on_record: Callable[[], object] | None = None
         # What has taken answers, by its source.
         self._takers: dict[int, object] = {}
 
@@ -135,6 +137,9 @@ class Reading(Fetching):
         try:
             async for record in self.reader:
                 self.note(record)
+                act, self.on_record = self.on_record, None
+                if act is not None:
+                    act()
                 await self.may_go_on.wait()
         except Exception as error:  # noqa: BLE001 -- to be compared
             self.errors.append(f"{type(error).__name__}: {error}")
@@ -211,6 +216,13 @@ class Reading(Fetching):
         self.receive(frame)
         await self.settle()
 
+    async def answer_in_a_callback(self, *partitions: PartitionData) -> None:
+        """Answer as a connection's transport does: no task is running."""
+        frame = self.frame(*partitions)
+        assert frame is not None
+        asyncio.get_running_loop().call_soon(self.receive, frame)
+        await self.settle()
+
     def plant_a_bug(self) -> None:
         """Let what comes of the next answer fail, for no reason that anybody knows."""
         assert self.source is not None
@@ -229,7 +241,8 @@ class Reading(Fetching):
         told: dict[str, object] = {
             "got": list(self.got),
             "errors": list(self.errors),
-            "written": list(self.pool.transport.written),
+            # One way may be about to write when the connection breaks, and the other just has.
+            "written": self.pool.connection.error is None and list(self.pool.transport.written),
             "cursors": [_fields_of_cursor(c) for c in state.assignment.values()],
             "turns": [cursor.tp for cursor in buffer.partitions],
             "waiting": buffer.waiting_count,

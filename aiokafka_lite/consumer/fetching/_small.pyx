@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""A small answer in one go: settle it, send the next request, and let the get go on that waits.
+"""A small answer in one go: settle it, let the get go on that waits, and send the next request.
 
 A consumer that follows a trickle spends its time on this. `answer.py`, `source.py`, `session.py`,
 `buffer.py` and `wire.py` say what each step is, and keep the state; here the steps come one after
@@ -16,6 +16,9 @@ Plain is
 - a get that waits, for any partition.
 
 What came is decoded at once, so nothing of the answer's memory is kept.
+
+The next request is written last: that takes longest, as it wakes the broker. But where the
+application takes long with its records, the request is on its way before.
 """
 
 cimport cython
@@ -62,6 +65,10 @@ cdef enum:
     PARTITION_BYTES = 33
 
 cdef object OPEN = WireState.OPEN
+cdef object POISONED = WireState.POISONED
+# How long the application may take with records before the next request is written: less than
+# what writing takes, with what it wakes.
+cdef double BRIEF_S = 0.0002
 cdef object EXHAUSTED = ChunkState.EXHAUSTED
 cdef int64_t LAST_ID = MAX_CORRELATION_ID
 # What a named tuple's own constructor calls.
@@ -223,6 +230,8 @@ cdef class SmallAnswers(Receiver):
     cdef object max_partition_bytes_object
     # How many answers were taken.
     cdef readonly long long taken_count
+    # Whether it took little time with the records that it was handed last.
+    cdef bint is_application_brief
     # The answer that was read.
     cdef double now
     cdef int count
@@ -474,10 +483,17 @@ cdef class SmallAnswers(Receiver):
     cdef int finish(self, object exchange) except -1:
         now = self.now
         cdef Waiter waiter = None
+        cdef bytes request
+        cdef double woken_at
+        cdef bint is_written = False
+        wire = get(exchange, pending_wire)
         try:
             if self.settle_all(now):
                 waiter = self.wake_others()
-            self.send(exchange, get(exchange, pending_wire), now)
+            request = self.next_request(exchange, wire, now)
+            if waiter is None or not self.is_application_brief:
+                self.write(exchange, wire, request)
+                is_written = True
         except Exception as error:  # a bug: the task of the source raises it
             put(self.source, source_exchange, None)
             put(self.source, source_is_awaited, False)
@@ -487,8 +503,13 @@ cdef class SmallAnswers(Receiver):
             return 0
         self.forget()
         self.taken_count += 1
-        if waiter is not None:
-            waiter.wake()  # the application's own code: nothing is done after it
+        if waiter is None:
+            return 0
+        woken_at = self.clock()
+        waiter.wake()  # the application's own code
+        self.is_application_brief = <double> self.clock() - woken_at < BRIEF_S
+        if not is_written:
+            self.write(exchange, wire, request)
         return 0
 
     cdef Py_ssize_t settle_all(self, object now) except -1:
@@ -582,8 +603,11 @@ cdef class SmallAnswers(Receiver):
                     waiter.set_result(None)
         return first
 
-    cdef int send(self, object exchange, object wire, object now) except -1:
-        """Send the next request, in the place of the exchange's own: all but its offsets is so."""
+    cdef bytes next_request(self, object exchange, object wire, object now):
+        """Ask for more in the place of the exchange's own request; return what is to be written.
+
+        All but its offsets stays as it was.
+        """
         source = self.source
         session = self.session
         cdef double now_s = now
@@ -614,8 +638,16 @@ cdef class SmallAnswers(Receiver):
         connection = get(exchange, exchange_connection)
         if deadline < <double> get(connection, connection_timer_at):
             connection._set_timer(deadline)
+        return encoded
+
+    cdef int write(self, object exchange, object wire, bytes request) except -1:
+        """Write the next request, if the connection is still there."""
+        connection = get(exchange, exchange_connection)
+        transport = get(connection, connection_transport)
+        if transport is None or get(wire, wire_state) is POISONED:
+            return 0
         try:
-            get(connection, connection_transport).write(encoded)
+            transport.write(request)
         except (OSError, RuntimeError) as error:  # uvloop: RuntimeError once the transport closed
             connection._fail(wire.lost(error, is_sending=True))
         return 0
