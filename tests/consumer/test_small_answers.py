@@ -54,6 +54,8 @@ class Twins:
     def compare(self) -> None:
         told, expected = (twin.state_of_all() for twin in self.twins)
         for name, value in expected.items():
+            if told[name] != value:  # in full, which an assertion does not tell
+                print(f"compiled {name}: {told[name]}\nstep by step: {value}")
             assert told[name] == value, (name, self.log[-12:])
 
 

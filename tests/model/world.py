@@ -428,12 +428,15 @@ class RealWorld(World):
         return time.time()
 
     def start(self, name: str, main: Main) -> Actor:
+        return self._start(name, main)[0]
+
+    def _start(self, name: str, main: Main) -> tuple[Actor, threading.Thread]:
         self._actors = [each for each in self._actors if not each[0].is_done]
         actor = Actor(name, ActorLoop(), main)
         thread = threading.Thread(target=self._live, args=(actor,), name=name, daemon=True)
         self._actors.append((actor, thread))
         thread.start()
-        return actor
+        return actor, thread
 
     def _live(self, actor: Actor) -> None:
         self._here.actor = actor
@@ -485,8 +488,8 @@ class RealWorld(World):
         actor.is_blocked = False
 
     def run(self, main: Main) -> None:
-        conductor = self.start("conductor", main)
-        self._actors[-1][1].join()
+        conductor, thread = self._start("conductor", main)
+        thread.join()
         for actor, thread in self._actors:
             self.kill(actor)
             thread.join(10.0)
