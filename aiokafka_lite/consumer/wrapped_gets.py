@@ -20,7 +20,7 @@ log: Final = logging.getLogger(__name__)
 Get = TypeVar("Get", bound=Callable[..., object])
 
 # Iterated over where each record comes by `getone`: it never has one itself.
-NO_RECORDS: Final = RecordCursor(lambda: 0.0, 0.0)
+NO_RECORDS: Final = RecordCursor(lambda: 0.0, 0.0, 0.0)
 
 
 def goes_by_getone(consumer: object, original: Mapping[str, object]) -> bool:

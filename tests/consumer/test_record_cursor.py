@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import pytest
@@ -15,6 +16,9 @@ from tests.support.buffers import batch
 from tests.support.iterations import ITERATIONS, Iteration
 
 SLICE_S = 0.001
+# How long a block is that is noticed: by the system's clock, which no test can set.
+STALL_S = 0.01
+NEVER = math.inf
 RECORDS = records.decode_all(memoryview(batch(0, 2_000)))
 
 
@@ -41,7 +45,7 @@ def take_all(cursor: RecordCursor, clock: Clock, cost_s: float = 0.0) -> list[in
 
 def test_records_come_in_order_and_once(iteration: Iteration) -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S)
+    cursor = iteration.cursor(clock, SLICE_S, NEVER)
     assert (cursor.take(), cursor.has_rest, cursor.taken_count) == (None, False, 0)
     cursor.open(RECORDS[:300], clock.now + SLICE_S)
     first = cursor.take()
@@ -55,7 +59,7 @@ def test_records_come_in_order_and_once(iteration: Iteration) -> None:
 
 def test_a_closed_cursor_has_nothing(iteration: Iteration) -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S)
+    cursor = iteration.cursor(clock, SLICE_S, NEVER)
     cursor.open(RECORDS[:3], clock.now + SLICE_S)
     cursor.take()
     cursor.close()
@@ -64,7 +68,7 @@ def test_a_closed_cursor_has_nothing(iteration: Iteration) -> None:
 
 def test_records_appended_meanwhile_are_handed_out_too(iteration: Iteration) -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S)
+    cursor = iteration.cursor(clock, SLICE_S, NEVER)
     growing = RECORDS[:2]
     cursor.open(growing, clock.now + SLICE_S)
     assert take_all(cursor, clock) == [0, 1]
@@ -75,7 +79,7 @@ def test_records_appended_meanwhile_are_handed_out_too(iteration: Iteration) -> 
 
 def test_records_that_go_missing_are_not_read(iteration: Iteration) -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S)
+    cursor = iteration.cursor(clock, SLICE_S, NEVER)
     shrinking = RECORDS[:100]
     cursor.open(shrinking, clock.now + SLICE_S)
     cursor.take()
@@ -88,7 +92,7 @@ def test_nothing_is_handed_out_when_the_slice_is_used_up(
     iteration: Iteration, cost_s: float
 ) -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S)
+    cursor = iteration.cursor(clock, SLICE_S, NEVER)
     cursor.open(RECORDS, clock.now + SLICE_S)
     take_all(cursor, clock, cost_s)  # now it knows the pace
     for _ in range(10):
@@ -102,7 +106,7 @@ def test_nothing_is_handed_out_when_the_slice_is_used_up(
 
 def test_one_record_is_handed_out_however_late_it_is(iteration: Iteration) -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S)
+    cursor = iteration.cursor(clock, SLICE_S, NEVER)
     cursor.open(RECORDS, clock.now - 1)
     assert take_all(cursor, clock) == [0]
     for offset in range(1, 4):
@@ -112,7 +116,7 @@ def test_one_record_is_handed_out_however_late_it_is(iteration: Iteration) -> No
 
 def test_the_clock_is_looked_at_seldom_when_records_are_quickly_done(iteration: Iteration) -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S)
+    cursor = iteration.cursor(clock, SLICE_S, NEVER)
     cursor.open(RECORDS, clock.now + SLICE_S)
     assert len(take_all(cursor, clock, 1e-9)) == len(RECORDS)
     assert clock.looks <= len(RECORDS) // LONGEST_STRIDE + 10
@@ -120,7 +124,7 @@ def test_the_clock_is_looked_at_seldom_when_records_are_quickly_done(iteration: 
 
 def test_records_that_become_slow_are_noticed_after_a_stride(iteration: Iteration) -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S)
+    cursor = iteration.cursor(clock, SLICE_S, NEVER)
     cursor.open(RECORDS, clock.now + SLICE_S)
     for _ in range(1_000):
         cursor.take()
@@ -133,7 +137,7 @@ def test_no_record_is_handed_out_after_a_block_before_a_look_at_the_clock(
     iteration: Iteration,
 ) -> None:
     clock = Clock()
-    cursor = iteration.cursor(clock, SLICE_S)
+    cursor = iteration.cursor(clock, SLICE_S, STALL_S)
     cursor.open(RECORDS, clock.now + SLICE_S)
     for _ in range(1_001):  # far from the next look
         cursor.take()
@@ -162,7 +166,7 @@ def test_the_records_may_change_while_the_clock_is_looked_at(
                 cursor.open(RECORDS[7:9], clock.now + SLICE_S)
         return clock()
 
-    cursor = iteration.cursor(look, SLICE_S)
+    cursor = iteration.cursor(look, SLICE_S, NEVER)
     cursor.open(handed_out, clock.now + SLICE_S)
     assert cursor.take() is RECORDS[0]
     assert take_all(cursor, clock) == ([7, 8] if how == "open" else [])
@@ -176,7 +180,7 @@ def test_an_error_of_the_clock_loses_no_record(iteration: Iteration) -> None:
             raise OSError("no clock")
         return clock()
 
-    cursor = iteration.cursor(look, SLICE_S)
+    cursor = iteration.cursor(look, SLICE_S, NEVER)
     cursor.open(RECORDS[:5], clock.now + SLICE_S)
     assert cursor.take() is RECORDS[0]
     clock.now = -1
@@ -198,7 +202,7 @@ STEP = st.tuples(
 def test_both_cursors_do_the_same(steps: list[tuple[str, float]]) -> None:
     def run(iteration: Iteration) -> list[tuple[Record | None, int, bool, int]]:
         clock = Clock()
-        cursor = iteration.cursor(clock, SLICE_S)
+        cursor = iteration.cursor(clock, SLICE_S, NEVER)
         seen = []
         growing: list[Record] = []
         for step, cost_s in steps:

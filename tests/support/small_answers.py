@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.versions import ApiVersions
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.buffer.chunk import Record
+from aiokafka_lite.consumer.delivery import iteration as delivery
 from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.wrapped_gets import NO_RECORDS
 from aiokafka_lite.errors import KafkaConnectionError
@@ -110,6 +112,8 @@ class Reading(Fetching):
         iteration = ITERATIONS["compiled" if is_compiled else "python"]
         with monkeypatch.context() as patch:
             use(iteration, patch)
+            # Both ways tell a blocked loop by the system's clock, which no test can set.
+            patch.setattr(delivery, "STALL_S", math.inf)
             super().__init__(cluster, client_id="twin", fetch_max_wait_ms=500, **settings)
         self.sources.search.close()  # there is no cluster to search
         if not is_compiled:

@@ -98,8 +98,6 @@ cdef extern from *:
 
 # Records between two looks at the clock, at most: a look costs as much as four records.
 cdef Py_ssize_t LONGEST_STRIDE = 64
-# The body of the loop blocked: the next record is not given before the clock was looked at.
-cdef long long STALL_MS = 10
 
 cdef enum Stage:
     FRESH  # nothing was sent: no record is taken yet
@@ -129,15 +127,17 @@ cdef class RecordCursor:
     # Records from one look at the clock to the next, and how many are taken at the next.
     cdef Py_ssize_t stride
     cdef Py_ssize_t next_look_at
-    # On the coarse clock: when this one was looked at.
+    # On the coarse clock: when this one was looked at, and how long that is good for.
     cdef long long looked_at_ms
+    cdef long long stall_ms
     # Waits for more where that takes no coroutine; None: it always takes one.
     cdef SteadyGets steady
 
-    def __cinit__(self, clock, double slice_s):
+    def __cinit__(self, clock, double slice_s, double stall_s):
         self.records = []
         self.clock = clock
         self.slice_s = slice_s
+        self.stall_ms = <long long> min(stall_s * 1000, 1e15)
         self.stride = 1
 
     @property
@@ -194,7 +194,7 @@ cdef inline PyObject *take(PyObject *cursor) except? NULL:
         return NULL
     if (
         taken_count == (<RecordCursor> cursor).next_look_at
-        or coarse_ms() - (<RecordCursor> cursor).looked_at_ms > STALL_MS
+        or coarse_ms() - (<RecordCursor> cursor).looked_at_ms > (<RecordCursor> cursor).stall_ms
     ):
         if not look(<RecordCursor> cursor):
             return NULL

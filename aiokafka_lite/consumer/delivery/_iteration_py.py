@@ -12,8 +12,6 @@ Record: TypeAlias = ConsumerRecord
 
 # Records between two looks at the clock, at most.
 LONGEST_STRIDE: Final = 64
-# The body of the loop blocked: the next record is not given before the clock was looked at.
-STALL_S: Final = 0.01
 
 
 class RecordCursor:
@@ -23,7 +21,7 @@ class RecordCursor:
     of records: fewer when they take the application long, so that a slice is exceeded by no more
     than an eighth, or by one record, unless records take much longer than those before them.
 
-    When the application has blocked for longer than `STALL_S` since the latest look, the clock is
+    When the application has blocked for longer than `stall_s` since the latest look, the clock is
     looked at before the next record: the group may have moved on meanwhile. Only the system's
     clock can tell that for next to nothing; what it tells is no more than when to look.
     """
@@ -36,15 +34,17 @@ class RecordCursor:
         "_next_look_at",
         "_records",
         "_slice_s",
+        "_stall_s",
         "_stride",
         "taken_count",
     )
 
-    def __init__(self, clock: Callable[[], float], slice_s: float) -> None:
+    def __init__(self, clock: Callable[[], float], slice_s: float, stall_s: float) -> None:
         self.taken_count = 0
         self._records: list[Record] = []
         self._clock = clock
         self._slice_s = slice_s
+        self._stall_s = stall_s
         self._ends_at = 0.0
         self._looked_at = 0.0
         # On the system's clock: when this one was looked at.
@@ -83,7 +83,8 @@ class RecordCursor:
     def take(self) -> Record | None:
         """Return the next record; None if there is none, or if the time is up."""
         has_to_look = (
-            self.taken_count == self._next_look_at or monotonic() - self._looked_at_s > STALL_S
+            self.taken_count == self._next_look_at
+            or monotonic() - self._looked_at_s > self._stall_s
         )
         if has_to_look and not (self.has_rest and self._look()):
             return None

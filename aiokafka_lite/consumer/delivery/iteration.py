@@ -24,6 +24,9 @@ except ModuleNotFoundError:  # the extension is not built: the same classes in p
 
 __all__ = ["ReadyRecords", "RecordCursor", "RecordIterator"]
 
+# The body of the loop blocked: the next record is not given before the clock was looked at.
+STALL_S: Final = 0.01
+
 
 class ReadyRecords:
     """A sink: what one chunk has decoded, while it is handed out message by message.
@@ -48,7 +51,7 @@ class ReadyRecords:
 
     def __init__(self, state: SubscriptionState, buffer: Buffer) -> None:
         # The per-message path knows nothing but this.
-        self.cursor = RecordCursor(asyncio.get_running_loop().time, TIME_SLICE_S)
+        self.cursor = RecordCursor(asyncio.get_running_loop().time, TIME_SLICE_S, STALL_S)
         self._chunk: Chunk | None = None
         # Whether a chunk is open.
         self.is_full = False
