@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
@@ -215,6 +216,31 @@ async def test_a_connection_that_the_application_outlives_is_not_written_to(twin
     assert twin.pool.transport is not transport
     assert [offset for _, offset, _ in twin.got] == [0, 1]
     assert not twin.errors
+
+
+async def test_the_next_request_is_written_though_the_application_ends_the_process(
+    twins: Twins,
+) -> None:
+    twin = twins.compiled
+    await record_by_record(twin, nothing)
+    written = twin.pool.transport.written
+    count = len(written)
+    twin.on_record = sys.exit
+    frame = twin.frame(answer(0, batch_of(twin, 0)))
+    assert frame is not None
+    left: list[BaseException] = []
+
+    def receive() -> None:
+        try:
+            twin.receive(frame)
+        except SystemExit as error:
+            left.append(error)
+
+    asyncio.get_running_loop().call_soon(receive)
+    await twin.settle()
+    assert len(written) == count + 1
+    assert twin.task is not None
+    assert [twin.task.exception()] == left
 
 
 async def test_where_a_task_is_running_the_loop_lets_the_reading_one_go_on(twins: Twins) -> None:

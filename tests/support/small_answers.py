@@ -128,6 +128,8 @@ class Reading(Fetching):
         self.task: asyncio.Task[None] | None = None
         # What the application does with the next record that it reads.
         self.on_record: Callable[[], object] | None = None
+        # Where that broke the connection, one way was about to write, and the other just had.
+        self.connection_broken_by_act: Connection | None = None
         # What has taken answers, by its source.
         self._takers: dict[int, object] = {}
 
@@ -144,6 +146,8 @@ class Reading(Fetching):
                 act, self.on_record = self.on_record, None
                 if act is not None:
                     act()
+                    if self.pool.connection.error is not None:
+                        self.connection_broken_by_act = self.pool.connection
                 await self.may_go_on.wait()
         except Exception as error:  # noqa: BLE001 -- to be compared
             self.errors.append(f"{type(error).__name__}: {error}")
@@ -245,8 +249,8 @@ class Reading(Fetching):
         told: dict[str, object] = {
             "got": list(self.got),
             "errors": list(self.errors),
-            # One way may be about to write when the connection breaks, and the other just has.
-            "written": self.pool.connection.error is None and list(self.pool.transport.written),
+            "written": self.connection_broken_by_act is not self.pool.connection
+            and list(self.pool.transport.written),
             "cursors": [_fields_of_cursor(c) for c in state.assignment.values()],
             "turns": [cursor.tp for cursor in buffer.partitions],
             "waiting": buffer.waiting_count,

@@ -55,7 +55,12 @@ class Block(ABC):
 
     @abstractmethod
     def to_commit(self) -> Mapping[TopicPartition, int] | None:
-        """Return the offsets to commit now, of what it holds; None: of all that is acknowledged."""
+        """Acknowledge what is left, if that is done record by record; return what to commit.
+
+        Returns:
+            The offsets behind its records, of the partitions that it holds; None: all that is
+            acknowledged is to be committed.
+        """
 
     @abstractmethod
     def held(self) -> frozenset[TopicPartition]:

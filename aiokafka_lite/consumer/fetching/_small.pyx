@@ -66,8 +66,7 @@ cdef enum:
 
 cdef object OPEN = WireState.OPEN
 cdef object POISONED = WireState.POISONED
-# How long the application may take with records before the next request is written: less than
-# what writing takes, with what it wakes.
+# An application that takes longer with its records has the next request written before.
 cdef double BRIEF_S = 0.0002
 cdef object EXHAUSTED = ChunkState.EXHAUSTED
 cdef int64_t LAST_ID = MAX_CORRELATION_ID
@@ -506,10 +505,12 @@ cdef class SmallAnswers(Receiver):
         if waiter is None:
             return 0
         woken_at = self.clock()
-        waiter.wake()  # the application's own code
-        self.is_application_brief = <double> self.clock() - woken_at < BRIEF_S
-        if not is_written:
-            self.write(exchange, wire, request)
+        try:
+            waiter.wake()  # the application's own code
+        finally:  # sys.exit() in it comes through here
+            self.is_application_brief = <double> self.clock() - woken_at < BRIEF_S
+            if not is_written:
+                self.write(exchange, wire, request)
         return 0
 
     cdef Py_ssize_t settle_all(self, object now) except -1:
