@@ -205,6 +205,7 @@ async def test_a_callable_decides_on_each(is_async: bool, deserializer: str, get
     assert skips(buffers) == 1
 
 
+@pytest.mark.virtual_time  # a get also ends where its time slice of half a millisecond does
 @pytest.mark.parametrize("deserializer", DESERIALIZERS)
 async def test_a_callable_is_asked_when_all_ahead_was_handed_out_and_cancelling_asks_again(
     deserializer: str,
