@@ -28,7 +28,8 @@ from benchmarks.servers import (
 )
 from benchmarks.tasks.drain import RawClient, rehearse
 from benchmarks.topics import Topic
-from tests.support.real_kafka import can_connect, free_port
+from tests.support.ports import free_port
+from tests.support.real_kafka import can_connect
 
 TOPIC = Topic("none", 100, 300)
 SCENARIO = Scenario(

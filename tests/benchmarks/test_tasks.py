@@ -50,7 +50,7 @@ from benchmarks.tasks import (
     start,
 )
 from benchmarks.topics import Topic
-from tests.support.real_kafka import free_port
+from tests.support.ports import free_port
 
 READ = Topic("zstd", 100, 400)
 PACED = Topic(use="paced", partition_count=3)

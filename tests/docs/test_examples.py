@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
@@ -22,6 +21,7 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker, NewRecord
 from tests.support.asking import ask
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.ports import free_port
 from tests.support.protocols import JOIN, in_both_protocols
 
 pytest.importorskip("fastapi", reason="one of the examples is for it")
@@ -119,9 +119,7 @@ class Running(NamedTuple):
 
 @asynccontextmanager
 async def running(example: Example, kafka: KafkaHandle, topic: str) -> AsyncIterator[Running]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     program = DRIVER.format(
         folder=str(FOLDER), module=example.module, run=example.run.format(port=port)
     )

@@ -6,7 +6,6 @@ import ast
 import asyncio
 import inspect
 import re
-import socket
 import sys
 import textwrap
 from asyncio.subprocess import PIPE
@@ -19,6 +18,7 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer, ConsumerRecord
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
+from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
 pytest_plugins = ["pytester"]
@@ -167,12 +167,6 @@ def function(names: Mapping[str, object], name: str) -> Callable[..., Coroutine[
     found = names[name]
     assert inspect.iscoroutinefunction(found)
     return found
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 async def asked(port: int) -> int:

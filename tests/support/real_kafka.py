@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support.maven import Jars, JarsUnavailableError, cache_dir
+from tests.support.ports import free_port
 
 KAFKA_VERSION = "4.3.1"
 FIRST_PORT = 9092
@@ -89,14 +90,6 @@ def kafka_libs(version: str = KAFKA_VERSION) -> Path:
         raise KafkaUnavailableError(
             f"{error}, or set BOOTSTRAP=host:port to use a running Kafka"
         ) from error
-
-
-def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def can_connect(port: int) -> bool:

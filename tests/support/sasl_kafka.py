@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.support.certificates import Authority
-from tests.support.real_kafka import Node, RealKafka, free_port
+from tests.support.ports import free_port
+from tests.support.real_kafka import Node, RealKafka
 
 SESSION_MS = 3_000
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")

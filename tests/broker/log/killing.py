@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,8 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from tests.support.ports import free_port
+
 START_TIMEOUT_S: Final = 60
 QUICK_RECONNECTS: Final[Mapping[str, str | int]] = {
     "reconnect.backoff.ms": 10,
@@ -24,13 +25,6 @@ QUICK_RECONNECTS: Final[Mapping[str, str | int]] = {
     "socket.connection.setup.timeout.ms": 5_000,
     "log_level": 0,
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class BrokerProcess:

@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer
 
 from tests.support.java import JavaTools
-from tests.support.real_kafka import free_port
+from tests.support.ports import free_port
 
 FLIGHTS = 336_776 if os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1" else 20_000
 TOPIC = "flights"
