@@ -50,9 +50,9 @@ class TaskScope:
         self._loop = asyncio.get_running_loop()
         self._on_failure = on_failure
         self._on_restart = on_restart
-        self._tasks: set[asyncio.Task[object]] = set()
-        # Tasks that may end by being cancelled: because the scope did it, or said beforehand.
-        self._may_be_cancelled: set[asyncio.Task[object]] = set()
+        # Those that run, and whether they may end by being cancelled: because the scope did it, or
+        # was told beforehand.
+        self._tasks: dict[asyncio.Task[object], bool] = {}
         self._failure: BaseException | None = None
         self._degraded: dict[str, BaseException] = {}
         self._is_closed = False
@@ -106,16 +106,14 @@ class TaskScope:
             coro.close()
             raise RuntimeError(f"task scope {self.name!r} is closed: {name!r} cannot start")
         task = self._loop.create_task(coro, name=f"{self.name}:{name}")
-        self._tasks.add(task)
-        if may_be_cancelled:
-            self._may_be_cancelled.add(task)
+        self._tasks[task] = may_be_cancelled
         task.add_done_callback(self._task_done)
         return task
 
     def cancel(self, task: asyncio.Task[T]) -> None:
         """Cancel one of the scope's tasks, which is no failure then; does not wait for its end."""
         if not task.done():
-            self._may_be_cancelled.add(task)
+            self._tasks[task] = True
             task.cancel()
 
     async def stop(self, task: asyncio.Task[T]) -> None:
@@ -184,9 +182,7 @@ class TaskScope:
                 self._on_restart(name, error)
 
     def _task_done(self, task: asyncio.Task[T]) -> None:
-        self._tasks.discard(task)
-        may_be_cancelled = task in self._may_be_cancelled
-        self._may_be_cancelled.discard(task)
+        may_be_cancelled = self._tasks.pop(task)
         error: BaseException | None
         if not task.cancelled():
             error = task.exception()

@@ -27,48 +27,31 @@ R = TypeVar("R", bound=Response)
 
 # Which version to use, and what decodes the answer.
 Choice: TypeAlias = tuple[int, ResponseDecoder[R]]
-NO_FEATURES: Final[Mapping[str, int]] = MappingProxyType({})
 MAX_TRIES: Final = 3
 SOFTWARE_NAME: Final = "aiokafka-lite"
 
 
-class _Offer:
-    """Holds what brokers of one release offer, and what we use of it, for all connections."""
-
-    __slots__ = ("choices", "chosen", "ranges")
-
-    def __init__(self, ranges: Mapping[int, tuple[int, int]]) -> None:
-        self.ranges = ranges
-        self.chosen: dict[tuple[int, int | None], int] = {}
-        self.choices: dict[tuple[type[Request[Response]], int], Choice[Response]] = {}
-
-
-@lru_cache(maxsize=16)
-def _offer(ranges: tuple[tuple[int, tuple[int, int]], ...]) -> _Offer:
-    return _Offer(dict(ranges))
-
-
 class ApiVersions(Mapping[int, tuple[int, int]]):
-    """Maps API keys to the (lowest, highest) versions of one broker, and says what we use of it.
+    """Maps API keys to the (lowest, highest) versions of a broker, and says what we use of them.
+
+    All connections to brokers that offer the same share one.
 
     Attributes:
         features: The levels of the features that the cluster has finalized (KIP-584), by name.
+        choices: What `choice` has returned, by its arguments.
     """
 
-    __slots__ = ("_choices", "_chosen", "_peer", "_ranges", "features")
+    __slots__ = ("_chosen", "_ranges", "choices", "features")
 
     def __init__(
         self,
         ranges: Mapping[int, tuple[int, int]],
-        peer: str,
-        features: Mapping[str, int] = NO_FEATURES,
+        features: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.features = features
-        offer = _offer(tuple(ranges.items()))
-        self._ranges = offer.ranges
-        self._peer = peer
-        self._chosen = offer.chosen
-        self._choices = offer.choices
+        self.choices: dict[tuple[type[Request[Response]], int], Choice[Response]] = {}
+        self._ranges = ranges
+        self._chosen: dict[tuple[int, int | None], int] = {}
 
     def __getitem__(self, api_key: int) -> tuple[int, int]:
         return self._ranges[api_key]
@@ -79,58 +62,72 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
     def __len__(self) -> int:
         return len(self._ranges)
 
-    def of_peer(self, peer: str) -> ApiVersions:
-        """Return the same under another name of the broker."""
-        return ApiVersions(self._ranges, peer, self.features)
-
-    def choose(self, request_class: type[Request[R]], max_version: int | None = None) -> int:
+    def choose(
+        self,
+        request_class: type[Request[R]],
+        max_version: int | None = None,
+        *,
+        peer: str = "the broker",
+    ) -> int:
         """Return the newest version that both sides know, at most ``max_version``.
 
         Raises:
-            IncompatibleBrokerVersion: There is none.
+            IncompatibleBrokerVersion: There is none; names the ``peer``.
             KafkaProtocolError: The broker's range is empty.
         """
         wanted = (request_class.api_key, max_version)
         chosen = self._chosen.get(wanted)
         if chosen is None:
-            chosen = self._chosen[wanted] = self._negotiate(request_class, max_version)
+            chosen = self._chosen[wanted] = self._negotiate(request_class, max_version, peer)
         return chosen
 
-    def choice(self, request_class: type[Request[R]], max_version: int) -> Choice[R]:
+    def choice(self, request_class: type[Request[R]], max_version: int, *, peer: str) -> Choice[R]:
         """Return the version to use, and what decodes an answer in it; made once.
 
         Raises: as ``choose``.
         """
-        found: Choice[R] | None = self._choices.get(  # type: ignore[assignment] # R is the class's
+        found: Choice[R] | None = self.choices.get(  # type: ignore[assignment] # R is the class's
             (request_class, max_version)
         )
         if found is None:
-            version = self.choose(request_class, max_version)
+            version = self.choose(request_class, max_version, peer=peer)
             found = version, response_decoder(request_class, version)
-            self._choices[request_class, max_version] = found
+            self.choices[request_class, max_version] = found
         return found
 
-    def _negotiate(self, request_class: type[Request[R]], max_version: int | None) -> int:
+    def _negotiate(
+        self, request_class: type[Request[R]], max_version: int | None, peer: str
+    ) -> int:
         try:
             low, high = self._ranges[request_class.api_key]
         except KeyError:
             raise IncompatibleBrokerVersion(
-                f"{self._peer} does not offer {request_class.__name__}"
+                f"{peer} does not offer {request_class.__name__}"
             ) from None
         if low > high:
             raise KafkaProtocolError(
-                f"{self._peer} offers versions {low} to {high} of {request_class.__name__}: "
+                f"{peer} offers versions {low} to {high} of {request_class.__name__}: "
                 "the range is empty"
             )
         newest = request_class.max_version
         chosen = min(newest, high) if max_version is None else min(newest, high, max_version)
         if chosen < max(request_class.min_version, low):
             raise IncompatibleBrokerVersion(
-                f"{self._peer} speaks versions {low} to {high} of {request_class.__name__}, this "
+                f"{peer} speaks versions {low} to {high} of {request_class.__name__}, this "
                 f"client {request_class.min_version} to "
                 f"{newest if max_version is None else min(newest, max_version)}"
             )
         return chosen
+
+
+NOTHING_OFFERED: Final = ApiVersions({})
+
+
+@lru_cache(maxsize=16)
+def _shared(
+    ranges: tuple[tuple[int, tuple[int, int]], ...], features: tuple[tuple[str, int], ...]
+) -> ApiVersions:
+    return ApiVersions(dict(ranges), dict(features))
 
 
 async def ask_api_versions(
@@ -149,11 +146,13 @@ async def ask_api_versions(
     for _ in range(MAX_TRIES):
         response = await ask(request, version)
         if response.error_code == NoError.errno:
-            ranges = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
-            features = {
-                feature.name: feature.max_version_level for feature in response.finalized_features
-            }
-            return ApiVersions(ranges, peer, features)
+            ranges = tuple(
+                (key.api_key, (key.min_version, key.max_version)) for key in response.api_keys
+            )
+            features = tuple(
+                (each.name, each.max_version_level) for each in response.finalized_features
+            )
+            return _shared(ranges, features)
         if response.error_code != UnsupportedVersionError.errno:
             raise for_code(response.error_code)(f"{peer} refuses ApiVersions v{version}")
         if version == 0:

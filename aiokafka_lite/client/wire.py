@@ -51,7 +51,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from aiokafka_lite.client.frames import UNCHECKED_BYTES, FrameReader
 from aiokafka_lite.client.network_errors import caused, explain, is_refusal
-from aiokafka_lite.client.versions import ApiVersions, Choice
+from aiokafka_lite.client.versions import NOTHING_OFFERED, ApiVersions, Choice
 from aiokafka_lite.errors import (
     CorrelationIdError,
     IllegalArgumentError,
@@ -280,7 +280,7 @@ class Wire:
         self.peer = f"{address}" if node_id is None else f"{address} (node {node_id})"
         self.node_id = node_id
         self.state = WireState.OPENING
-        self.api_versions = ApiVersions({}, self.peer)
+        self.api_versions = NOTHING_OFFERED
         self.error: KafkaError | None = None
         self.reader = FrameReader(self.peer, self.answer_limit_bytes)
         self.in_flight: dict[int, Pending[Response]] = {}
@@ -294,8 +294,9 @@ class Wire:
         self._max_frame_bytes = max_frame_bytes
         self._clock = clock
         self._opened_id = -1  # the last one of opening
-        # By request and the newest version that it may use.
-        self._choices: dict[tuple[type[Request[Response]], int], Choice[Response]] = {}
+        # By request and the newest version that it may use: what was negotiated, or is spoken.
+        self._choices: Mapping[tuple[type[Request[Response]], int], Choice[Response]]
+        self._choices = self.api_versions.choices
 
     # --- States ----------------------------------------------------------------------------
     def _go(self, state: WireState) -> None:
@@ -354,24 +355,23 @@ class Wire:
         """Take note of which node a bootstrap server is, for messages."""
         self.node_id = node_id
         self.peer = self.reader.peer = f"{self.peer} (node {node_id})"
-        self.api_versions = self.api_versions.of_peer(self.peer)
 
     # --- Requests --------------------------------------------------------------------------
     def offer(self, api_versions: ApiVersions) -> None:
         """Choose versions from what the broker offers."""
         self.api_versions = api_versions
-        self._choices.clear()
+        self._choices = api_versions.choices
 
     def speak(self, request: Request[Response], version: int) -> None:
         """Use a version of a request that could not be negotiated, until `offer` is called."""
         choice = version, response_decoder(type(request), version)
-        self._choices[type(request), request.usable_max_version] = choice
+        self._choices = {(type(request), request.usable_max_version): choice}
 
     def check(self, request: PreparedRequest[Response]) -> None:
         """Raise what `ask` raises because of the request itself."""
         if not request.expects_response:
             raise IllegalArgumentError(f"{request!r} gets no answer: ask for one (acks)")
-        self._choose(request.request_class, request.usable_max_version)
+        self.api_versions.choice(request.request_class, request.usable_max_version, peer=self.peer)
 
     def ask(
         self,
@@ -404,7 +404,7 @@ class Wire:
             (request.request_class, newest)
         )
         if choice is None:
-            choice = self._choose(request.request_class, newest)
+            choice = self.api_versions.choice(request.request_class, newest, peer=self.peer)
         if self.error is not None or self.state is WireState.RETIRED:
             raise self.refusal()
         correlation_id = self.last_correlation_id + 1
@@ -422,12 +422,6 @@ class Wire:
         pending.deadline = (now if now > self.muted_until else self.muted_until) + timeout_s
         self.in_flight[correlation_id] = pending
         return encoded
-
-    def _choose(self, request_class: type[Request[R]], newest: int) -> Choice[R]:
-        """Choose the version to use, once for each of these."""
-        choice = self.api_versions.choice(request_class, newest)
-        self._choices[request_class, newest] = choice
-        return choice
 
     def _free_correlation_id(self) -> int:
         """Return the next one after the largest, or after those that are in flight since then."""

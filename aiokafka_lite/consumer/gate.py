@@ -25,7 +25,6 @@ nothing wrong looks at that and at `holds`, and at nothing else.
 from __future__ import annotations
 
 import enum
-from collections import deque
 from collections.abc import Callable
 
 from aiokafka_lite._tasks import own_copy
@@ -69,7 +68,7 @@ class Gate:
         self._refuse: Callable[[], Exception] | None = None
         self._death: BaseException | None = None
         # Each is raised by one get.
-        self._posted: deque[KafkaError] = deque()
+        self._posted: list[KafkaError] = []
         self._listener_error: Exception | None = None
 
     def on_change(self, observer: Callable[[], None]) -> None:
@@ -160,7 +159,7 @@ class Gate:
             # A copy: the traceback of what is raised holds whoever has asked, and is kept here.
             raise own_copy(self._death)
         if self._posted:
-            error = self._posted.popleft()
+            error = self._posted.pop(0)
             self._note_raised(error)
             raise error.with_traceback(None)
         self.is_troubled = False

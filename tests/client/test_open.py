@@ -48,8 +48,19 @@ async def test_versions_are_negotiated_once_on_opening(broker: ScriptedBroker) -
     with pytest.raises(IncompatibleBrokerVersion, match=f"{broker.address}.*HeartbeatRequest"):
         await connection.request(HeartbeatRequest(), timeout_s=TIMEOUT_S)
     with pytest.raises(IncompatibleBrokerVersion, match=broker.address):
-        connection.api_versions.choose(MetadataRequest, -1)
+        await connection.request(MetadataRequest(), timeout_s=TIMEOUT_S, max_version=-1)
     await close(connection)
+
+
+async def test_connections_share_what_brokers_of_one_release_offer(broker: ScriptedBroker) -> None:
+    connections = [await open_connection(broker) for _ in range(2)]
+    broker.scripts[ApiVersionsRequest] = lambda _: offered({KEY: (0, 4), 3: (0, 9)})
+    connections.append(await open_connection(broker))
+    first, second, other = connections
+    assert first.api_versions is second.api_versions
+    assert other.api_versions is not first.api_versions
+    for connection in connections:
+        await close(connection)
 
 
 async def test_the_client_names_itself(broker: ScriptedBroker) -> None:

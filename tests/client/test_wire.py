@@ -87,7 +87,7 @@ def young(clock: Clock) -> Wire:
         ProduceRequest,
     ]
     ranges = {cls.api_key: (cls.min_version, cls.max_version) for cls in classes}
-    wire.offer(ApiVersions(ranges, wire.peer))
+    wire.offer(ApiVersions(ranges))
     return wire
 
 
@@ -129,7 +129,7 @@ def feed(wire: Wire, stream: bytes) -> list[Pending[Response]]:
 
 # --- Requests and answers ---------------------------------------------------------------------
 def test_what_is_sent_is_the_request_in_the_version_that_both_speak(wire: Wire) -> None:
-    wire.offer(ApiVersions({HeartbeatRequest.api_key: (0, 2)}, wire.peer))
+    wire.offer(ApiVersions({HeartbeatRequest.api_key: (0, 2)}))
     pending: Pending[HeartbeatResponse] = Pending(wire)
     sent = wire.ask(pending, HeartbeatRequest(group_id="g"), TIMEOUT_S)
     frame = framing.decode_request(memoryview(sent)[4:])
@@ -147,14 +147,14 @@ def test_no_newer_version_is_used_than_whoever_asks_allows(wire: Wire) -> None:
 
 def test_a_version_is_spoken_unnegotiated_until_the_broker_has_offered_some(young: Wire) -> None:
     request = ApiVersionsRequest()
-    young.offer(ApiVersions({}, young.peer))
+    young.offer(ApiVersions({}))
     with pytest.raises(IncompatibleBrokerVersion):
         ask(young, request)
     young.speak(request, 0)
     pending = ask(young, request)
     assert pending.version == 0
     feed(young, answer(young, pending, ApiVersionsResponse(error_code=35)))
-    young.offer(ApiVersions({ApiVersionsRequest.api_key: (0, 2)}, young.peer))
+    young.offer(ApiVersions({ApiVersionsRequest.api_key: (0, 2)}))
     assert ask(young, request).version == 2
 
 

@@ -46,7 +46,7 @@ def test_an_unknown_key_is_refused() -> None:
 
 def chosen(cls: type[Request[Response]], low: int, high: int, newest: int | None = None) -> int:
     """The version that is used with a broker that speaks `low` to `high`."""
-    return ApiVersions({cls.api_key: (low, high)}, "a broker").choose(cls, newest)
+    return ApiVersions({cls.api_key: (low, high)}).choose(cls, newest)
 
 
 def chosen_for(request: Request[Response], low: int, high: int) -> int:

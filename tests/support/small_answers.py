@@ -76,7 +76,7 @@ class WiredPool(ScriptedPool):
             Address("h", 1), client_id="twin", max_frame_bytes=1 << 20, node_id=NODE_ID
         )
         self.connection.connection_made(self.transport)
-        self.connection.wire.offer(ApiVersions({FetchRequest.api_key: (4, self._version)}, "h:1"))
+        self.connection.wire.offer(ApiVersions({FetchRequest.api_key: (4, self._version)}))
         self.connection.wire.trust()
 
     def ready_connection(self, node_id: int, lane: object = None) -> Any:

@@ -94,7 +94,7 @@ def test_correlation_ids_start_over_and_pass_those_in_flight(
 def test_what_gets_no_answer_is_refused_before_it_is_sent(connection: BlockingConnection) -> None:
     with pytest.raises(IllegalArgumentError, match="acks"):
         connection.send(ProduceRequest(acks=0), timeout_s=TIMEOUT_S)
-    connection.wire.offer(ApiVersions({MetadataRequest.api_key: (4, 9)}, connection.peer))
+    connection.wire.offer(ApiVersions({MetadataRequest.api_key: (4, 9)}))
     with pytest.raises(IncompatibleBrokerVersion, match="does not offer HeartbeatRequest"):
         connection.send(HeartbeatRequest(), timeout_s=TIMEOUT_S)
     assert ask_for(connection, "a") == "a"
