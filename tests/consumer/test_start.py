@@ -6,13 +6,17 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from aiokafka_lite import TopicPartition
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.client.wire import Wire
+from aiokafka_lite.consumer.positions.resolver import PositionResolver
 from aiokafka_lite.errors import UnsupportedVersionError
+from aiokafka_lite.protocol.prepared import AnyRequest, prepared
+from aiokafka_lite.protocol.schema import Response
 from tests.support.protocols import classic_only
 from tests.support.reading import consumer_of
 
@@ -46,6 +50,37 @@ async def test_start_by_assign_asks_nothing_twice(broker: Broker) -> None:
     # The first metadata are those of the brokers: nobody has said yet which topics matter.
     assert general == ["ApiVersions", "Metadata", "Metadata", "ListOffsets"]
     assert set(fetch) == {"Fetch"}
+
+
+async def test_the_connection_for_fetches_is_opened_while_it_is_asked_where_to_begin(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    create_connection, ask = asyncio.get_running_loop().create_connection, Wire.ask
+    found = PositionResolver._found
+
+    async def connecting(*arguments: Any, **options: Any) -> Any:
+        steps.append("connect")
+        return await create_connection(*arguments, **options)
+
+    def asking(self: Wire, pending: Any, request: AnyRequest[Response], *others: Any) -> bytes:
+        steps.append(prepared(request).request_class.__name__)
+        return ask(self, pending, request, *others)
+
+    def finding(*arguments: Any) -> None:
+        steps.append("found")
+        found(*arguments)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connecting)
+    monkeypatch.setattr(Wire, "ask", asking)
+    monkeypatch.setattr(PositionResolver, "_found", finding)
+    consumer = consumer_of(broker)
+    await consumer.start()
+    consumer.assign([TopicPartition("t", 0)])
+    assert (await consumer.getone()).value == b"first"
+    await consumer.stop()
+    first = steps.index("ListOffsetsRequest")
+    assert steps[first : first + 4] == ["ListOffsetsRequest", "connect", "found", "FetchRequest"]
 
 
 async def test_start_of_a_subscriber_asks_nothing_twice(broker: Broker) -> None:

@@ -316,6 +316,10 @@ class Source:
         """Fetch until no partition is left; run again after an error, with a new session."""
         self._is_closed = self._sources.is_closed
         try:
+            if not self._ready:
+                # Connect while positions are being looked up, once that has been asked.
+                await asyncio.sleep(0)
+                self._sources.cluster.pool.ready(self.node_id, self.lane)
             while True:
                 self._wake.clear()
                 if self._error is not None:

@@ -170,7 +170,6 @@ class Sources:
         source = Source(self, node_id, lane, counts)
         of_node.append(source)
         self.budget.source_count += 1
-        self.cluster.pool.ready(node_id, lane)  # while positions are being looked up
         self._scope.supervise(source.run, name=task_name(node_id, lane))
         return source
 
