@@ -79,6 +79,7 @@ class Size:
         memory_seconds: How long the memory is looked at.
         scaling_records: The most that one run reads.
         starts: How often a consumer is started.
+        start_rounds: Of starts one by one: Kafka has just started, and gets quicker for a while.
         crowd: How many consumers are alive in one loop.
         moves: How often a consumer is moved.
         replaced: How many members of a group are replaced.
@@ -96,6 +97,7 @@ class Size:
     memory_seconds: float
     scaling_records: int
     starts: int
+    start_rounds: int
     crowd: int
     moves: int
     replaced: int
@@ -120,6 +122,7 @@ FULL: Final = Size(
     memory_seconds=16,
     scaling_records=10_000_000,
     starts=200,
+    start_rounds=6,
     crowd=1000,
     moves=30,
     replaced=4,
@@ -138,6 +141,7 @@ QUICK: Final = Size(
     memory_seconds=8,
     scaling_records=1_000_000,
     starts=50,
+    start_rounds=1,
     crowd=100,
     moves=10,
     replaced=2,
@@ -400,7 +404,7 @@ def _start(size: Size) -> list[Scenario]:
             figures=START,
             # A consumer of librdkafka has threads, and no loop.
             contestants=(START_LITE, START_AIOKAFKA) + ((START_CONFLUENT,) * (not is_crowd)),
-            rounds=size.timed_rounds if is_crowd else size.rounds,
+            rounds=size.timed_rounds if is_crowd else size.start_rounds,
             topics=(one_record,),
             passes=size.crowd if is_crowd else size.starts,
             is_group=is_group,
