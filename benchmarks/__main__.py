@@ -187,6 +187,7 @@ def _size(options: argparse.Namespace) -> Size:
         seconds=options.seconds or size.seconds,
         rounds=options.rounds or size.rounds,
         timed_rounds=options.rounds or size.timed_rounds,
+        start_rounds=options.rounds or size.start_rounds,
         memory_seconds=options.seconds or size.memory_seconds,
     )
 
