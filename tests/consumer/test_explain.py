@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -345,14 +346,24 @@ async def test_a_throttle(broker: Broker) -> None:
         await until_cause(consumer, T0, Cause.AT_END)
 
 
-async def test_a_connection_that_is_being_opened(broker: Broker) -> None:
+async def test_a_connection_that_is_being_opened(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    create_connection, answered = loop.create_connection, asyncio.Event()
+
+    async def connecting(*arguments: Any, **options: Any) -> Any:
+        await answered.wait()
+        return await create_connection(*arguments, **options)
+
     async with consumer_of(broker) as consumer:
         inside.cluster(consumer).watch("test", ["t"])
         await inside.cluster(consumer).refresh()
-        with broker.on_connect().silence(times=None):
-            consumer.assign([T0])
-            consumer.seek(T0, 0)
-            assert "is being opened" in await until_cause(consumer, T0, Cause.CONNECTING)
+        monkeypatch.setattr(loop, "create_connection", connecting)
+        consumer.assign([T0])
+        consumer.seek(T0, 0)
+        assert "is being opened" in await until_cause(consumer, T0, Cause.CONNECTING)
+        answered.set()
 
 
 # --- The fetch --------------------------------------------------------------------------------

@@ -13,12 +13,12 @@ import pytest
 from aiokafka_lite import TopicPartition
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.wire import Wire
-from aiokafka_lite.consumer.positions.resolver import PositionResolver
 from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.prepared import AnyRequest, prepared
 from aiokafka_lite.protocol.schema import Response
 from tests.support.protocols import classic_only
 from tests.support.reading import consumer_of
+from tests.support.waiting import until
 
 REPEATED: Final = ("Heartbeat", "ConsumerGroupHeartbeat", "OffsetCommit")
 
@@ -57,7 +57,6 @@ async def test_the_connection_for_fetches_is_opened_while_it_is_asked_where_to_b
 ) -> None:
     steps: list[str] = []
     create_connection, ask = asyncio.get_running_loop().create_connection, Wire.ask
-    found = PositionResolver._found
 
     async def connecting(*arguments: Any, **options: Any) -> Any:
         steps.append("connect")
@@ -67,20 +66,14 @@ async def test_the_connection_for_fetches_is_opened_while_it_is_asked_where_to_b
         steps.append(prepared(request).request_class.__name__)
         return ask(self, pending, request, *others)
 
-    def finding(*arguments: Any) -> None:
-        steps.append("found")
-        found(*arguments)
-
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connecting)
     monkeypatch.setattr(Wire, "ask", asking)
-    monkeypatch.setattr(PositionResolver, "_found", finding)
-    consumer = consumer_of(broker)
-    await consumer.start()
-    consumer.assign([TopicPartition("t", 0)])
-    assert (await consumer.getone()).value == b"first"
-    await consumer.stop()
-    first = steps.index("ListOffsetsRequest")
-    assert steps[first : first + 4] == ["ListOffsetsRequest", "connect", "found", "FetchRequest"]
+    async with consumer_of(broker) as consumer:
+        with broker.on("ListOffsets").hold() as rule:
+            consumer.assign([TopicPartition("t", 0)])
+            await until(lambda: steps[-2:] == ["ListOffsetsRequest", "connect"])
+            rule.release()
+        assert (await consumer.getone()).value == b"first"
 
 
 async def test_start_of_a_subscriber_asks_nothing_twice(broker: Broker) -> None:

@@ -85,6 +85,12 @@ class Member:
         while True:
             await self.next()
 
+    @property
+    def was_told_of(self) -> set[int]:
+        """The partitions that the listener was told of as assigned, some time."""
+        told = [tps for name, tps in self.told() if name == "assigned"]
+        return {tp.partition for tp in set().union(*told)}
+
     def told(self) -> list[tuple[str, set[TopicPartition]]]:
         """What the listener was called with, but for calls about nothing."""
         return [(name, tps) for name, tps in self.listener.calls if tps]
@@ -237,6 +243,7 @@ async def test_three_members_are_restarted_in_turn_and_nobody_else_moves(
         names = ("one", "two", "three")
         members = {name: await Member(place, name).start() for name in names}
         await until(lambda: sorted(len(each.has) for each in members.values()) == [2, 2, 2])
+        await until(lambda: all(each.was_told_of >= each.has for each in members.values()))
         shares = {name: each.has for name, each in members.items()}
         for turn, name in enumerate(names):
             mine, others = shares[name], [members[other] for other in names if other != name]

@@ -396,16 +396,18 @@ async def test_a_commit_in_a_handler_commits_only_what_is_finished(
 ) -> None:
     await kafka.produce(topic, 0, rows(0, 3))
     consumer = member(kafka, topic, group, auto_commit_interval_ms=100_000)
-    done = asyncio.Event()
+    done, seen = asyncio.Event(), asyncio.Event()
 
     async def handle(record: Record) -> None:
         if record.offset == 2:
             await consumer.commit()
             done.set()
+            await seen.wait()  # what is finished is committed soon
 
     async with running(consumer, handle, order="partition"):
         await done.wait()
         found = await committed(kafka, group, TopicPartition(topic, 0))
+        seen.set()
         assert found == (2, "")
 
 
