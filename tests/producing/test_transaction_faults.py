@@ -267,6 +267,7 @@ async def test_after_a_refused_record_an_abort_makes_all_well(
     assert await committed_in(broker) == as_values(range(6))
 
 
+@pytest.mark.virtual_time
 async def test_a_record_that_is_lost_in_time_breaks_the_transaction(broker: Broker) -> None:
     async with producer_of(
         broker, transactional_id="tx", request_timeout_ms=200, delivery_timeout_ms=400
@@ -339,6 +340,7 @@ async def test_a_producer_that_may_not_use_its_id_says_so_for_good(broker: Broke
     await producer.stop()
 
 
+@pytest.mark.virtual_time
 async def test_a_commit_without_an_answer_leaves_no_doubt_that_there_is_doubt(
     broker: Broker,
 ) -> None:
@@ -354,6 +356,7 @@ async def test_a_commit_without_an_answer_leaves_no_doubt_that_there_is_doubt(
             await producer.begin_transaction()
 
 
+@pytest.mark.virtual_time
 async def test_leaving_the_block_does_not_wait_for_a_silent_coordinator_for_ever(
     broker: Broker,
 ) -> None:
@@ -422,6 +425,7 @@ async def test_an_abort_waits_for_what_is_on_the_wire(
         assert ends[TP] == broker.partition(*TP).log.log_end_offset, "nothing hangs"
 
 
+@pytest.mark.virtual_time
 async def test_an_abort_tries_nothing_again_that_is_lost_meanwhile(broker: Broker) -> None:
     async with producer_of(broker, transactional_id="tx", request_timeout_ms=300) as producer:
         await producer.begin_transaction()
