@@ -41,7 +41,7 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
         choices: What `choice` has returned, by its arguments.
     """
 
-    __slots__ = ("_chosen", "_ranges", "choices", "features")
+    __slots__ = ("_ranges", "choices", "features")
 
     def __init__(
         self,
@@ -51,7 +51,6 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
         self.features = features
         self.choices: dict[tuple[type[Request[Response]], int], Choice[Response]] = {}
         self._ranges = ranges
-        self._chosen: dict[tuple[int, int | None], int] = {}
 
     def __getitem__(self, api_key: int) -> tuple[int, int]:
         return self._ranges[api_key]
@@ -75,29 +74,6 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
             IncompatibleBrokerVersion: There is none; names the ``peer``.
             KafkaProtocolError: The broker's range is empty.
         """
-        wanted = (request_class.api_key, max_version)
-        chosen = self._chosen.get(wanted)
-        if chosen is None:
-            chosen = self._chosen[wanted] = self._negotiate(request_class, max_version, peer)
-        return chosen
-
-    def choice(self, request_class: type[Request[R]], max_version: int, *, peer: str) -> Choice[R]:
-        """Return the version to use, and what decodes an answer in it; made once.
-
-        Raises: as ``choose``.
-        """
-        found: Choice[R] | None = self.choices.get(  # type: ignore[assignment] # R is the class's
-            (request_class, max_version)
-        )
-        if found is None:
-            version = self.choose(request_class, max_version, peer=peer)
-            found = version, response_decoder(request_class, version)
-            self.choices[request_class, max_version] = found
-        return found
-
-    def _negotiate(
-        self, request_class: type[Request[R]], max_version: int | None, peer: str
-    ) -> int:
         try:
             low, high = self._ranges[request_class.api_key]
         except KeyError:
@@ -118,6 +94,20 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
                 f"{newest if max_version is None else min(newest, max_version)}"
             )
         return chosen
+
+    def choice(self, request_class: type[Request[R]], max_version: int, *, peer: str) -> Choice[R]:
+        """Return the version to use, and what decodes an answer in it; made once.
+
+        Raises: as ``choose``.
+        """
+        found: Choice[R] | None = self.choices.get(  # type: ignore[assignment] # R is the class's
+            (request_class, max_version)
+        )
+        if found is None:
+            version = self.choose(request_class, max_version, peer=peer)
+            found = version, response_decoder(request_class, version)
+            self.choices[request_class, max_version] = found
+        return found
 
 
 NOTHING_OFFERED: Final = ApiVersions({})
