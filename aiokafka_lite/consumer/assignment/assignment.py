@@ -529,6 +529,47 @@ class Assignment:
                 partition.process_to(offset.offset)
                 self._settle_progress(partition)
 
+    def finish_named(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Count as processed what the application commits by name; return what is to be committed.
+
+        In `consumer.run` other handlers have records before the offset, and queued ones have none
+        yet. So it finishes the records of the current task, and what is finished is committed.
+
+        Raises:
+            IllegalStateError: `run` goes on, and it would finish records of other handlers.
+        """
+        own = None if self.processing is None else self.processing.own_records()
+        if own is None:
+            self.note_finished(offsets)
+            return offsets
+        for tp, (offset, metadata) in offsets.items():
+            records = own.get(self._assignment[tp])
+            if not records:
+                raise IllegalStateError(
+                    f"run() commits what its handlers finish: only the handler of a record of {tp} "
+                    f"may commit an offset of {tp} by name"
+                )
+            if offset > (end := max(records) + 1):
+                raise IllegalStateError(
+                    f"offset {offset} of {tp} would count records as finished that this handler "
+                    f"does not process: while run() goes on, it may commit up to {end}"
+                )
+            if metadata:
+                raise IllegalStateError(
+                    f"run() keeps in the metadata of {tp} what is finished behind its offset: "
+                    "commit without metadata of your own"
+                )
+        for tp, (offset, _) in offsets.items():
+            cursor = self._assignment[tp]
+            for record, holder in own[cursor].items():
+                if record < offset:
+                    self.finish(cursor, record, holder)
+            self.observers.partition_changed(cursor)
+        finished = self.processed_offsets()
+        return {tp: finished[tp] for tp in offsets if tp in finished}
+
     # --- Works ----------------------------------------------------------------------------
     def begin_work(self, work: Work, partitions: Iterable[TopicPartition]) -> dict[Cursor, int]:
         """Give a work what a get has handed out, before anybody else runs.

@@ -7,7 +7,7 @@ waits for it, until a limit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from typing import Final, Protocol
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
@@ -53,6 +53,13 @@ class Processing(Work, Protocol):
 
     def takes(self, sink: object) -> bool:
         """Whether a get may have records, by what it puts them into."""
+
+    def own_records(self) -> Mapping[Cursor, Mapping[int, object]] | None:
+        """Return the records that the current task processes, by offset, and their holders.
+
+        Returns:
+            A commit that names offsets finishes no others; None: it finishes all before them.
+        """
 
     async def end(self, until: float) -> None:
         """Begin with nothing more, and wait for what is being worked on; then cut it off."""

@@ -159,7 +159,8 @@ class Commits(CommittedReader):
         Raises:
             ValueError: The argument has the wrong shape.
             TypeError: A key is no TopicPartition, or metadata is no string.
-            IllegalStateError: A partition is not assigned to this consumer.
+            IllegalStateError: A partition is not assigned to this consumer, or an offset would
+                finish records of other handlers of `run`.
             CommitFailedError: The group rebalanced: the partitions may have another owner, or
                 have had one since the records were handed out that an offset means.
             FencedInstanceIdError: Another consumer has taken this one's group_instance_id.
@@ -185,7 +186,10 @@ class Commits(CommittedReader):
                         "another member may have had the partition since. To commit it all the "
                         "same, seek there first"
                     )
-            self._state.note_finished(wanted)
+            if offsets is None:
+                self._state.note_finished(wanted)
+            else:
+                wanted = self._state.finish_named(wanted)
             commit = PendingCommit(
                 self._next(),
                 wanted,

@@ -106,6 +106,9 @@ class Acks:
         """Whether a get's records are acknowledged: all but rows are."""
         return isinstance(sink, OneByOne)
 
+    def own_records(self) -> None:
+        """Return None: the application has all records, and a commit says which are finished."""
+
     async def take(
         self, limits: Limits, raise_in_poll: Callable[[], None] | None = None
     ) -> dict[TopicPartition, list[Record]]:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterator, Set
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -538,6 +538,15 @@ class Run:
     def takes(self, sink: object) -> bool:
         """Whether a get is its own."""
         return sink is self._sink
+
+    def own_records(self) -> Mapping[Cursor, Mapping[int, object]]:
+        """Return the records whose handler is the current task."""
+        own: dict[Cursor, dict[int, object]] = {}
+        task = asyncio.current_task()
+        for job, worker in self._flights.items():
+            if worker is task:
+                own.setdefault(job.cursor, {})[job.record.offset] = job
+        return own
 
     @property
     def is_open(self) -> bool:

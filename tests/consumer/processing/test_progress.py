@@ -30,6 +30,15 @@ def test_nothing_handed_out_holds_no_commit_back() -> None:
     assert not list(progress.finished_ranges())
 
 
+def test_a_commit_of_an_offset_leaves_the_record_at_it_unfinished() -> None:
+    progress = handed_out(5, 6, 7, 9)
+    progress.finish_before(7)
+    assert progress.first_unfinished == 7
+    assert progress.is_held_by(7, ME)
+    progress.finish_before(8)
+    assert progress.first_unfinished == 9
+
+
 def test_the_first_that_is_not_finished_is_what_to_commit() -> None:
     progress = handed_out(5, 6, 7)
     assert progress.first_unfinished == 5

@@ -411,6 +411,113 @@ async def test_a_commit_in_a_handler_commits_only_what_is_finished(
         assert found == (2, "")
 
 
+async def test_a_commit_of_its_own_record_in_a_handler_drops_no_other(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    # Each client's idiom: the offset behind the record that was just processed.
+    await kafka.produce(topic, 0, rows(0, 20))
+    tp = TopicPartition(topic, 0)
+    handled: list[int] = []
+    offsets: list[int] = []
+    consumer = member(kafka, topic, group)
+
+    async def handle(record: Record) -> None:
+        await asyncio.sleep(0.02 if record.offset % 2 == 0 else 0)
+        await consumer.commit({tp: record.offset + 1})
+        handled.append(record.offset)
+        offsets.append((await consumer.committed(tp)) or 0)
+
+    async with running(consumer, handle, order=None):
+        await until(lambda: len(handled) == 20)
+    assert sorted(handled) == list(range(20))
+    assert offsets == sorted(offsets)
+    assert await committed(kafka, group, tp) == (20, "")
+
+
+async def test_a_commit_of_its_own_record_is_as_good_as_the_handlers_return(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 4))
+    tp = TopicPartition(topic, 0)
+    consumer = member(kafka, topic, group, auto_commit_interval_ms=100_000)
+    handler, seen = Handler(), asyncio.Event()
+    handler.hold(0)
+    found: list[tuple[int, str] | None] = []
+
+    async def handle(record: Record) -> None:
+        await handler(record)
+        if record.offset == 2:
+            await consumer.commit({tp: 3})
+            found.append(await committed(kafka, group, tp))
+            handler.let_go(0)
+            await seen.wait()
+
+    async with running(consumer, handle, order=None, concurrency=3):
+        await until(lambda: len(handler.done) == 4)
+        seen.set()
+    # Record 0 was with its handler: 2 is committed behind it.
+    assert found[0] is not None
+    offset, metadata = found[0]
+    assert offset == 0
+    assert metadata
+    assert await committed(kafka, group, tp) == (4, "")
+
+
+async def test_a_list_of_records_is_committed_up_to_its_last_one(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 20))
+    tp = TopicPartition(topic, 0)
+    consumer = member(kafka, topic, group)
+    handled: list[int] = []
+
+    async def handle(records: list[Record]) -> None:
+        await consumer.commit({tp: records[-1].offset + 1})
+        handled.extend(record.offset for record in records)
+
+    async with running(consumer, handle, order="partition", batch_size=3):
+        await until(lambda: len(handled) == 20)
+    assert handled == list(range(20))
+    assert await committed(kafka, group, tp) == (20, "")
+
+
+async def test_a_commit_of_what_others_handle_is_refused(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    other = await kafka.create_topic(partitions=1)
+    await kafka.produce(topic, 0, rows(0, 6))
+    await kafka.produce(other, 0, rows(0, 3))
+    tp, elsewhere = TopicPartition(topic, 0), TopicPartition(other, 0)
+    consumer = member(kafka, topic, group)
+    consumer.subscribe([topic, other])
+    refusals: list[str] = []
+    handled: list[tuple[str, int]] = []
+
+    async def refused(offsets: dict[TopicPartition, int | tuple[int, str]]) -> None:
+        with pytest.raises(IllegalStateError) as raised:
+            await consumer.commit(dict(offsets))
+        refusals.append(str(raised.value))
+
+    async def handle(record: Record) -> None:
+        if record.topic == other:
+            await until(lambda: len(refusals) >= 3)
+        elif record.offset == 1:
+            await refused({tp: 6})
+            await refused({tp: 2, elsewhere: 3})
+            await refused({tp: (2, "mine")})
+        handled.append((record.topic, record.offset))
+
+    async with running(consumer, handle, order="partition"):
+        await until(lambda: len(refusals) >= 3)
+        await asyncio.create_task(refused({elsewhere: 2}))  # no handler's task
+        await until(lambda: len(handled) == 9)
+    assert "up to 2" in refusals[0]
+    assert str(elsewhere) in refusals[1]
+    assert "metadata" in refusals[2]
+    assert await committed(kafka, group, tp) == (6, "")
+    assert await committed(kafka, group, elsewhere) == (3, "")
+
+
 # --- What fails -------------------------------------------------------------------------------
 async def test_a_failure_without_a_policy_ends_it_and_is_not_committed(
     kafka: KafkaHandle, topic: str, group: str
