@@ -57,9 +57,11 @@ class ConsumerRecord(Generic[KT, VT]):
         return receipt_of(self).ack()
 
     def nack(self, delay_ms: float = 0) -> bool:
-        """Have the record handed out again, by the first get after so many milliseconds.
+        """Have the record returned again, by a read after so many milliseconds.
 
-        Other records of its partition go on; nothing is fetched for it.
+        Other records of its partition go on; nothing is fetched for it. Without a delay the first
+        refusal returns it at once. From the second on the record waits, for 0.1 s, then twice as
+        long each time, 30 s at most.
 
         Returns:
             False where it counts no more, as with `ack`.

@@ -199,7 +199,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
 
         engine, state = self._engine, self._state
-        acks = Acks(state, engine.buffer, DEFAULT_MAX_UNCOMMITTED)
+        acks = Acks(state, engine.buffer, DEFAULT_MAX_UNCOMMITTED, _rng)
         return AckedGets(state, engine.buffer, self._ready, self._gate.check_poll, acks)
 
     def __repr__(self) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from typing import Literal
+
 from aiokafka_lite import records
 from aiokafka_lite.bad_records import OnBadRecord
 from aiokafka_lite.consumer.assignment.cursor import Cursor
@@ -12,8 +15,10 @@ from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse
 from aiokafka_lite.consumer.buffer.decode import make_delivery
 from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.consumer import DEFAULT_MAX_UNCOMMITTED
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
+from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
 from aiokafka_lite.structs import TopicPartition
 
 A = TopicPartition("t", 0)
@@ -52,6 +57,8 @@ class Buffers:
         # A small batch may be decompressed into a large buffer that is left from another test.
         budget_bytes: int = 1 << 26,
         most_held_bytes: int = 1 << 26,
+        ack_mode: Literal["implicit", "explicit"] = "implicit",
+        max_uncommitted: int = DEFAULT_MAX_UNCOMMITTED,
     ) -> None:
         self.state = SubscriptionState()
         self.taken: list[int] = []
@@ -71,6 +78,9 @@ class Buffers:
         )
         self.ready = ReadyRecords(self.state, self.buffer)
         self.gets = Gets(self.state, self.buffer, self.ready)
+        if ack_mode == "explicit":
+            acks = Acks(self.state, self.buffer, max_uncommitted, random.Random(1))
+            self.gets = AckedGets(self.state, self.buffer, self.ready, lambda: None, acks)
         self.state.assign_from_user(assigned or (A,))
         for tp in self.state.assignment:
             self.state.seek(self.partition(tp), 0)

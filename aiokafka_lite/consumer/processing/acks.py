@@ -4,15 +4,14 @@ Gets hand out records as ever, and each carries a `RecordReceipt`. What `record.
 is in the same table as what handlers of `run` have (assignment/progress.py), so the same is
 committed: the first offset that is not finished, and beside it what is finished behind.
 
-A record that is refused, by `record.nack(delay_ms)`, is handed out again by a get that comes after
-its delay. Nothing is sought and nothing fetched for it: the record is kept here meanwhile.
+A record that is refused, by `record.nack(delay_ms)`, is returned again by a read that comes after
+its delay (refusals.py). Nothing is sought and nothing fetched for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
+import random
 from collections.abc import Callable, Collection, Iterator, Set
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +22,7 @@ from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Wanted
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
 from aiokafka_lite.consumer.processing.intake import OneByOne
+from aiokafka_lite.consumer.processing.refusals import Refusals
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import TopicPartition
 
@@ -34,7 +34,7 @@ LONG_WORK_S: Final = 60.0
 
 
 class Redelivery(Exception):
-    """A refused record is due: the get that waits for others looks for it."""
+    """Refused records are due, and have their turn: the read that waits for others takes them."""
 
 
 class RecordReceipt:
@@ -45,10 +45,19 @@ class RecordReceipt:
         cursor: Of the assignment that handed it out.
         handed_out_at: Loop time of the get that had it last; None: it waits to be handed out again.
         is_finished: It was acknowledged in time.
+        refusal_count: How often it was refused.
         batch: The open block that it is of (acked_batch.py); None: none.
     """
 
-    __slots__ = ("_acks", "batch", "cursor", "handed_out_at", "is_finished", "record")
+    __slots__ = (
+        "_acks",
+        "batch",
+        "cursor",
+        "handed_out_at",
+        "is_finished",
+        "record",
+        "refusal_count",
+    )
 
     def __init__(self, acks: Acks, record: Record, cursor: Cursor, now: float) -> None:
         self._acks = acks
@@ -56,6 +65,7 @@ class RecordReceipt:
         self.cursor = cursor
         self.handed_out_at: float | None = now
         self.is_finished = False
+        self.refusal_count = 0
         self.batch: object | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -90,15 +100,19 @@ class Acks:
     #: The application has to come back for more, as ever.
     is_always_asking: Final = False
 
-    def __init__(self, state: SubscriptionState, buffer: Buffer, max_uncommitted: int) -> None:
+    def __init__(
+        self,
+        state: SubscriptionState,
+        buffer: Buffer,
+        max_uncommitted: int,
+        rng: random.Random,
+    ) -> None:
         self._state = state
         self._buffer = buffer
         self._most = max_uncommitted
         self._loop = asyncio.get_running_loop()
-        # What is to be handed out again: when, and in the order of the refusals.
-        self._again: list[tuple[float, int, RecordReceipt]] = []
+        self._refusals = Refusals(buffer.wake, rng)
         self.is_over = False
-        self._number = itertools.count()
         state.open_processing(self)
 
     # --- Gets -------------------------------------------------------------------------------
@@ -112,11 +126,11 @@ class Acks:
     async def take(
         self, limits: Limits, raise_in_poll: Callable[[], None] | None = None
     ) -> dict[TopicPartition, list[Record]]:
-        """Return what is due to be handed out again, or else what is buffered; as a get does."""
+        """Return what is buffered, or refused records, whichever have their turn."""
         deadline = None if limits.timeout_s is None else self._loop.time() + limits.timeout_s
 
         def look() -> None:
-            if self._is_due(limits.wanted):
+            if self._is_turn_of_refused(limits.wanted):
                 raise Redelivery
             if raise_in_poll is not None:
                 raise_in_poll()
@@ -133,13 +147,18 @@ class Acks:
                 if kept := self._hand_out(cursor, records, leader_epoch):
                     found.setdefault(cursor.tp, []).extend(kept)
 
+            is_over = False
             try:
-                is_taken = await self._buffer.take(OneByOne(accept), limits, look)
+                is_over = not await self._buffer.take(OneByOne(accept), limits, look)
+                self._refusals.others_served(len(found))
             except Redelivery:
-                return self._take_due(limits)
-            if found or not is_taken:
+                # Nothing else makes a loop of such reads let others run.
+                await self._buffer.let_others_run()
+                self._state.gate.check()
+                found = self._take_refused(limits)
+            if found or is_over:
                 return found
-            # All of them were finished before.
+            # All of them were finished before, or went meanwhile.
             if deadline is not None:
                 limits = limits._replace(timeout_s=max(0.0, deadline - self._loop.time()))
 
@@ -157,44 +176,35 @@ class Acks:
         return [receipt.record for receipt in receipts]
 
     # --- Again --------------------------------------------------------------------------------
-    def _may_be_handed_out(self, receipt: RecordReceipt, wanted: Wanted) -> bool:
-        cursor = receipt.cursor
-        return (
-            (not wanted or cursor.tp in wanted)
-            and not cursor.is_paused
-            and not cursor.is_revoking
-            and not self._state.gate.holds
-        )
+    def _first_refused(
+        self, wanted: Wanted, served: Collection[TopicPartition] = ()
+    ) -> Cursor | None:
+        """Return the partition whose refused records are returned next; None: none are due."""
 
-    def _forget_what_is_over(self) -> None:
-        while self._again and not self._again[0][2].is_current:
-            heapq.heappop(self._again)
+        def may_be_served(cursor: Cursor) -> bool:
+            is_wanted = (not wanted or cursor.tp in wanted) and cursor.tp not in served
+            return is_wanted and not cursor.is_paused and not cursor.is_revoking
 
-    def _is_due(self, wanted: Wanted) -> bool:
-        self._forget_what_is_over()
-        now = self._loop.time()
-        return any(
-            due_at <= now and receipt.is_current and self._may_be_handed_out(receipt, wanted)
-            for due_at, _, receipt in self._again
-        )
+        return None if self._state.gate.holds else self._refusals.first(may_be_served)
 
-    def _take_due(self, limits: Limits) -> dict[TopicPartition, list[Record]]:
-        now = self._loop.time()
+    def _is_turn_of_refused(self, wanted: Wanted) -> bool:
+        if self._first_refused(wanted) is None:
+            return False
+        return self._refusals.have_their_turn or not self._buffer.can_serve(wanted)
+
+    def _take_refused(self, limits: Limits) -> dict[TopicPartition, list[Record]]:
+        """Return refused records that are due, within the limits."""
+        now, left = self._loop.time(), limits.max_records
         found: dict[TopicPartition, list[Record]] = {}
-        left: list[tuple[float, int, RecordReceipt]] = []
-        count = 0
-        for entry in sorted(self._again):
-            due_at, _, receipt = entry
-            if not receipt.is_current:
-                continue
-            is_enough = limits.max_records is not None and count >= limits.max_records
-            if is_enough or due_at > now or not self._may_be_handed_out(receipt, limits.wanted):
-                left.append(entry)
-                continue
-            receipt.handed_out_at = now
-            found.setdefault(receipt.cursor.tp, []).append(receipt.record)
-            count += 1
-        self._again = left
+        while left != 0 and (cursor := self._first_refused(limits.wanted, found)) is not None:
+            most = min((m for m in (left, limits.max_of_each) if m is not None), default=None)
+            receipts = self._refusals.take(cursor, most)
+            for receipt in receipts:
+                receipt.handed_out_at = now
+            found[cursor.tp] = [receipt.record for receipt in receipts]
+            left = None if left is None else left - len(receipts)
+        if found:
+            self._refusals.served(len(self._buffer.partitions))
         return found
 
     # --- Acknowledging --------------------------------------------------------------------
@@ -213,7 +223,7 @@ class Acks:
         return True
 
     def refuse(self, receipt: RecordReceipt, delay_s: float) -> bool:
-        """Hand a record out again after a while; False: it is another's by now, or finished.
+        """Return a record again after a while; False: it is another's by now, or finished.
 
         Raises:
             ValueError: The delay is negative.
@@ -225,9 +235,8 @@ class Acks:
         if receipt.handed_out_at is None:
             return True  # refused already
         receipt.handed_out_at = receipt.batch = None
-        due_at = self._loop.time() + delay_s
-        heapq.heappush(self._again, (due_at, next(self._number), receipt))
-        self._loop.call_at(due_at, self._buffer.wake)
+        receipt.refusal_count += 1
+        self._refusals.put(receipt, delay_s)
         self._state.processing_totals["failed_total"] += 1
         self._acted(receipt.cursor)
         return True
@@ -283,6 +292,7 @@ class Acks:
     async def end(self, until: float) -> None:
         """Take no acknowledgement any more: the consumer is being stopped."""
         self.is_over = True
+        self._refusals.clear()
 
     # --- For operators --------------------------------------------------------------------
     def troubles(self, now: float) -> Iterator[str]:
@@ -315,7 +325,7 @@ class Acks:
         counts = [
             c.progress.uncommitted_count for c in self._state.assignment.values() if c.progress
         ]
-        return {"waiting_for_retry": len(self._again), "uncommitted": sum(counts)}
+        return {"waiting_for_retry": len(self._refusals), "uncommitted": sum(counts)}
 
 
 class AckedGets(Gets):

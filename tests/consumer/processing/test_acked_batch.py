@@ -48,6 +48,27 @@ async def test_left_by_an_exception_it_has_the_rest_handed_out_again(
     assert await consumer.committed(TopicPartition(topic, 0)) in (None, 0)
 
 
+async def test_a_record_that_always_fails_its_block_starves_no_other(
+    consumer: AIOKafkaConsumer,
+) -> None:
+    done: set[int] = set()
+
+    async def work_on_a_block() -> None:
+        async with consumer.batch(max_records=3) as batch:
+            if 1 in offsets(list(batch)):
+                raise ZeroDivisionError
+        done.update(offsets(list(batch)))
+
+    blocks = 0
+    while len(done) < 9:
+        blocks += 1
+        try:
+            await work_on_a_block()
+        except ZeroDivisionError:
+            await asyncio.sleep(0)
+    assert blocks < 50
+
+
 async def test_a_record_that_went_on_to_others_is_theirs_to_finish(
     consumer: AIOKafkaConsumer, topic: str
 ) -> None:

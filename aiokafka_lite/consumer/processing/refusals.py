@@ -1,0 +1,135 @@
+"""Records that were refused, from their refusal until they are returned again.
+
+They are one more partition in the buffer's turns (buffer/buffer.py). Reads that have been served
+from them are served from the buffer next, as many times as the buffer has partitions. Where the
+buffer has nothing, they have every turn.
+
+A refusal without a delay returns the record at once, the first time. After that its delay grows, as
+that of a retry does: a record that is always refused must not keep the processor busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite.client.backoff import delay_after
+from aiokafka_lite.consumer.assignment.cursor import Cursor
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.processing.acks import RecordReceipt
+
+# Of a record that is refused again without a delay; those of `Retry`.
+FIRST_DELAY_S: Final = 0.1
+LAST_DELAY_S: Final = 30.0
+
+
+class Refusals:
+    """The refused records of one consumer, with the partitions in the order of their turns.
+
+    Args:
+        on_due: Called when records become due.
+        rng: For delays.
+    """
+
+    def __init__(self, on_due: Callable[[], None], rng: random.Random) -> None:
+        self._on_due = on_due
+        self._rng = rng
+        self._loop = asyncio.get_running_loop()
+        # By when they are due, and in the order of their refusals.
+        self._later: list[tuple[float, int, RecordReceipt]] = []
+        self._number = itertools.count()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._due: dict[Cursor, deque[RecordReceipt]] = {}
+        # How many partitions of the buffer have their turn before them.
+        self._turns_of_others = 0
+
+    def __len__(self) -> int:
+        return len(self._later) + sum(map(len, self._due.values()))
+
+    # --- What comes -----------------------------------------------------------------------
+    def put(self, receipt: RecordReceipt, delay_s: float) -> None:
+        """Keep a record that is refused, `receipt.refusal_count` times by now."""
+        if not delay_s and receipt.refusal_count > 1:
+            earlier = receipt.refusal_count - 2
+            delay_s = delay_after(earlier, FIRST_DELAY_S, LAST_DELAY_S, self._rng)
+        due_at = self._loop.time() + delay_s
+        heapq.heappush(self._later, (due_at, next(self._number), receipt))
+        if self._later[0][2] is receipt:
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._loop.call_at(self._later[0][0], self._ring) if self._later else None
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._look()
+        if self._alarm is None:
+            self._set_alarm()
+        self._on_due()
+
+    def _look(self) -> None:
+        """Find what is due by now."""
+        later, now = self._later, self._loop.time()
+        while later and later[0][0] <= now:
+            receipt = heapq.heappop(later)[2]
+            if receipt.is_current:
+                self._due.setdefault(receipt.cursor, deque()).append(receipt)
+
+    def clear(self) -> None:
+        """Return none of them any more."""
+        self._later.clear()
+        self._due.clear()
+        self._set_alarm()
+
+    # --- What goes ------------------------------------------------------------------------
+    def first(self, may_be_served: Callable[[Cursor], bool]) -> Cursor | None:
+        """Return the partition that is first in turn, of those that have records due."""
+        if not self._later and not self._due:
+            return None
+        self._look()
+        used_up: list[Cursor] = []
+        found: Cursor | None = None
+        for cursor, receipts in self._due.items():
+            while receipts and not receipts[0].is_current:
+                receipts.popleft()
+            if not receipts:
+                used_up.append(cursor)
+            elif may_be_served(cursor):
+                found = cursor
+                break
+        for cursor in used_up:
+            del self._due[cursor]
+        return found
+
+    def take(self, cursor: Cursor, most: int | None) -> list[RecordReceipt]:
+        """Remove up to `most` records of a partition that are due, and end its turn."""
+        receipts = self._due.pop(cursor)
+        taken: list[RecordReceipt] = []
+        while receipts and (most is None or len(taken) < most):
+            receipt = receipts.popleft()
+            if receipt.is_current:
+                taken.append(receipt)
+        if receipts:
+            self._due[cursor] = receipts
+        return taken
+
+    @property
+    def have_their_turn(self) -> bool:
+        """Whether they come before what is buffered."""
+        return self._turns_of_others <= 0
+
+    def served(self, other_count: int) -> None:
+        """Note that a read was served from them; so many partitions have their turns next."""
+        self._turns_of_others = other_count
+
+    def others_served(self, count: int) -> None:
+        """Note that so many partitions of the buffer have had their turn."""
+        self._turns_of_others -= count

@@ -1,0 +1,164 @@
+"""Refused records take turns with others, and a record that is refused again waits longer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from aiokafka_lite.consumer.processing.acks import AckedGets
+from tests.consumer.processing.acking import Record
+from tests.support.buffers import A, B, Buffers, batch
+
+pytestmark = pytest.mark.virtual_time
+WAYS = ["getone", "getmany", "one partition", "at most one of each"]
+
+
+class Reader:
+    """Acknowledged gets of two partitions with some records each, one of which is always refused.
+
+    Args:
+        count: How many records each partition has.
+        bad: The offsets of partition A that are refused whenever they are returned.
+    """
+
+    def __init__(self, count: int = 100, bad: tuple[int, ...] = (3,)) -> None:
+        self.buffers = Buffers(A, B, ack_mode="explicit")
+        assert isinstance(self.buffers.gets, AckedGets)
+        self.gets = self.buffers.gets
+        self.bad = {(A.partition, offset) for offset in bad}
+        self.seen = Counter[tuple[int, int]]()
+        self.times: list[float] = []
+        for tp in (A, B):
+            self.buffers.put({tp: batch(0, count)}, node_id=tp.partition)
+
+    async def read(self, way: str = "getone") -> list[Record]:
+        """One get, whose good records are acknowledged and whose bad ones are refused."""
+        records = await self.records(way)
+        for record in records:
+            place = (record.partition, record.offset)
+            self.seen[place] += 1
+            if place in self.bad:
+                self.times.append(asyncio.get_running_loop().time())
+                record.nack()
+            else:
+                record.ack()
+        return records
+
+    async def records(self, way: str) -> list[Record]:
+        if way == "getone":
+            return [await self.gets.one(())]
+        if way == "one partition":
+            return [await self.gets.one(frozenset({A}))]
+        one_of_each = 1 if way == "at most one of each" else None
+        found = await self.gets.many((), None, 4, one_of_each)
+        if one_of_each:
+            assert all(len(records) == 1 for records in found.values())
+        return [record for records in found.values() for record in records]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_record_that_is_always_refused_starves_no_other(way: str) -> None:
+    reader = Reader()
+    good = 100 if way == "one partition" else 200
+    for _ in range(210):
+        if len(reader.seen) < good:
+            await reader.read(way)
+    assert len(reader.seen) == good
+
+
+@pytest.mark.parametrize("way", WAYS[:-1])
+async def test_many_records_that_are_refused_once_take_turns_with_others(way: str) -> None:
+    reader = Reader(bad=tuple(range(20)))
+    fresh = Counter[bool]()
+    for _ in range(60):
+        for record in await reader.read(way):
+            fresh[reader.seen[record.partition, record.offset] == 1] += 1
+    assert fresh[True] >= 20
+    assert fresh[False] >= 20
+
+
+async def test_a_record_that_is_refused_again_waits_longer_each_time() -> None:
+    reader = Reader(count=1, bad=(0,))
+    while len(reader.times) < 14:
+        await reader.read()
+    delays = [after - before for before, after in zip(reader.times, reader.times[1:], strict=False)]
+    assert delays[0] == pytest.approx(0, abs=0.01)
+    for nominal, delay in zip((0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8), delays[1:], strict=False):
+        assert delay == pytest.approx(nominal, rel=0.3)
+    for delay in delays[10:]:
+        assert delay == pytest.approx(30, rel=0.3)
+
+
+async def test_a_delay_that_is_given_is_kept() -> None:
+    reader = Reader(count=1, bad=())
+    loop = asyncio.get_running_loop()
+    record = await reader.gets.one(frozenset({A}))
+    for _ in range(5):
+        began_at = loop.time()
+        assert record.nack(delay_ms=50)
+        assert await reader.gets.one(frozenset({A})) is record
+        assert loop.time() - began_at == pytest.approx(0.05, abs=0.01)
+
+
+@pytest.mark.parametrize("way", ["getone", "getmany"])
+async def test_reads_of_refused_records_only_let_the_loop_run(way: str) -> None:
+    reader = Reader(count=20, bad=())
+    records = [record for _ in range(40) for record in await reader.records("getone")]
+    for record in records:
+        record.nack()
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(count_turns())
+    await asyncio.sleep(0)
+    reads = 0
+    again: list[Record] = []
+    while len(again) < 40:
+        again += await reader.records(way)
+        reads += 1
+    assert turns >= reads
+    assert len({(record.partition, record.offset) for record in again}) == 40
+    counting.cancel()
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5])
+async def test_a_limit_is_exact_and_keeps_the_records_beyond_it(most: int) -> None:
+    reader = Reader(count=4, bad=())
+    records = [record for _ in range(8) for record in await reader.records("getone")]
+    for record in records[:7]:
+        record.nack()
+    again: list[Record] = []
+    while len(again) < 7:
+        found = await reader.gets.many((), 1, most)
+        count = sum(map(len, found.values()))
+        assert 0 < count <= most
+        again += [record for each in found.values() for record in each]
+    assert len(set(map(id, again))) == 7
+
+
+async def test_a_refused_record_that_is_acknowledged_while_it_waits_is_not_returned() -> None:
+    reader = Reader(count=3, bad=())
+    first, second = [await reader.gets.one(frozenset({A})) for _ in range(2)]
+    first.nack()
+    second.nack()
+    assert first.ack()
+    assert await reader.gets.one(frozenset({A})) is second
+
+
+async def test_a_cancelled_read_of_refused_records_takes_none() -> None:
+    reader = Reader(count=1, bad=())
+    record = await reader.gets.one(frozenset({A}))
+    record.nack()
+    reading = asyncio.create_task(reader.gets.one(frozenset({A})))
+    await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert await reader.gets.one(frozenset({A})) is record
