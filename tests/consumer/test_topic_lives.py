@@ -23,8 +23,10 @@ from aiokafka_lite.consumer.events.kinds import (
 from aiokafka_lite.consumer.events.stream import EventSubscription
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.errors import (
+    CommitFailedError,
     LeaderNotAvailableError,
     OffsetOutOfRangeError,
+    TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -329,6 +331,78 @@ async def test_auto_commit_does_not_carry_an_old_position_into_a_new_log() -> No
             assert values == [b"new"] * 5
             assert await consumer.stop() == {}
         assert broker.committed("g") == {tp: 5}
+    assert broker.failure is None
+
+
+async def recreate(kafka: KafkaHandle, topic: str) -> None:
+    """Delete a topic of 100 records and create it again, with 150."""
+    await kafka.delete_topic(topic)
+    for _ in range(200):
+        try:
+            await kafka.create_topic(topic)
+            break
+        except TopicAlreadyExistsError:  # a real broker takes a moment to forget it
+            await asyncio.sleep(0.02)
+    await kafka.produce(topic, 0, rows(1000, 150))
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("commits", ["commit", "named", "stop", "named later"])
+async def test_offsets_of_a_deleted_topic_are_not_committed_to_the_one_that_replaces_it(
+    kafka: KafkaHandle, protocol: str, commits: str
+) -> None:
+    topic, group = await kafka.create_topic(), unique("group")
+    await kafka.produce(topic, 0, rows(0, 100))
+    tp = TopicPartition(topic, 0)
+    settings = {
+        "group_id": group,
+        "group_protocol": protocol,
+        "enable_auto_commit": commits == "stop",
+        # It hears of the new topic by the refusal of its commit, not before.
+        "metadata_max_age_ms": 300_000 if commits != "named later" else 100,
+        "fetch_max_wait_ms": 30_000 if commits != "named later" else 50,
+    }
+    async with reading_by("group", kafka, {topic: 1}, **settings) as consumer:
+        events = consumer.events()
+        await keys_read(consumer, 100)
+        await recreate(kafka, topic)
+        if commits == "commit":
+            await consumer.commit()
+        elif commits == "stop":
+            await consumer.stop()
+        else:
+            if commits == "named later":
+                await next_of(events, TopicRecreated)
+                # By KIP-848 it goes, as the topic with its id is gone, and comes back.
+                await until(lambda: consumer.assignment() == {tp})
+            with pytest.raises(CommitFailedError, match=r"recreated|earlier assignment"):
+                await consumer.commit({tp: 100})
+    async with reading_by("group", kafka, {topic: 1}, group_id=group) as successor:
+        assert await keys_read(successor, 150) == sorted(b"%d" % key for key in range(1000, 1150))
+
+
+async def test_an_offset_of_a_deleted_topic_is_committed_after_a_seek_there() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        tp = TopicPartition("t", 0)
+        for _ in range(3):
+            broker.produce("t", b"old")
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        settings = {"group_id": "g", "enable_auto_commit": False}
+        async with reading_by("assign", kafka, {"t": 1}, **settings) as consumer:
+            events = consumer.events()
+            await keys_read(consumer, 3)
+            broker.recreate_topic("t")
+            for _ in range(5):
+                broker.produce("t", b"new")
+            await next_of(events, TopicRecreated)
+            with pytest.raises(CommitFailedError, match="recreated"):
+                await consumer.commit({tp: 3})
+            consumer.seek(tp, 3)
+            await consumer.commit({tp: 3})
+            await keys_read(consumer, 2)
+            await consumer.commit({tp: 4})
+        assert broker.committed("g") == {tp: 4}
     assert broker.failure is None
 
 

@@ -161,14 +161,15 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
     ) -> None:
         await self.close()
 
-    def work(self, tp: TopicPartition, count: int) -> None:
+    def work(self, tp: TopicPartition, count: int, *, leader_epoch: int = 0) -> None:
         """Be handed `count` records of a partition, as by one get."""
         partition = self.state.partition(tp)
         if partition.position is None:
             self.state.seek(partition, 0)
         assert partition.position is not None
         self.state.begin_get()
-        self.state.hand_out(partition, partition.position, partition.position + count, 0)
+        end = partition.position + count
+        self.state.hand_out(partition, partition.position, end, leader_epoch)
 
 
 class Worker(GroupWorker[Member, ClassicMembership]):

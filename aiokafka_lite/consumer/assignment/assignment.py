@@ -50,6 +50,7 @@ class Assignment:
         "_idle_since",
         "_latest",
         "_latest_hand_out",
+        "_of_former_logs",
         "_raised",
         "_readers",
         "_seen_hand_out_count",
@@ -70,6 +71,8 @@ class Assignment:
         self._taken: set[TopicPartition] = set()
         # What was handed out of partitions before another member may have had them.
         self._handed_out_earlier: dict[TopicPartition, Range] = {}
+        # What was handed out of topics that were recreated since.
+        self._of_former_logs: dict[TopicPartition, Range] = {}
         # What the latest get handed out from; everything else handed out has been processed, but
         # for what is in a work.
         self._latest: list[Cursor] = []
@@ -277,7 +280,10 @@ class Assignment:
         """
         self._settle()
         self.observers.discarded(partition)
-        self._handed_out_earlier.pop(partition.tp, None)
+        tp, former = partition.tp, self._of_former_logs
+        for handed_out in (self._handed_out_earlier.pop(tp, None), partition.handed_out):
+            if handed_out is not None:
+                former[tp] = joined(former.get(tp), handed_out)
         partition.forget_log()
         self.observers.partition_changed(partition)
 
@@ -734,13 +740,22 @@ class Assignment:
         if had_enough:
             self.observers.partition_changed(cursor)
 
-    def _was_handed_out_earlier(self, tp: TopicPartition, offset: int) -> bool:
-        """Whether an offset can only mean records that another member may have had since.
+    def is_of_former_log(self, tp: TopicPartition, offset: int) -> bool:
+        """Whether an offset can only mean records of a topic that was recreated since."""
+        return self._is_of_before(self._of_former_logs, tp, offset)
 
-        Such an offset comes after a record that was handed out before somebody else may have had
-        the partition. This assignment has neither handed it out nor gone to it.
+    def _was_handed_out_earlier(self, tp: TopicPartition, offset: int) -> bool:
+        """Whether an offset can only mean records that another member may have had since."""
+        return self._is_of_before(self._handed_out_earlier, tp, offset)
+
+    def _is_of_before(
+        self, before: Mapping[TopicPartition, Range], tp: TopicPartition, offset: int
+    ) -> bool:
+        """Whether an offset comes after a record that was handed out before.
+
+        This assignment, of the present log, has neither handed that out nor gone to it.
         """
-        earlier, partition = self._handed_out_earlier.get(tp), self._assignment.get(tp)
+        earlier, partition = before.get(tp), self._assignment.get(tp)
         if earlier is None or not earlier.first < offset <= earlier.end:
             return False
         self._settle()

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 NO_EPOCH: Final = -1
 # Of one partition: the chunk that is worked on, and the one that is asked for meanwhile.
 MOST_CHUNKS: Final = 2
+# Of one partition: leader epochs of returned records that are kept for commits.
+MOST_EPOCH_STARTS: Final = 16
 
 
 class Place(enum.Enum):
@@ -195,6 +197,13 @@ class CommittedPosition(NamedTuple):
     metadata: str = ""
 
 
+class EpochStart(NamedTuple):
+    """The first returned offset whose record is of a leader epoch."""
+
+    offset: int
+    leader_epoch: int
+
+
 class Range(NamedTuple):
     """Offsets that were handed out: from `first` to before `end`."""
 
@@ -217,6 +226,7 @@ class Cursor:
         "committed",
         "corrupt_at",
         "current_epoch",
+        "epoch_starts",
         "failure_count",
         "fetched",
         "has_enough",
@@ -273,8 +283,10 @@ class Cursor:
         self.processed: int | None = None
         # Next offset to ask a broker for: `position` plus what is buffered.
         self.fetched = -1
-        # Leader epoch of the last batch handed out, sent with commits (KIP-320); -1: not known.
+        # Leader epoch of the record before the position (KIP-320); -1: not known.
         self.leader_epoch = NO_EPOCH
+        # From which offset on returned records are of which leader epoch, in offset order.
+        self.epoch_starts: tuple[EpochStart, ...] = ()
         # The newest leader epoch in which the position was found to be good (KIP-320).
         self.validated_epoch = NO_EPOCH
         self.committed: OffsetAndMetadata | None = None
@@ -367,6 +379,7 @@ class Cursor:
             self.go_back_to(offset)
         else:
             self.processed = offset
+        self._keep_epochs_before(offset, leader_epoch)
         self._set_position(offset)
         self.fetched = offset
         self.leader_epoch = leader_epoch
@@ -374,6 +387,25 @@ class Cursor:
         self.search = None
         self.retry_at = 0.0
         self._rest()
+
+    def _keep_epochs_before(self, offset: int, leader_epoch: int) -> None:
+        """Keep the leader epochs of records before a new position; call it before that is set."""
+        end = self.handed_out_to
+        starts = tuple(each for each in self.epoch_starts if each.offset < offset)
+        if not starts or end is None or end < offset:  # what lies in between was never returned
+            starts += (EpochStart(offset - 1, leader_epoch),)
+        self.epoch_starts = starts
+
+    def epoch_before(self, offset: int) -> int:
+        """Return the leader epoch of the returned record before an offset; -1: not known.
+
+        A commit of that offset carries it, as those of Java's client do
+        (SubscriptionState.allConsumed).
+        """
+        for start in reversed(self.epoch_starts):
+            if start.offset < offset:
+                return start.leader_epoch
+        return NO_EPOCH
 
     def keep_sought(self) -> None:
         """Note that the application has moved it: that holds if a rebalance gives it back."""
@@ -408,6 +440,7 @@ class Cursor:
         self.high_watermark = self.last_stable_offset = self.log_start_offset = None
         self.reach = self.started_at = None
         self.leader_epoch = self.validated_epoch = NO_EPOCH
+        self.epoch_starts = ()
         self.keeps_position = False
         if self.progress is not None:
             self.progress.go_back_to(0)
@@ -475,7 +508,10 @@ class Cursor:
 
     # --- Source ---------------------------------------------------------------------------
     def read_from(
-        self, source: CursorSource | None, current_epoch: int = NO_EPOCH, topic_id: bytes = b""
+        self,
+        source: CursorSource | None,
+        current_epoch: int = NO_EPOCH,
+        topic_id: bytes | None = None,
     ) -> None:
         """Be read from another broker, or under another name; None: from nowhere.
 
@@ -484,9 +520,12 @@ class Cursor:
         Args:
             source: Reads it from now on.
             current_epoch: The epoch of the leader, as far as metadata know.
-            topic_id: What the topic is called in requests; sixteen zeros: by its name.
+            topic_id: What the topic is called in requests; sixteen zeros: by its name; None: as
+                before, which commits of what was read still need.
         """
         before = self.source
+        if topic_id is None:
+            topic_id = self.topic_id
         if source is before and (current_epoch, topic_id) == (self.current_epoch, self.topic_id):
             return
         self.source = source
@@ -624,9 +663,12 @@ class Cursor:
     # --- What was handed out --------------------------------------------------------------
     def hand_out(self, next_position: int, leader_epoch: int) -> None:
         """Note that the get in progress hands out what lies before `next_position`."""
-        self.position = next_position
-        if leader_epoch != NO_EPOCH:
+        if leader_epoch not in (self.leader_epoch, NO_EPOCH) and self.position is not None:
+            # As long as leaders move rarely these are one or two; older ones are not committed.
+            start = EpochStart(self.position, leader_epoch)
+            self.epoch_starts = (*self.epoch_starts[1 - MOST_EPOCH_STARTS :], start)
             self.leader_epoch = leader_epoch
+        self.position = next_position
 
     def pass_over(self, next_position: int) -> None:
         """Move the position over what is never handed out."""

@@ -10,11 +10,13 @@ that it was assigned to.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import Never, timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -33,6 +35,8 @@ class Departed(NamedTuple):
     """Holds what is to be committed of partitions that the application has given up."""
 
     offsets: Offsets
+    # What was assigned then.
+    cursors: Mapping[TopicPartition, Cursor]
     # As whom they were assigned; None: they were lost already.
     assigned_as: Identity | None
 
@@ -131,7 +135,9 @@ class AutoCommit:
     def _note_departure(self, departure: Departure) -> None:
         """Let the task commit at once what may be committed of partitions that go."""
         if left := self._commits.not_committed_yet(departure.offsets):
-            self.departed.append(Departed(left, self._commits.assigned_as))
+            assignment = self._state.assignment
+            cursors = {tp: assignment[tp] for tp in left if tp in assignment}
+            self.departed.append(Departed(left, cursors, self._commits.assigned_as))
             self._wake.set()
 
     def _forget_what_is_back(self) -> None:

@@ -6,7 +6,9 @@ What makes commits hard is that they overlap with each other and with rebalances
   what a later one has committed meanwhile. So a committed offset goes back only when the
   application says so by a later call.
 - Overlap with a topic's end: what no broker knows any more drops out of the commits that the
-  consumer makes of its positions, lest they wait for it until their deadline.
+  consumer makes of its positions, lest they wait for it until their deadline. A topic that is
+  recreated under its name has another id. A commit keeps the id that its records were read under,
+  and is never sent under another one.
 - Overlap with a rebalance: a commit is made as whom the partitions were assigned to, which is of
   the generation before while a rebalance goes on (`GroupMember.assigned_as`). While the coordinator
   waits for the new assignment it takes no commits (REBALANCE_IN_PROGRESS). Such a commit waits,
@@ -32,7 +34,7 @@ from typing import Final
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import Cluster
+from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.caller import is_in_callback
@@ -62,6 +64,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
+from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 
@@ -79,6 +82,7 @@ class PendingCommit:
         made_as: Identity | None,
         *,
         cursors: Mapping[TopicPartition, Cursor],
+        view: ClusterView,
         is_asked_for: bool,
         names_partitions: bool = False,
         is_departed: bool = False,
@@ -89,6 +93,11 @@ class PendingCommit:
         # What was assigned then of each: another cursor is another assignment, though the member
         # may be the same.
         self.cursors = {tp: cursors.get(tp) for tp in offsets}
+        # The ids that its topics had then; empty: not known.
+        self.topic_ids: dict[str, bytes] = {}
+        for tp, cursor in self.cursors.items():
+            read_as = b"" if cursor is None else cursor.topic_id
+            self.topic_ids[tp.topic] = read_as or view.topic_id(tp.topic) or b""
         # As whom the partitions were held at the call, and later; None: they were lost already.
         self.made_as = made_as
         self.is_asked_for = is_asked_for
@@ -107,6 +116,8 @@ class PendingCommit:
 log = logging.getLogger(__name__)
 
 
+# Of a topic whose id is not known.
+NO_IDS: Final = (b"", ZERO_UUID)
 # What the coordinator says of a topic that was deleted, or that it has not heard of yet.
 GONE: Final = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 
@@ -180,6 +191,8 @@ class Commits(CommittedReader):
                 raise self._member.why_lost()
             for tp, offset in wanted.items():
                 self._state.partition(tp)
+                if self._state.is_of_former_log(tp, offset.offset):
+                    raise _of_another_log(f"offset {offset.offset} of {tp}")
                 if self._state.is_of_earlier_assignment(tp, offset.offset):
                     raise CommitFailedError(
                         f"offset {offset.offset} of {tp} is of records of an earlier assignment: "
@@ -195,6 +208,7 @@ class Commits(CommittedReader):
                 wanted,
                 self.assigned_as,
                 cursors=self._state.assignment,
+                view=self._cluster.view,
                 is_asked_for=True,
                 names_partitions=offsets is not None,
             )
@@ -353,7 +367,8 @@ class Commits(CommittedReader):
             self._next(),
             offsets,
             self.assigned_as if departed is None else departed.assigned_as,
-            cursors=self._state.assignment,
+            cursors=self._state.assignment if departed is None else departed.cursors,
+            view=self._cluster.view,
             is_asked_for=False,
             is_departed=departed is not None,
             is_final=is_final,
@@ -422,14 +437,16 @@ class Commits(CommittedReader):
             if not commit.is_departed and commit.made_as == self.assigned_as:
                 self._keep_in_step(commit)
             self._say_what_was_asked_for(commit)
+        self._leave_out_former_logs(commit)
         if not commit.names_partitions:
+            self._leave_out_what_went(commit)
             self._say_what_is_finished(commit)
         if not commit.left:
             return
         identity = self._identity_for(commit)
-        ids = TopicIds(self._cluster.view, {tp.topic for tp in commit.left})
+        ids = TopicIds({tp.topic: commit.topic_ids[tp.topic] for tp in commit.left})
         entries = {
-            tp: OffsetToCommit(*offset, self._leader_epoch(tp, offset.offset))
+            tp: OffsetToCommit(*offset, self._leader_epoch(commit, tp))
             for tp, offset in commit.left.items()
         }
         commit.was_sent = True
@@ -451,6 +468,42 @@ class Commits(CommittedReader):
             if codes.get(tp) == 0:
                 self._note_committed(commit, tp)
         self._raise_refusals(commit, codes)
+
+    def _leave_out_former_logs(self, commit: PendingCommit) -> None:
+        """Leave out what was read of topics that have been recreated since.
+
+        Raises:
+            CommitFailedError: The application has named one of them.
+        """
+        view = self._cluster.view
+        former = []
+        for tp in commit.left:
+            topic_id = view.topic_id(tp.topic)
+            if topic_id is not None and commit.topic_ids[tp.topic] not in (topic_id, *NO_IDS):
+                former.append(tp)
+        if not former:
+            return
+        if commit.names_partitions:
+            raise _of_another_log(f"the offsets of {sorted(former)}")
+        log.warning(
+            "group %s: not committed, the topics were recreated: %s",
+            self._member.group_id,
+            {tp: commit.left.pop(tp).offset for tp in sorted(former)},
+        )
+
+    def _leave_out_what_went(self, commit: PendingCommit) -> None:
+        """Leave out of the application's `commit()` what was revoked since: it had its last commit.
+
+        That is for as long as the group counts this member in; otherwise the commit fails.
+        """
+        if not commit.is_asked_for or self.assigned_as is None:
+            return
+        now, has_waited = self._state.assignment, commit in self._waiting
+        for tp in [tp for tp in commit.left if tp not in now]:
+            del commit.left[tp]
+        if not has_waited:
+            for tp in [tp for tp in commit.left if now[tp] is not commit.cursors[tp]]:
+                del commit.left[tp]
 
     def _catch_up_with_later_ones(self, commit: PendingCommit) -> None:
         """Say what later commits said that are not done but may have arrived: never go back."""
@@ -525,12 +578,11 @@ class Commits(CommittedReader):
                 raise CommitFailedError(f"the group rebalanced and took away {gone}")
         return sender
 
-    def _leader_epoch(self, tp: TopicPartition, offset: int) -> int:
-        """Return the leader epoch of the record before an offset, where it is still known."""
-        partition = self._state.assignment.get(tp)
-        if partition is None or partition.position != offset:
-            return NO_EPOCH
-        return partition.leader_epoch
+    @staticmethod
+    def _leader_epoch(commit: PendingCommit, tp: TopicPartition) -> int:
+        """Return the leader epoch of the record before an offset, as far as it is known."""
+        cursor = commit.cursors[tp]
+        return NO_EPOCH if cursor is None else cursor.epoch_before(commit.left[tp].offset)
 
     def _note_committed(self, commit: PendingCommit, tp: TopicPartition) -> None:
         self._latest[tp] = commit.sequence
@@ -553,6 +605,8 @@ class Commits(CommittedReader):
         if unauthorized:
             raise TopicAuthorizationFailedError(unauthorized)
         tp, kind = min(refused.items(), key=lambda item: item[1].retriable)
+        if kind is UnknownTopicIdError:  # whatever the request names it by
+            kind = UnknownTopicOrPartitionError
         raise kind(f"commit of {tp}").at(tp, commit.left[tp].offset)
 
     def _is_worth_another_try(self, commit: PendingCommit, error: KafkaError) -> bool:
@@ -623,3 +677,10 @@ class Commits(CommittedReader):
     def _can_wait(commit: PendingCommit) -> bool:
         """Whether a commit waits for a rebalance: but that waits for its callbacks."""
         return (commit.is_asked_for or commit.is_final) and not is_in_callback()
+
+
+def _of_another_log(what: str) -> CommitFailedError:
+    return CommitFailedError(
+        f"{what}: the topic was deleted and recreated since its records were read. The offsets of "
+        "the former topic mean nothing in the new one; to commit one anyway, seek there first"
+    )

@@ -49,12 +49,14 @@ class FetchedOffset(NamedTuple):
 class TopicIds:
     """Maps the topics that a request names to their ids, and the ids of an answer to names."""
 
-    def __init__(self, view: ClusterView, topics: Iterable[str]) -> None:
-        self._ids = {
-            name: view.topics[name].topic_id if name in view.topics else ZERO_UUID
-            for name in topics
-        }
+    def __init__(self, ids: Mapping[str, bytes]) -> None:
+        self._ids = {name: topic_id or ZERO_UUID for name, topic_id in ids.items()}
         self._names = {topic_id: name for name, topic_id in self._ids.items()}
+
+    @classmethod
+    def of_view(cls, view: ClusterView, topics: Iterable[str]) -> TopicIds:
+        """Return the ids that the metadata know now."""
+        return cls({name: view.topic_id(name) or ZERO_UUID for name in topics})
 
     @property
     def are_known(self) -> bool:

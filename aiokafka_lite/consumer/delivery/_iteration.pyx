@@ -375,6 +375,10 @@ cdef class SteadyGets:
         cdef tuple chunks = get(cursor, cursor_chunks)
         if not chunks or chunks[0] is not chunk:
             return False
+        records = get(chunk, chunk_records)
+        leader_epoch = get(chunk, chunk_epoch) if records is None else records.leader_epoch
+        if <int> leader_epoch != -1 and <int> leader_epoch != <int> get(cursor, cursor_leader_epoch):
+            return False  # that is noted with the offset
         state = self.state
         cdef Py_ssize_t settled_count = get(ready, self.ready_settled_count)
         if count != settled_count:
@@ -389,15 +393,10 @@ cdef class SteadyGets:
                 <long long> get(state, assignment_hand_out_count) + 1,
             )
             put(state, assignment_latest_hand_out, cursor)
-            records = get(chunk, chunk_records)
             if records is None:
                 put(cursor, cursor_position, get(chunk, chunk_end_offset))
-                leader_epoch = get(chunk, chunk_epoch)
             else:
                 put(cursor, cursor_position, records.next_offset)
-                leader_epoch = records.leader_epoch
-            if <int> leader_epoch != -1:
-                put(cursor, cursor_leader_epoch, leader_epoch)
             if cursor not in latest:
                 latest.append(cursor)
         put(ready, self.ready_chunk, None)

@@ -124,18 +124,38 @@ async def test_without_a_group_there_are_no_commits() -> None:
     assert await NoCommits().committed([TP]) == {TP: None}
 
 
-async def test_the_leader_epoch_of_the_last_record_goes_along(broker: ScriptedBroker) -> None:
+async def test_a_commit_carries_the_leader_epoch_of_the_last_record_before_it(
+    broker: ScriptedBroker,
+) -> None:
     async with worker_of(broker) as worker:
-        worker.work(TP, 5)
-        worker.state.assignment[TP].leader_epoch = 3
+        worker.work(TP, 5, leader_epoch=1)
+        worker.work(TP, 5, leader_epoch=3)
         await worker.commits.commit()
-        await worker.commits.commit({TP: 2})  # before the last record: its epoch is not known
+        for offset in (2, 5, 6):
+            await worker.commits.commit({TP: offset})
+        worker.state.seek(worker.state.partition(TP), 4)
+        await worker.commits.commit()
+        worker.state.seek(worker.state.partition(TP), 100)  # the record at 99 was not returned
+        await worker.commits.commit()
 
     epochs = [
         request.topics[0].partitions[0].committed_leader_epoch
         for request in broker.asked(OffsetCommitRequest)
     ]
-    assert epochs == [3, -1]
+    assert epochs == [3, 1, 1, 3, 1, -1]
+
+
+async def test_auto_commit_carries_the_leader_epoch_though_more_is_returned(
+    broker: ScriptedBroker,
+) -> None:
+    async with worker_of(broker) as worker:
+        worker.work(TP, 5, leader_epoch=1)
+        worker.work(TP, 5, leader_epoch=3)  # which says that the first five are processed
+        await worker.commits.commit_by_itself(worker.state.processed_offsets())
+
+    (request,) = broker.asked(OffsetCommitRequest)
+    entry = request.topics[0].partitions[0]
+    assert (entry.committed_offset, entry.committed_leader_epoch) == (5, 1)
 
 
 async def test_ids_replace_names_where_all_are_known(broker: ScriptedBroker) -> None:
