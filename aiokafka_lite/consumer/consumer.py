@@ -964,6 +964,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     ) -> dict[TopicPartition, int | None]:
         """Move to the committed offsets; partitions without one stay where they are.
 
+        Records that `run` or `ack_mode="explicit"` has finished behind a committed offset are
+        passed over, as after a restart.
+
         Returns:
             The committed offset of each partition, None where there is none.
 
@@ -982,7 +985,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             offset = committed[state.tp]
             result[state.tp] = None if offset is None else offset.offset
             if offset is not None and state.is_assigned:
-                self._state.seek(state, offset.offset)
+                self._state.seek_to_committed(state, offset)
         return result
 
     @overload

@@ -234,10 +234,15 @@ class Assignment:
 
         What the latest get handed out stays unprocessed: the next one tells that it is done.
         """
-        self.start_at(partition, offset)
+        self.start_at(partition, offset, is_asked_for=True)
         partition.keep_sought()
-        if partition.progress is not None:
-            partition.progress.forget_ahead()
+
+    def seek_to_committed(self, partition: Cursor, committed: OffsetAndMetadata) -> None:
+        """Move the position to a committed offset, and pass over the records finished behind it."""
+        self.seek(partition, committed.offset)
+        finished = decode(partition.topic_id, *committed)
+        if finished is not None:
+            self.start_behind(partition, finished.ranges, finished.leader_epoch)
 
     def start_at(
         self,
@@ -245,6 +250,8 @@ class Assignment:
         offset: int,
         leader_epoch: int = NO_EPOCH,
         validated_epoch: int = NO_EPOCH,
+        *,
+        is_asked_for: bool = False,
     ) -> None:
         """Set a position that was asked for or looked up; otherwise as `seek`.
 
@@ -253,11 +260,16 @@ class Assignment:
             offset: Of the next record to hand out.
             leader_epoch: Of the record before it, where that is known.
             validated_epoch: The leader epoch in which it is known to be good.
+            is_asked_for: By the application, as is one that was looked up for it: then all records
+                from there on are returned, also those that were finished before.
         """
         self._settle()
         self.observers.discarded(partition)
+        search = partition.search
         if partition.progress is not None:
             partition.progress.go_back_to(offset)
+            if is_asked_for or (search is not None and search.is_asked_for):
+                partition.progress.forget_ahead()
         is_in_work = partition in self._latest or partition.worked_by is not None
         partition.start_at(offset, leader_epoch, validated_epoch, is_in_work=is_in_work)
         self._settle_progress(partition)
@@ -694,7 +706,10 @@ class Assignment:
 
     def start_behind(self, cursor: Cursor, ahead: Iterable[Range], leader_epoch: int) -> None:
         """Note what was finished behind the committed offset that a partition starts from."""
-        cursor.track(Progress(ahead, leader_epoch))
+        if cursor.progress is None:
+            cursor.track(Progress(ahead, leader_epoch))
+        else:
+            cursor.progress.look_ahead(ahead, leader_epoch)
 
     def put_into_processing(self, cursor: Cursor, *, is_enough: bool) -> None:
         """Note that records of a partition are handed out to `processing`."""

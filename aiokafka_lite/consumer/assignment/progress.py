@@ -135,6 +135,11 @@ class Progress:
         while handed_out and handed_out[0] not in self._unfinished:
             handed_out.popleft()
 
+    def look_ahead(self, ahead: Iterable[Range], leader_epoch: int) -> None:
+        """Pass over what a commit says was finished behind the position, and nothing else."""
+        self._ahead = deque(ahead)
+        self.ahead_epoch = leader_epoch
+
     def forget_ahead(self) -> None:
         """Pass over nothing more that was finished before."""
         self._ahead.clear()

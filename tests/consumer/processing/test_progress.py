@@ -190,6 +190,32 @@ def test_every_order_commits_what_is_finished_from_the_start(
         assert progress.finished_count == len(finished)
 
 
+def test_what_was_passed_over_behind_an_unfinished_record_stays_in_the_next_commit() -> None:
+    progress = handed_out(0, ahead=(Range(1, 3),))
+    assert [progress.passes_over(offset) for offset in (1, 2)] == [True, True]
+    progress.hand_out([3], [ME])
+    assert list(progress.finished_ranges()) == [Range(1, 3)]
+    progress.interrupt(0)
+    assert list(progress.finished_ranges(1)) == [Range(1, 3)]
+
+
+def test_the_epoch_of_what_lies_ahead_does_not_go_back() -> None:
+    progress = Progress((Range(6, 9),), 4)
+    progress.hand_out([0, 1], [ME, ME])
+    progress.finish(1, ME)
+    progress.interrupt(2)  # of records before those that lie ahead
+    assert (list(progress.finished_ranges(0)), progress.ahead_epoch) == (
+        [Range(1, 2), Range(6, 9)],
+        4,
+    )
+
+
+def test_a_commit_that_is_read_again_says_what_lies_ahead_and_nothing_else_does() -> None:
+    progress = Progress((Range(6, 9),), 4)
+    progress.look_ahead((Range(2, 3),), 1)
+    assert (list(progress.finished_ranges(1)), progress.ahead_epoch) == ([Range(2, 3)], 1)
+
+
 @given(st.sets(st.integers(0, 40)), st.randoms(use_true_random=False))
 def test_what_would_be_is_what_becomes_of_it(offsets: set[int], rng: random.Random) -> None:
     progress = handed_out(*sorted(offsets), ahead=(Range(41, 50),))

@@ -1,0 +1,113 @@
+"""A position that the application asks for passes over nothing, except where it is the group's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.structs import TopicPartition
+from tests.consumer.processing.acking import PATIENCE_S, Record, filled, member, offsets
+from tests.consumer.processing.acking import take as take_without_limit
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.rows import rows
+from tests.support.waiting import eventually, until
+
+COUNT = 20
+UNFINISHED = 5
+
+
+@pytest.fixture
+async def next_owner(kafka: KafkaHandle) -> AsyncIterator[AIOKafkaConsumer]:
+    """Begins at record 5: the owner before has finished all others."""
+    topic, group = await filled(kafka, count=COUNT), unique("sought")
+    async with timeout(PATIENCE_S):
+        async with member(kafka, topic, group_id=group) as owner:
+            for record in await take(owner, COUNT):
+                assert record.offset == UNFINISHED or record.ack()
+        consumer = member(kafka, topic, group_id=group)
+        async with consumer:
+            assert await consumer.position(TopicPartition(topic, 0)) == UNFINISHED
+            yield consumer
+
+
+async def take(consumer: AIOKafkaConsumer, count: int) -> list[Record]:
+    async with timeout(PATIENCE_S / 4):
+        return await take_without_limit(consumer, count)
+
+
+def only(consumer: AIOKafkaConsumer) -> TopicPartition:
+    (tp,) = consumer.assignment()
+    return tp
+
+
+async def test_seek_to_beginning_returns_all_records(next_owner: AIOKafkaConsumer) -> None:
+    assert await next_owner.seek_to_beginning()
+    assert offsets(await take(next_owner, COUNT)) == list(range(COUNT))
+
+
+async def test_so_does_a_seek_to_the_offset_of_a_time(next_owner: AIOKafkaConsumer) -> None:
+    tp = only(next_owner)
+    found = (await next_owner.offsets_for_times({tp: 0}))[tp]
+    assert found is not None
+    next_owner.seek(tp, found.offset)
+    assert offsets(await take(next_owner, COUNT)) == list(range(COUNT))
+
+
+async def test_after_a_seek_to_the_end_all_records_behind_a_seek_are_returned(
+    next_owner: AIOKafkaConsumer,
+) -> None:
+    assert await next_owner.seek_to_end()
+    next_owner.seek(only(next_owner), 0)
+    assert offsets(await take(next_owner, COUNT)) == list(range(COUNT))
+
+
+async def test_run_handles_all_records_from_the_beginning(
+    kafka: KafkaHandle, next_owner: AIOKafkaConsumer
+) -> None:
+    tp = only(next_owner)
+    group = next_owner.group_metadata().group_id
+    await next_owner.stop()
+    async with member(kafka, tp.topic, group_id=group, ack_mode="implicit") as consumer:
+        handled: list[int] = []
+
+        async def handle(record: object) -> None:
+            handled.append(record.offset)  # type: ignore[attr-defined]
+
+        assert await consumer.position(tp) == UNFINISHED
+        assert await consumer.seek_to_beginning()
+        running = asyncio.create_task(consumer.run(handle, order="partition"))
+        await until(lambda: COUNT - 1 in handled)
+        assert handled == list(range(COUNT))
+        await consumer.stop()
+        await running
+
+
+async def test_seek_to_committed_passes_over_what_is_finished_behind_it(
+    kafka: KafkaHandle, next_owner: AIOKafkaConsumer
+) -> None:
+    tp = only(next_owner)
+    next_owner.seek(tp, 0)
+    (first,) = await take(next_owner, 1)
+    assert first.offset == 0
+    assert await next_owner.seek_to_committed() == {tp: UNFINISHED}
+    await kafka.produce(tp.topic, 0, rows(COUNT, 1))
+    records = await take(next_owner, 2)
+    assert offsets(records) == [UNFINISHED, COUNT]
+    assert all(record.ack() for record in (first, *records))
+    await eventually(lambda: next_owner.committed(tp), COUNT + 1)
+
+
+async def test_what_was_finished_before_a_seek_to_the_beginning_is_returned_again(
+    next_owner: AIOKafkaConsumer,
+) -> None:
+    """What is finished while the position is looked up lies behind it, too."""
+    (record,) = await take(next_owner, 1)
+    seeking = asyncio.create_task(next_owner.seek_to_beginning())
+    await asyncio.sleep(0)
+    record.ack()
+    assert await seeking
+    assert offsets(await take(next_owner, COUNT)) == list(range(COUNT))
