@@ -215,7 +215,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
                 range, sticky or cooperative-sticky.
             allow_plaintext_credentials: Send credentials without TLS to other machines.
             max_buffered_bytes: What all partitions together hold in memory ahead of the
-                application.
+                application, and with `run` also the records that its handlers have not finished.
             allow_auto_create_topics: Brokers may create the topics that are asked for.
             max_records_per_partition: How many records of one partition a get returns at most.
             on_bad_record: What to do about records that cannot be read or deserialised: "raise", or

@@ -713,7 +713,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             breaker: When to pause because handlers fail one after the other, so that no dead
                 letters come of a database that is down; None: never.
             max_uncommitted: How many records may be handed out and not committed. When there are
-                so many, a partition is read on only up to its share.
+                so many, a partition is read on only up to its share. The same holds when they take
+                half of `max_buffered_bytes`.
 
         Raises:
             TypeError: The handler is no coroutine function; or keys are to be told apart by
@@ -751,6 +752,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             self._engine.buffer,
             handler,
             settings,
+            budget=self._engine.budget,
             hold_s=self._config.rebalance_hold_s,
             rng=_rng,
         )

@@ -61,6 +61,7 @@ class ByteBudget:
         "headroom_bytes",
         "limit_bytes",
         "pending_bytes",
+        "room_bytes",
         "source_count",
         "used_bytes",
     )
@@ -70,6 +71,8 @@ class ByteBudget:
         self.used_bytes = 0
         # The part of it that is reserved for answers which have not come.
         self.pending_bytes = 0
+        # What may be used: all that handlers of `run` do not hold, a quarter at least.
+        self.room_bytes = limit_bytes
         # The part of that which was claimed.
         self._claimed_bytes = 0
         # What decompression may take: the most that one batch took so far, half of all at most.
@@ -88,13 +91,30 @@ class ByteBudget:
         """What is held in memory, as received and decompressed."""
         return self.used_bytes - self.pending_bytes
 
+    def take_for_processing(self, size_bytes: int) -> None:
+        """Note how many bytes handlers of `run` hold now (processing/allowance.py)."""
+        before_bytes = self.room_bytes
+        self.room_bytes = max(self.limit_bytes - size_bytes, self.limit_bytes // 4)
+        if self.room_bytes > before_bytes:
+            self._tell()
+
+    @property
+    def taken_bytes(self) -> int:
+        """What is used: reserved, buffered, or held by handlers."""
+        return self.used_bytes + self.limit_bytes - self.room_bytes
+
     @property
     def quota_bytes(self) -> int:
         """What one response may bring, so that no broker's long poll starves another's.
 
         Each source has up to two at a time: one being worked on, one asked for.
         """
-        return max(1, (self.limit_bytes - self.headroom_bytes) // (2 * max(1, self.source_count)))
+        return max(1, (self.room_bytes - self._kept_free_bytes) // (2 * max(1, self.source_count)))
+
+    @property
+    def _kept_free_bytes(self) -> int:
+        """What is kept free for decompression."""
+        return min(self.headroom_bytes, self.room_bytes // 2)
 
     def suffices_for_another(self, least_bytes: int) -> bool:
         """Whether each response may bring so much if one more source has a part of the budget."""
@@ -103,13 +123,13 @@ class ByteBudget:
     @property
     def is_over(self) -> bool:
         """Whether more is held than there may be."""
-        return self.used_bytes - self.pending_bytes > self.limit_bytes
+        return self.used_bytes - self.pending_bytes > self.room_bytes
 
     @property
     def is_tight(self) -> bool:
         """Whether another batch may be too much when it is decompressed."""
         return self.headroom_bytes > 0 and (
-            self.buffered_bytes + self.headroom_bytes > self.limit_bytes
+            self.buffered_bytes + self.headroom_bytes > self.room_bytes
         )
 
     def can_keep(self, reservation: Reservation, size_bytes: int) -> bool:
@@ -119,7 +139,7 @@ class ByteBudget:
         """
         others_bytes = self._claimed_bytes - reservation.size_bytes * reservation.is_claimed
         held_bytes = self.buffered_bytes + others_bytes
-        return not held_bytes or held_bytes + size_bytes <= self.limit_bytes
+        return not held_bytes or held_bytes + size_bytes <= self.room_bytes
 
     def reserve(
         self, wanted_bytes: int, least_bytes: int, claimant: object = None
@@ -129,8 +149,8 @@ class ByteBudget:
         With nothing reserved at all, `least_bytes` is granted whatever the limit. A claimant that
         was refused comes first: others are refused until it got its bytes, or gave up its claim.
         """
-        taken_bytes = self.used_bytes + max(0, self.headroom_bytes - self._inflated_bytes)
-        granted = min(wanted_bytes, self.limit_bytes - taken_bytes)
+        taken_bytes = self.used_bytes + max(0, self._kept_free_bytes - self._inflated_bytes)
+        granted = min(wanted_bytes, self.room_bytes - taken_bytes)
         is_behind = self._claimant is not None and self._claimant is not claimant
         if granted < least_bytes or is_behind:
             if self.used_bytes or is_behind:

@@ -399,7 +399,7 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
         budget = engine.budget
         return Diagnosis(
             Cause.NO_BUDGET,
-            f"{budget.used_bytes} of max_buffered_bytes={budget.limit_bytes} are in use, and gets "
+            f"{budget.taken_bytes} of max_buffered_bytes={budget.limit_bytes} are in use, and gets "
             "wait for other partitions: it is fetched when they have got something, or end",
         )
     if (sent_at := node.in_flight_since) is not None:
@@ -428,7 +428,7 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
         budget = engine.budget
         return Diagnosis(
             Cause.NO_BUDGET,
-            f"{budget.used_bytes} of max_buffered_bytes={budget.limit_bytes} are in use: the next "
+            f"{budget.taken_bytes} of max_buffered_bytes={budget.limit_bytes} are in use: the next "
             "fetch is sent when the application has taken records, of other partitions as well",
         )
     settling = "its latest answer is being worked through" if node.is_settling else "it is next"

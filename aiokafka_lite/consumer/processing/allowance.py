@@ -1,38 +1,71 @@
 """How much of each partition handlers may have, and be behind with: what bounds memory.
 
-While there are fewer uncommitted records than `most` in all, whoever has some gets more. When there
-are as many, each partition may still have its share: one that stands still must not keep the
-others from being read.
+There are two bounds: of uncommitted records, and of the bytes of those that are not finished. While
+neither is reached, all partitions are read on. When one is reached, each partition may still have
+its share: one that stands still must not keep the others from being read.
 
-Records are counted exactly only while some partition has enough. Otherwise what was finished since
-a partition's latest get still counts, until that makes it look as if there were too much.
+======================  =======================  ==============================
+bound                   anybody may have it      then each partition: a share of
+======================  =======================  ==============================
+uncommitted records     `most`                   `most`
+bytes                   half of the byte budget  a quarter of the byte budget
+======================  =======================  ==============================
+
+The bytes are taken from the consumer's byte budget, so a quarter of it at least is left for what is
+buffered. They are serialized sizes, as records of another size are not known.
+
+Both are exact only while a bound is near (`is_exact`). Otherwise what was finished since a
+partition's latest get, or the latest count, is included, until that makes it look as if there were
+too much. Then all is counted anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.buffer.budget import ByteBudget
+from aiokafka_lite.consumer.processing.lanes import Job
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.buffer.chunk import Record
+
+# Of the byte budget: what all may have, what the shares are of, what is handed out uncounted.
+ALL_PART: Final = 2
+SHARED_PART: Final = 4
+UNCOUNTED_PART: Final = 8
+
+_key_bytes = attrgetter("serialized_key_size")
+_value_bytes = attrgetter("serialized_value_size")
 
 
 class Allowance:
-    """The uncommitted records of one run.
+    """What handlers of one run have.
 
     Args:
         state: Whose partitions these are.
+        budget: Of the bytes; what handlers hold is told to it.
         most: How many records may be uncommitted in all.
 
     Attributes:
-        is_tight: A partition may have enough: `finished` has to be told of each record.
+        is_exact: A bound is near: `finished` has to be told of each record.
     """
 
-    def __init__(self, state: SubscriptionState, most: int) -> None:
+    def __init__(self, state: SubscriptionState, budget: ByteBudget, most: int) -> None:
         self._state = state
+        self._budget = budget
         self._most = most
+        self._most_bytes = budget.limit_bytes // ALL_PART
         self._counts: dict[Cursor, int] = {}
         self._total = 0
-        self.is_tight = False
+        self._bytes: dict[Cursor, int] = {}
+        self._total_bytes = 0
+        # From how many bytes on, with what was finished meanwhile, all is counted anew.
+        self._count_at_bytes = budget.limit_bytes // UNCOUNTED_PART
+        self.is_exact = False
 
     def __contains__(self, cursor: Cursor) -> bool:
         return cursor in self._counts
@@ -46,50 +79,138 @@ class Allowance:
         """How many records are uncommitted."""
         return sum(map(_uncommitted, self._counts))
 
+    # --- What is handed out ----------------------------------------------------------------
+    def admit(self, cursor: Cursor, records: list[Record]) -> int:
+        """Return how many of these records handlers may have now, one at least; they count."""
+        count = len(records)
+        size_bytes = sum(map(_key_bytes, records)) + sum(map(_value_bytes, records))
+        if size_bytes > (room_bytes := self._room_bytes(cursor)):
+            count = size_bytes = 0
+            for record in records:
+                record_bytes = _size_bytes(record)
+                if count and size_bytes + record_bytes > room_bytes:
+                    break
+                count += 1
+                size_bytes += record_bytes
+        self._add_bytes(cursor, size_bytes)
+        return count
+
     def handed_out(self, cursor: Cursor) -> None:
         """Note that records of a partition were handed out, or passed over."""
         self._count(cursor)
         if not self._counts[cursor]:
+            self._weigh(cursor)
             return
-        if self._total >= self._most and not self.is_tight:
-            for each in self._counts:
-                self._count(each)
+        if not self.is_exact and (
+            self._total >= self._most or self._total_bytes >= self._count_at_bytes
+        ):
+            self._count_all()
         is_enough = self._has_enough(cursor)
-        self.is_tight = self.is_tight or is_enough
+        self.is_exact = self.is_exact or is_enough
         self._state.put_into_processing(cursor, is_enough=is_enough)
+        self._budget.take_for_processing(self._total_bytes)
 
-    def finished(self, cursor: Cursor) -> None:
-        """Let partitions have more again, as some of one is finished, or was given up."""
-        was_full = self._total >= self._most
-        self._count(cursor)
-        if was_full and self._total < self._most:
-            for each in self._counts:
-                self._let_have_more(each)
-            self.is_tight = any(each.has_enough for each in self._counts)
-        else:
-            self._let_have_more(cursor)
+    def _count_all(self) -> None:
+        for each in self._counts:
+            self._count(each)
+            self._weigh(each)
+        self._count_no_more()
+
+    def _count_no_more(self) -> None:
+        """Count exactly only if a bound is near."""
+        self._count_at_bytes = self._total_bytes + self._budget.limit_bytes // UNCOUNTED_PART
+        self.is_exact = self._count_at_bytes > self._most_bytes
+
+    # --- What is finished ------------------------------------------------------------------
+    def finished(self, cursor: Cursor, record: Record) -> None:
+        """Note that a record is finished; partitions may have more then."""
+        self._add_bytes(cursor, -_size_bytes(record))
+        self._changed(cursor)
+
+    def counted_anew(self, cursor: Cursor) -> None:
+        """Count anew what handlers have of a partition."""
+        self._weigh(cursor)
+        self._changed(cursor)
 
     def forget_unassigned(self) -> None:
-        """Forget the partitions that are assigned no more."""
-        for cursor in [each for each in self._counts if not each.is_assigned]:
-            self._total -= self._counts.pop(cursor)
+        """Forget the partitions that are assigned no more; others may have more then."""
+        was_full = self._is_full
+        for cursor in [each for each in self._bytes if not each.is_assigned]:
+            self._total -= self._counts.pop(cursor, 0)
+            self._total_bytes -= self._bytes.pop(cursor)
+        self._look_around(was_full=was_full)
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        self._budget.take_for_processing(0)
+
+    def _changed(self, cursor: Cursor) -> None:
+        was_full = self._is_full
+        self._count(cursor)
+        if not self._counts[cursor]:
+            self._add_bytes(cursor, -self._bytes.get(cursor, 0))
+        self._look_around(was_full=was_full)
+        self._let_have_more(cursor)
+
+    def _look_around(self, *, was_full: bool) -> None:
+        """Let all partitions have more if the bounds are not reached any more."""
+        self._budget.take_for_processing(self._total_bytes)
+        if was_full and not self._is_full:
+            for each in self._counts:
+                self._let_have_more(each)
+        if (
+            self.is_exact
+            and 2 * self._total < self._most
+            and 2 * self._total_bytes < self._most_bytes
+        ):
+            self._count_no_more()
+
+    def _let_have_more(self, cursor: Cursor) -> None:
+        if cursor.has_enough and not self._has_enough(cursor):
+            self._state.take_more(cursor)
+
+    # --- The bounds ------------------------------------------------------------------------
+    @property
+    def _is_full(self) -> bool:
+        return self._total >= self._most or self._total_bytes >= self._most_bytes
+
+    def _has_enough(self, cursor: Cursor) -> bool:
+        sharing = max(1, len(self._state.assignment))
+        if self._total >= self._most and self._counts[cursor] * sharing >= self._most:
+            return True
+        return self._total_bytes >= self._most_bytes and self._room_bytes(cursor) <= 0
+
+    def _room_bytes(self, cursor: Cursor) -> int:
+        """Return how many bytes of a partition may be handed out now."""
+        left_bytes = self._most_bytes - self._total_bytes
+        if left_bytes > 0:
+            return left_bytes
+        share_bytes = self._budget.limit_bytes // SHARED_PART // max(1, len(self._state.assignment))
+        return share_bytes - self._bytes.get(cursor, 0)
 
     def _count(self, cursor: Cursor) -> None:
         count = _uncommitted(cursor)
         self._total += count - self._counts.get(cursor, 0)
         self._counts[cursor] = count
 
-    def _let_have_more(self, cursor: Cursor) -> None:
-        if cursor.has_enough and not self._has_enough(cursor):
-            self._state.take_more(cursor)
+    def _weigh(self, cursor: Cursor) -> None:
+        progress = cursor.progress
+        size_bytes = 0 if progress is None else sum(map(_job_bytes, progress.holders()))
+        self._add_bytes(cursor, size_bytes - self._bytes.get(cursor, 0))
 
-    def _has_enough(self, cursor: Cursor) -> bool:
-        count = self._counts[cursor]
-        if self._total < self._most:
-            return count >= self._most
-        return count * max(1, len(self._state.assignment)) >= self._most
+    def _add_bytes(self, cursor: Cursor, by_bytes: int) -> None:
+        self._bytes[cursor] = self._bytes.get(cursor, 0) + by_bytes
+        self._total_bytes += by_bytes
 
 
 def _uncommitted(cursor: Cursor) -> int:
     progress = cursor.progress
     return 0 if progress is None else progress.uncommitted_count
+
+
+def _size_bytes(record: Record) -> int:
+    return record.serialized_key_size + record.serialized_value_size
+
+
+def _job_bytes(holder: object) -> int:
+    return _size_bytes(holder.record) if isinstance(holder, Job) else 0

@@ -20,8 +20,14 @@ class OneByOne:
     is_for_one: Final = False
     decodes: Final = False
 
-    def __init__(self, accept: Callable[[Cursor, list[Record], int], None]) -> None:
+    def __init__(
+        self,
+        accept: Callable[[Cursor, list[Record], int], None],
+        admit: Callable[[Cursor, list[Record]], int] | None = None,
+    ) -> None:
         self._accept = accept
+        # How many of some records may be taken, one at least; None: all.
+        self._admit = admit
         self._taken: list[tuple[Cursor, list[Record], int]] = []
         self.count = 0
 
@@ -29,6 +35,9 @@ class OneByOne:
         """Take up to `limit` decoded records of a chunk."""
         if not chunk.decoded or limit == 0:
             return None
+        if self._admit is not None:
+            admissible = chunk.decoded if limit is None else chunk.decoded[:limit]
+            limit = self._admit(chunk.partition, admissible)
         records = chunk.pop(limit)
         self.count += len(records)
         self._taken.append((chunk.partition, records, chunk.leader_epoch))

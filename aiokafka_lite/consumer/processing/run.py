@@ -34,6 +34,7 @@ from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
 from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.attempts import Attempts, one_line, place_of
@@ -71,6 +72,7 @@ class Run:
         buffer: Has them.
         handler: Is awaited for each record, or for lists of them.
         handling: How.
+        budget: For the bytes that handlers hold.
         hold_s: How long handlers may go on when something else has failed.
         rng: For the lengths of pauses.
     """
@@ -87,6 +89,7 @@ class Run:
         handler: Callable[[Any], Awaitable[object]],
         handling: Handling,
         *,
+        budget: ByteBudget,
         hold_s: float,
         rng: random.Random,
     ) -> None:
@@ -98,7 +101,6 @@ class Run:
         self._rng = rng
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
-        self._sink = OneByOne(self._accept)
         self._lanes = Lanes(handling.order)
         self._attempts = Attempts(
             state, handling, rng, again=self._begin_again, look_again=self._offer
@@ -113,7 +115,8 @@ class Run:
         self._slice_ends_at: float | None = None
         # What may not begin, as its partition is paused or goes.
         self._parked: dict[Cursor, list[Job]] = {}
-        self._allowance = Allowance(state, handling.max_uncommitted)
+        self._allowance = Allowance(state, budget, handling.max_uncommitted)
+        self._sink = OneByOne(self._accept, self._allowance.admit)
         # The feeder waits until handlers need some.
         self._is_enough_ready = False
         self._wants_more = Event()
@@ -150,6 +153,7 @@ class Run:
             state.observers.forget(self._assignment_changed)
             state.gate.forget(self._offer)
             state.close_processing(self)
+            self._allowance.close()
 
     async def run(self) -> None:
         """Handle records until the consumer is stopped.
@@ -220,6 +224,7 @@ class Run:
             raise error
         if cursor is None:
             return
+        self._allowance.admit(cursor, [record])
         self._accept(cursor, [record], cursor.leader_epoch, error)
         self._state.start_at(cursor, next_offset, cursor.leader_epoch, cursor.validated_epoch)
 
@@ -280,8 +285,8 @@ class Run:
     def _partition_changed(self, cursor: Cursor) -> None:
         """Look anew at what of a partition may begin, and how much of it there is."""
         allowance = self._allowance
-        if allowance.is_tight and cursor in allowance:
-            allowance.finished(cursor)
+        if allowance.is_exact and cursor in allowance:
+            allowance.counted_anew(cursor)
         if cursor in self._parked and not (cursor.is_revoking or cursor.is_paused):
             self._lanes.ready.extendleft(reversed(self._parked.pop(cursor)))
             self._offer()
@@ -482,9 +487,12 @@ class Run:
     # --- What becomes of a record ----------------------------------------------------------
     def _finish(self, job: Job) -> None:
         """Count a record as finished, if it is still this one's."""
-        cursor = job.cursor
-        if self._state.finish(cursor, job.record.offset, job) and self._allowance.is_tight:
-            self._allowance.finished(cursor)
+        cursor, record = job.cursor, job.record
+        if not self._allowance.is_exact:
+            self._state.finish(cursor, record.offset, job)
+        elif job.is_current:
+            self._state.finish(cursor, record.offset, job)
+            self._allowance.finished(cursor, record)
 
     def finish_dead(self, dead: DeadRecord) -> None:
         """Count a dead record as finished; nothing happens if it is another's by now."""
@@ -492,9 +500,10 @@ class Run:
             self._finish(dead.job)
 
     def _succeeded(self, job: Job) -> None:
-        cursor = job.cursor  # as _finish, without its call
-        if self._state.finish(cursor, job.record.offset, job) and self._allowance.is_tight:
-            self._allowance.finished(cursor)
+        if self._allowance.is_exact:
+            self._finish(job)
+        else:  # as _finish, without its call
+            self._state.finish(job.cursor, job.record.offset, job)
         self._lanes.leave(job)
         self._totals["finished_total"] += 1
         self._attempts.succeeded(job)

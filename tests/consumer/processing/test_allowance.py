@@ -1,0 +1,138 @@
+"""How much of each partition `consumer.run` hands out, when bounds are reached and when not."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.buffer.budget import ByteBudget
+from aiokafka_lite.consumer.processing.allowance import Allowance
+from aiokafka_lite.consumer.processing.lanes import Job
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Handed:
+    """Hands out records of two partitions, and finishes them."""
+
+    def __init__(self, *, most: int = 1000, limit_bytes: int = 80_000) -> None:
+        self.state = SubscriptionState()
+        self.state.assign_from_user([A, B])
+        for tp in (A, B):
+            self.state.start_at(self.state.partition(tp), 0)
+        self.state.open_processing(cast(Any, self))
+        self.budget = ByteBudget(limit_bytes, lambda: None)
+        self.allowance = Allowance(self.state, self.budget, most)
+        self.jobs: list[Job] = []
+
+    def cursor(self, tp: TopicPartition) -> Cursor:
+        return self.state.partition(tp)
+
+    def out(self, tp: TopicPartition, count: int, size_bytes: int = 1) -> int:
+        """Hand out so many records, or as many as may be; return how many."""
+        cursor = self.cursor(tp)
+        first = cursor.position or 0
+        records: list[ConsumerRecord[Any, Any]] = [
+            ConsumerRecord("t", tp.partition, n, 0, 0, None, b"", None, 0, size_bytes, ())
+            for n in range(first, first + count)
+        ]
+        taken = records[: self.allowance.admit(cursor, records)]
+        jobs = self.state.hand_out_each(cursor, taken, 0, lambda record: Job(record, cursor, None))
+        self.jobs += jobs
+        self.state.hand_out(cursor, first, first + len(taken), 0)
+        self.allowance.handed_out(cursor)
+        return len(taken)
+
+    def finish(self, tp: TopicPartition, count: int) -> None:
+        for job in [job for job in self.jobs if job.cursor is self.cursor(tp)][:count]:
+            self.jobs.remove(job)
+            self.state.finish(job.cursor, job.record.offset, job)
+            if self.allowance.is_exact:
+                self.allowance.finished(job.cursor, job.record)
+
+
+@pytest.fixture
+def handed() -> Handed:
+    return Handed()
+
+
+def test_half_of_the_bytes_are_anybodys_and_then_each_has_a_share(handed: Handed) -> None:
+    # 80,000 bytes in all: 40,000 are anybody's, then each of two has 10,000.
+    assert handed.out(A, 100, 1000) == 40
+    assert handed.cursor(A).has_enough
+    assert handed.out(B, 100, 1000) == 10
+    assert handed.cursor(B).has_enough
+    assert handed.budget.room_bytes == 30_000
+    handed.finish(B, 4)
+    assert not handed.cursor(B).has_enough
+    assert handed.out(B, 100, 1000) == 4
+    assert handed.cursor(A).has_enough
+
+
+def test_a_record_larger_than_all_bytes_is_handed_out_alone(handed: Handed) -> None:
+    assert handed.out(A, 3, 500_000) == 1
+    assert handed.cursor(A).has_enough
+    assert handed.out(B, 3, 500_000) == 1
+    assert handed.budget.room_bytes == 20_000  # a quarter is left to fetch with
+    handed.finish(A, 1)
+    handed.finish(B, 1)
+    assert not handed.cursor(A).has_enough
+    assert handed.budget.room_bytes == 80_000
+
+
+def test_all_may_have_more_once_half_of_the_bytes_are_free_again(handed: Handed) -> None:
+    handed.out(A, 100, 1000)
+    handed.out(B, 100, 1000)
+    handed.finish(B, 10)
+    assert handed.cursor(A).has_enough
+    handed.finish(A, 1)
+    assert not handed.cursor(A).has_enough
+
+
+def test_what_is_finished_in_time_is_no_bound(handed: Handed) -> None:
+    for _ in range(1000):
+        assert handed.out(A, 5, 1000) == 5
+        handed.finish(A, 5)
+    assert not handed.cursor(A).has_enough
+    assert handed.budget.room_bytes >= 70_000
+
+
+def test_what_went_with_its_partition_counts_no_more() -> None:
+    handed = Handed(most=10)
+    handed.out(A, 10)
+    handed.out(B, 5)
+    assert handed.cursor(B).has_enough
+    handed.state.change([A], [])
+    handed.allowance.forget_unassigned()
+    # 5 of 10 are uncommitted: whoever has some gets more.
+    assert not handed.cursor(B).has_enough
+    handed.out(B, 4)
+    assert not handed.cursor(B).has_enough
+    handed.out(B, 1)
+    assert handed.cursor(B).has_enough
+
+
+def test_the_bytes_of_what_went_are_free(handed: Handed) -> None:
+    handed.out(A, 100, 1000)
+    assert handed.out(B, 100, 1000) == 10
+    handed.state.change([A], [])
+    handed.allowance.forget_unassigned()
+    assert not handed.cursor(B).has_enough
+    assert handed.budget.room_bytes == 70_000
+    assert handed.out(B, 100, 1000) == 30
+
+
+def test_each_partition_has_its_share_of_records_when_there_are_as_many_as_may_be() -> None:
+    handed = Handed(most=10)
+    handed.out(A, 10)
+    handed.out(B, 4)
+    assert not handed.cursor(B).has_enough
+    handed.out(B, 1)
+    assert handed.cursor(B).has_enough
+    handed.finish(B, 1)
+    assert not handed.cursor(B).has_enough
+    assert handed.cursor(A).has_enough
