@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 # Between two attempts to write a dead letter.
 FIRST_DEAD_DELAY_S: Final = 0.1
 LAST_DEAD_DELAY_S: Final = 10.0
+# Of the number of tries; more would take centuries.
+MOST_DOUBLINGS: Final = 20
 
 Fate = Literal["again", "dead", "stop", "gone"]
 
@@ -73,6 +75,9 @@ class Attempts:
         self._totals = state.processing_totals
         # What waits for another attempt.
         self._waiting: dict[Job, asyncio.TimerHandle] = {}
+        # What has failed since a call succeeded, and how often it was tried since it was suspected.
+        self._suspects: dict[Job, int] = {}
+        self._suspects_since = 0
         self._probe: Job | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
         self._dead_letter_error: BaseException | None = None
@@ -146,6 +151,8 @@ class Attempts:
         if not job.is_current:
             return "gone"
         if not counts and not isinstance(error, self._retry.stop):
+            if self._is_given_up(job, error):
+                return self._end(job)
             self._wait_for_probe(job)
             return "again"
         job.attempts += 1
@@ -158,9 +165,16 @@ class Attempts:
             return "stop"
         if self._may_be_everybodys(job, error):
             job.attempts -= 1
+            self._suspects[job] = 1
             job.success_count = self.success_count
             self._wait_for_probe(job)
             return "again"
+        return self._end(job)
+
+    def _end(self, job: Job) -> Fate:
+        """Try a record no more."""
+        if not self._has_dead_letters:
+            return "stop"
         job.is_dead = True
         return "dead"
 
@@ -177,6 +191,10 @@ class Attempts:
             if not was_closed:
                 self._prove(job, breaker)
             return True
+        if self._suspects_since != self.success_count:
+            self._suspects_since = self.success_count
+            self._suspects.clear()
+        self._suspects.setdefault(job, 0)
         if is_probe := job is self._probe:
             self._probe = None
         if breaker.failed(
@@ -202,6 +220,28 @@ class Attempts:
             self._opened(breaker)
         return True
 
+    def _is_given_up(self, job: Job, error: BaseException) -> bool:
+        """Count a failed try while handling pauses; whether the record counts as bad after it.
+
+        There is an end to the tries of each record, lest bad ones hold up what is behind them for
+        ever. Each other record that fails meanwhile doubles their number, as it is a sign that the
+        record is not to blame.
+        """
+        breaker = self.breaker
+        if breaker is None:
+            return False
+        tries = self._suspects[job] = self._suspects.get(job, 0) + 1
+        others = min(len(self._suspects) - 1, MOST_DOUBLINGS)
+        is_out_of_attempts = self._retry.verdict(error, job.attempts + tries) == "dead"
+        if tries <= breaker.probes << others or not is_out_of_attempts:
+            return False
+        job.attempts += tries
+        if breaker.dismiss():
+            log.info("%s counts as bad: others are handled", place_of(job))
+            self._events.publish(CircuitClosed(self._loop.time() - breaker.since))
+            self._look_again()
+        return True
+
     def _opened(self, breaker: Breaker) -> None:
         log.warning("handling pauses: %s", breaker.reason)
         self._events.publish(CircuitOpened(breaker.reason))
@@ -210,6 +250,7 @@ class Attempts:
         """Let everything be tried again, if it is proven that it is not all that fails."""
         if breaker.succeeded(is_probe=job is self._probe):
             self._probe = None  # if another one has proven it, this is no probe any more
+            self._suspects.clear()
             log.info("handlers succeed again: all records are handled")
             self._events.publish(CircuitClosed(self._loop.time() - breaker.since))
             self._look_again()

@@ -10,7 +10,7 @@
 A record that has failed for the last time looks the same whether it is bad, or the database is
 down. What tells them apart is whether another record has succeeded since. If none has, the breaker
 opens on a suspicion, and the record waits: it is not called dead as long as nothing proves that
-others fare better. The next record that has not failed yet is tried at once, as it may prove it;
+others fare better, or it has failed so often that it counts as bad (`probes`). The next record that has not failed yet is tried at once, as it may prove it;
 so may one that began before: any success ends a suspicion. When a second record has failed, it is
 more than a suspicion, and only a probe's success counts. Failures while the breaker is not closed
 say nothing of the record, and are not its attempts.
@@ -37,6 +37,9 @@ class CircuitBreaker:
         first_pause_ms: How long it pauses before one record is tried. It doubles with each that
             fails, and varies by a fifth.
         max_pause_ms: The longest pause.
+        probes: How often a record whose attempts are used up is tried again while no other
+            succeeds; then it counts as bad. Doubles with each other record that has failed
+            meanwhile.
 
     Raises:
         ValueError: A number is out of range.
@@ -47,12 +50,15 @@ class CircuitBreaker:
     window_ms: float = 10_000
     first_pause_ms: float = 1_000
     max_pause_ms: float = 30_000
+    probes: int = 4
 
     def __post_init__(self) -> None:
         if not 0 < self.failure_rate <= 1:
             raise ValueError(f"failure_rate is above 0, and 1 at most: {self.failure_rate}")
         if self.min_calls < 1:
             raise ValueError(f"min_calls is 1 or more: {self.min_calls}")
+        if self.probes < 1:
+            raise ValueError(f"probes is 1 or more: {self.probes}")
         if self.window_ms <= 0:
             raise ValueError(f"window_ms is positive: {self.window_ms}")
         if not 0 < self.first_pause_ms <= self.max_pause_ms:
@@ -70,6 +76,7 @@ class Breaker:
         rng: For the lengths of pauses.
 
     Attributes:
+        probes: How often a record is tried again of which nothing proves that it is bad.
         is_closed: Whether everything may be tried. Written here only, as the others.
         is_probing: Whether it is not, and one record is being tried.
         since: The loop time since when it is not closed.
@@ -80,6 +87,7 @@ class Breaker:
     def __init__(self, settings: CircuitBreaker, rng: random.Random) -> None:
         self._settings = settings
         self._rng = rng
+        self.probes = settings.probes
         self.is_closed = True
         self.is_probing = False
         self.since = 0.0
@@ -109,10 +117,20 @@ class Breaker:
         """Note a call that succeeded while it is not closed; whether all may be tried again."""
         if not (is_probe or self._is_suspicion):
             return False  # it began before, which says nothing of now
+        self._close()
+        return True
+
+    def dismiss(self) -> bool:
+        """Note that the record that is tried is bad; whether it was all that has failed."""
+        if self.is_closed or not self._is_suspicion:
+            return False
+        self._close()
+        return True
+
+    def _close(self) -> None:
         self.is_closed, self.is_probing = True, False
         self._failed_probes = self._failures = 0
         self._window_ends_at = 0.0
-        return True
 
     def failed(self, now: float, reason: str, success_count: int, *, is_probe: bool) -> bool:
         """Note a call that failed by what is not the record's fault; whether it opened.
