@@ -47,6 +47,7 @@ from aiokafka_lite.errors import (
     KafkaTimeoutError,
     NodeNotReadyError,
     RebootstrapRequiredError,
+    UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.protocol.prepared import AnyRequest
@@ -504,10 +505,26 @@ class Cluster:
     async def _ask_for_metadata(
         self, topics: frozenset[str] | None, failures: list[KafkaError]
     ) -> MetadataResponse:
-        may_create = self.config.allow_auto_create_topics
-        request = metadata_request(
-            topics, may_create=may_create and not (topics or frozenset()) <= self._seen
-        )
+        """Ask for topics; those that never existed may be created, but no other with them."""
+        is_allowed = topics is not None and self.config.allow_auto_create_topics
+        unseen = topics - self._seen if topics is not None and is_allowed else frozenset()
+        if unseen == topics:
+            return await self._ask_for_topics(topics, failures, may_create=bool(unseen))
+        response = await self._ask_for_topics(topics, failures, may_create=False)
+        is_missing = UnknownTopicOrPartitionError.errno
+        missing = unseen & {each.name for each in response.topics if each.error_code == is_missing}
+        if missing:
+            created = await self._ask_for_topics(missing, failures, may_create=True)
+            response.topics = [
+                *(each for each in response.topics if each.name not in missing),
+                *created.topics,
+            ]
+        return response
+
+    async def _ask_for_topics(
+        self, topics: frozenset[str] | None, failures: list[KafkaError], *, may_create: bool
+    ) -> MetadataResponse:
+        request = metadata_request(topics, may_create=may_create)
         timeout_s = min(self.config.request_timeout_s, MAX_METADATA_WAIT_S)
         timeout_s = StepLimit(timeout_s, self.pool.give_up_at).left_s()
         known = self.pool.node_ids()

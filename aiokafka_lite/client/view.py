@@ -3,7 +3,9 @@
 A newer answer to Metadata makes a new view out of the one before. Any broker may answer, and some
 lag. So a partition's leader is only replaced by one of the same or a newer leader epoch, as long as
 the topic is the same (same topic id). A topic that was known is gone only when answers have said so
-for a while; until then it stays as it was.
+for a while; until then it stays as it was. An id that was replaced by another does not come back.
+Partitions of a topic never become fewer. If the cluster has no topic ids, fewer partitions for a
+while mean that the topic was recreated.
 
 References: KIP-320 (leader epochs), KIP-516 (topic ids), KIP-951 (leader hints in answers).
 """
@@ -52,8 +54,9 @@ class TopicView(NamedTuple):
     """A topic that was asked for: its partitions, or the error the broker answered.
 
     It has both while a topic that was known is not available: then the partitions are the last
-    that were known. `missing_since` is when an answer first said that it does not exist, None
-    as long as none does, or once it is gone.
+    that were known. `missing_since` is when an answer first said that it, or a partition of it,
+    does not exist, None as long as none does, or once it is gone. `former_ids` are those of topics
+    of this name that were deleted.
     """
 
     name: str
@@ -62,6 +65,7 @@ class TopicView(NamedTuple):
     is_internal: bool = False
     error: type[KafkaError] | None = None
     missing_since: float | None = None
+    former_ids: frozenset[bytes] = frozenset()
 
     @property
     def is_complete(self) -> bool:
@@ -151,8 +155,10 @@ class ClusterView(NamedTuple):
         it was asked for all there are (`is_of_all`), they are dropped once they have been missing
         for `GONE_AFTER_S`.
         """
+        is_same = self.cluster_id in (None, response.cluster_id)
+        known = self.topics if is_same else {}
         topics = {
-            topic.name: _merged_topic(self.topics.get(topic.name), topic, topic.name, fetched_at)
+            topic.name: _merged_topic(known.get(topic.name), topic, topic.name, fetched_at)
             for topic in response.topics
             if topic.name is not None
         }
@@ -200,7 +206,7 @@ class ClusterView(NamedTuple):
 
 
 def _missing(known: TopicView | None, now: float) -> TopicView | None:
-    """Return the view of a topic that is said not to exist; None when it is gone."""
+    """Return the view of a topic that lacks something it had; None when that is gone."""
     if known is None or not known.partitions:
         return None
     since = now if known.missing_since is None else known.missing_since
@@ -210,18 +216,24 @@ def _missing(known: TopicView | None, now: float) -> TopicView | None:
 def _merged_topic(
     known: TopicView | None, topic: MetadataResponseTopic, name: str, now: float
 ) -> TopicView:
-    """Return the topic as answered, but for leaders that an older epoch would bring back.
+    """Return the topic as answered, but for what an older answer would bring back.
 
     One that is not available just now keeps the partitions it had.
     """
     error = _error_class(topic.error_code)
-    if error is UnknownTopicOrPartitionError:
+    known = known or TopicView(name)
+    is_same, former_ids = known.topic_id == topic.topic_id, known.former_ids
+    is_fewer = error is None and is_same and len(topic.partitions) < len(known.partitions)
+    if topic.topic_id in former_ids or (is_fewer and topic.topic_id != ZERO_UUID):
+        return known
+    if error is UnknownTopicOrPartitionError or is_fewer:
         if (missing := _missing(known, now)) is not None:
             return missing
-    elif known is not None and known.partitions and error is not None and error.retriable:
+    elif known.partitions and error is not None and error.retriable:
         return known._replace(error=error, missing_since=None)
-    is_same = known is not None and known.topic_id == topic.topic_id
-    before = known.partitions if known is not None and is_same else {}
+    if not is_same and ZERO_UUID not in (known.topic_id, topic.topic_id):
+        former_ids |= {known.topic_id}
+    before = known.partitions if is_same else {}
     return TopicView(
         name=name,
         topic_id=topic.topic_id,
@@ -235,6 +247,7 @@ def _merged_topic(
         ),
         is_internal=topic.is_internal,
         error=error,
+        former_ids=former_ids,
     )
 
 

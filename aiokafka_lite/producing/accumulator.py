@@ -10,6 +10,7 @@ Who waits for room gets it in order.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections import deque
@@ -22,6 +23,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
+    UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.producing.batch import (
     RECORD_OVERHEAD_BYTES,
@@ -32,6 +34,7 @@ from aiokafka_lite.producing.batch import (
 )
 from aiokafka_lite.producing.own_batch import OwnBatch
 from aiokafka_lite.producing.partition_queue import PartitionQueue
+from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.records.partitioner import partition_for_key
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
 
@@ -39,18 +42,39 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.view import ClusterView, TopicView
     from aiokafka_lite.producing.config import AnyProducerConfig, Partitioner
 
+log = logging.getLogger(__name__)
+
 NO_HEADERS: Final[Headers] = ()
 _now_ns = time.time_ns
 
 
 class KnownTopic:
-    """A topic that was sent to: its partitions, and which of them gets records without a key."""
+    """A topic that was sent to: its partitions, and which of them gets records without a key.
 
-    __slots__ = ("_rng", "_sticky_bytes", "all", "available", "name", "queues", "sticky")
+    Attributes:
+        queues: Of the partitions that there are; none while the topic does not exist.
+        every_queue: Also of partitions that existed once: what their leaders answer is still
+            awaited, and the broker may know the sequences if it is the same log after all.
+        topic_id: Of the topic that they are of; sixteen zeros if the cluster has no ids.
+    """
+
+    __slots__ = (
+        "_rng",
+        "_sticky_bytes",
+        "all",
+        "available",
+        "every_queue",
+        "name",
+        "queues",
+        "sticky",
+        "topic_id",
+    )
 
     def __init__(self, name: str, rng: random.Random) -> None:
         self.name = name
         self.queues: list[PartitionQueue] = []
+        self.every_queue: list[PartitionQueue] = []
+        self.topic_id = ZERO_UUID
         # Their numbers, and the numbers of those with a leader.
         self.all: list[int] = []
         self.available: list[int] = []
@@ -58,15 +82,28 @@ class KnownTopic:
         self._sticky_bytes = 0
         self._rng = rng
 
-    def update(self, view: TopicView, leaders: set[int]) -> None:
-        """Take over what metadata say; partitions never become fewer."""
-        for index in range(len(self.queues), max(view.partitions, default=-1) + 1):
-            self.queues.append(PartitionQueue(TopicPartition(self.name, index)))
-        self.all = list(range(len(self.queues)))
+    def update(self, view: TopicView, leaders: set[int]) -> bool:
+        """Take over what metadata say; return whether the topic was recreated."""
+        count = max(view.partitions, default=-1) + 1
+        is_recreated = count > 0 and self._is_another(view.topic_id, count)
+        if view.topic_id != ZERO_UUID:
+            self.topic_id = view.topic_id
+        for index in range(len(self.every_queue), count):
+            self.every_queue.append(PartitionQueue(TopicPartition(self.name, index)))
+        self.queues = self.every_queue[:count]
+        self.all = list(range(count))
         available = [index for index, each in view.partitions.items() if each.leader in leaders]
         self.available = available
         if self.sticky not in (available or self.all):
             self.unstick()
+        return is_recreated
+
+    def _is_another(self, topic_id: bytes, count: int) -> bool:
+        """Whether a topic with this id and so many partitions is not the one that was known."""
+        if ZERO_UUID not in (self.topic_id, topic_id):
+            return self.topic_id != topic_id
+        is_back = not self.queues and bool(self.every_queue)
+        return is_back or count < len(self.queues)
 
     def stick(self, size_bytes: int, enough_bytes: int) -> int:
         """Return the partition for a record without a key.
@@ -94,7 +131,9 @@ class Accumulator:
         loop: Its clock stamps batches.
         rng: Draws partitions.
         wake: Called with a queue that has something to send, and is not listed.
-        give_up: Called with a batch whose time is over, and the error for its senders.
+        give_up: Called with a batch whose time is over, or whose partition is gone, and the error
+            for its senders.
+        on_loss: Called with an error when what a transaction has written is gone with its topic.
     """
 
     def __init__(
@@ -105,12 +144,14 @@ class Accumulator:
         *,
         wake: Callable[[PartitionQueue], None],
         give_up: Callable[[PartitionQueue, ProducerBatch, KafkaError], None],
+        on_loss: Callable[[KafkaError], None],
     ) -> None:
         self._loop = loop
         self._new_future = loop.create_future
         self._rng = rng
         self._wake = wake
         self._give_up = give_up
+        self._on_loss = on_loss
         self._codec = config.codec
         self._is_transactional = config.transactional_id is not None
         self._max_request_size = config.max_request_size
@@ -152,31 +193,62 @@ class Accumulator:
         """Return how many partitions a topic is known to have."""
         return len(self._topics[topic].queues)
 
+    def topic_id(self, topic: str) -> bytes:
+        """Return the id of a known topic; sixteen zeros if the cluster has no ids."""
+        return self._topics[topic].topic_id
+
     def add_topic(self, topic: str) -> None:
         """Keep the partitions of a topic up to date from now on."""
         self._topics.setdefault(topic, KnownTopic(topic, self._rng))
 
     def drop_topic(self, topic: str) -> None:
-        """Undo `add_topic` for one that does not exist."""
-        if not self.is_known(topic):
-            self._topics.pop(topic, None)
+        """Undo `add_topic` for one that never existed."""
+        if topic in self._topics and not self._topics[topic].every_queue:
+            del self._topics[topic]
 
     def view_changed(self, view: ClusterView) -> None:
         """Take over which partitions there are, and who leads them."""
         nodes = set(view.nodes)
         for name, topic in self._topics.items():
             found = view.topics.get(name)
-            if found is not None and found.partitions:
-                topic.update(found, nodes)
+            if found is None or not (
+                found.partitions or found.error is UnknownTopicOrPartitionError
+            ):
+                continue
+            if topic.update(found, nodes):
+                self._recreated(topic)
+        self._wake_first()  # whose topic may be gone
+
+    def _recreated(self, topic: KnownTopic) -> None:
+        """Let what is on its way go to the new topic; fail what was for partitions that are gone.
+
+        A batch that may have been written keeps its sequence: if the new log has it already, it is
+        not written twice.
+        """
+        count = len(topic.queues)
+        log.warning("topic %r was recreated with %d partitions", topic.name, count)
+        for queue in topic.every_queue:
+            queue.begin_log()
+        if any(queue.is_in_transaction for queue in topic.every_queue):
+            self._on_loss(
+                UnknownTopicOrPartitionError(
+                    f"topic {topic.name!r} was recreated: what the transaction had written to it "
+                    "is gone"
+                )
+            )
+        for queue in topic.every_queue[count:]:
+            for batch in (*queue.numbered, *queue.waiting):
+                if not batch.is_expired:
+                    self._give_up(queue, batch, _gone(batch, count))
 
     def queues(self) -> Iterator[PartitionQueue]:
-        """Return every partition's queue."""
+        """Return every partition's queue, also of partitions that are gone."""
         for topic in self._topics.values():
-            yield from topic.queues
+            yield from topic.every_queue
 
     def queue_of(self, batch: ProducerBatch) -> PartitionQueue:
         """Return the queue that a batch is in."""
-        return self._topics[batch.tp.topic].queues[batch.tp.partition]
+        return self._topics[batch.tp.topic].every_queue[batch.tp.partition]
 
     # --- Records ---------------------------------------------------------------------------
     def append(
@@ -427,10 +499,14 @@ class Accumulator:
             self._expiry = self._loop.call_at(self._deadline_of(oldest), self._expire)
 
     def _expired(self, batch: ProducerBatch) -> KafkaError:
+        is_there = self.has(*batch.tp)
+        error_class = KafkaTimeoutError if is_there else UnknownTopicOrPartitionError
         tried = f"was sent {batch.attempts} times" if batch.attempts else "could not be sent"
-        error = KafkaTimeoutError(
-            f"{batch.count} records for {batch.tp.topic}-{batch.tp.partition} are not acknowledged "
-            f"within delivery_timeout_ms={self._delivery_timeout_s * 1000:g}: the batch {tried}"
+        error = error_class(
+            ("" if is_there else f"topic {batch.tp.topic!r} does not exist any more: ")
+            + f"{batch.count} records for {batch.tp.topic}-{batch.tp.partition} are not "
+            f"acknowledged within delivery_timeout_ms={self._delivery_timeout_s * 1000:g}: the "
+            f"batch {tried}"
             + (f", last {batch.last_error}" if batch.last_error else "")
             + ("; it may have been written" if batch.attempts else "")
         )
@@ -487,3 +563,12 @@ class Accumulator:
         for number, waiter in self._flushes:
             if number <= self._done_count and not waiter.done():
                 waiter.set_result(None)
+
+
+def _gone(batch: ProducerBatch, count: int) -> KafkaError:
+    """Return the error for a batch whose partition the new topic of this name does not have."""
+    tp = batch.tp
+    sent = "; the batch may have been written to the old topic" if batch.attempts else ""
+    return UnknownTopicOrPartitionError(
+        f"{tp.topic}-{tp.partition} is gone: the topic was recreated with {count} partitions{sent}"
+    ).at(tp)

@@ -98,7 +98,12 @@ class ProducerEngine:
             on_failed=self._batch_failed,
         )
         self.accumulator = Accumulator(
-            config, self._loop, rng, wake=self.sender.wake, give_up=self.sender.expired
+            config,
+            self._loop,
+            rng,
+            wake=self.sender.wake,
+            give_up=self.sender.expired,
+            on_loss=self._records_lost,
         )
         self.sender.serve(self.accumulator)
         self.transactions = self._make_transactions()
@@ -247,6 +252,11 @@ class ProducerEngine:
         elif self.transactions is not None:
             self.transactions.spoil(error)
         return error
+
+    def _records_lost(self, error: KafkaError) -> None:
+        """Let the transaction that has written records be aborted, as they are lost."""
+        if self.transactions is not None and self.transactions.takes_records:
+            self.transactions.spoil(error)
 
     # --- Topics ----------------------------------------------------------------------------
     async def until_known(self, topic: str, partition: int | None, deadline: float) -> None:

@@ -74,6 +74,7 @@ class PartitionQueue:
 
     __slots__ = (
         "_acknowledged_next",
+        "_is_log_new",
         "_most_in_flight",
         "identity",
         "is_broken",
@@ -107,6 +108,8 @@ class PartitionQueue:
         self._acknowledged_next = 0
         # One until a broker has taken a batch under the present identity.
         self._most_in_flight = 1
+        # What is numbered may be from before the topic was recreated.
+        self._is_log_new = False
 
     def __repr__(self) -> str:
         return (
@@ -175,7 +178,8 @@ class PartitionQueue:
         self._remove(batch)
         if batch.identity == self.identity:
             self._acknowledged_next = batch.next_sequence
-            self._most_in_flight = MAX_IN_FLIGHT
+            if not self._is_log_new:
+                self._most_in_flight = MAX_IN_FLIGHT
         self._settle()
 
     def retry(self, batch: ProducerBatch, error: KafkaError, retry_at: float) -> None:
@@ -236,12 +240,22 @@ class PartitionQueue:
         batch.state = BatchState.DONE
 
     def _settle(self) -> None:
-        """See what is known of a gap once nothing can tell more."""
+        """See what is known of a gap, and of the log, once nothing can tell more."""
+        self._is_log_new &= bool(self.numbered)
         if self.is_doubtful and not self.numbered:
             self.is_doubtful = False
             self.is_broken |= self._acknowledged_next != self.next_sequence
 
-    # --- Another producer id or epoch ------------------------------------------------------
+    # --- Another log, producer id or epoch ------------------------------------------------------
+    def begin_log(self) -> None:
+        """Note that the topic was recreated: its broker knows nothing of this producer.
+
+        Sequences go on, as it takes any that comes first. So the first batch goes alone (rule 3),
+        once what was sent before has an outcome.
+        """
+        self._is_log_new = bool(self.numbered)
+        self._most_in_flight = 1
+
     @property
     def can_be_mended(self) -> bool:
         """Whether the broker takes nothing more, and nothing more is heard of what was sent."""

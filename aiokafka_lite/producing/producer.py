@@ -22,9 +22,10 @@ from aiokafka_lite.errors import (
     IllegalStateError,
     KafkaError,
     ProducerClosed,
+    UnknownTopicOrPartitionError,
     WrongLoopError,
 )
-from aiokafka_lite.producing.accumulator import NO_HEADERS
+from aiokafka_lite.producing.accumulator import NO_HEADERS, Accumulator
 from aiokafka_lite.producing.batch import record_size_bound
 from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.engine import Intake, ProducerEngine
@@ -294,8 +295,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         accumulator.raise_if_never_fits(record_size_bound(key, value, headers))
 
         def append(*, is_in_turn: bool = True) -> asyncio.Future[RecordMetadata] | None:
-            if self._gate.accumulator is None:  # meanwhile
-                raise self._refusal()
+            self._raise_if_in_vain(accumulator, topic, partition)
             return accumulator.append(
                 topic, key, value, partition, timestamp_ms, headers, is_in_turn=is_in_turn
             )
@@ -347,12 +347,23 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         accumulator.raise_if_never_fits(batch.size())
 
         def append(*, is_in_turn: bool = True) -> asyncio.Future[RecordMetadata] | None:
-            if self._gate.accumulator is None:
-                raise self._refusal()
+            self._raise_if_in_vain(accumulator, topic, partition)
             return accumulator.append_batch(topic, partition, batch, is_in_turn=is_in_turn)
 
         future = append(is_in_turn=False)
         return await accumulator.in_turn(append, deadline) if future is None else future
+
+    def _raise_if_in_vain(
+        self, accumulator: Accumulator, topic: str, partition: int | None
+    ) -> None:
+        """Raise if a record that has waited for room cannot be sent any more."""
+        if self._gate.accumulator is None:
+            raise self._refusal()
+        if not accumulator.has(topic, partition):
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic!r} was deleted, or recreated with fewer partitions, while the "
+                "record waited for room"
+            )
 
     async def _until_known(
         self, engine: ProducerEngine, topic: str, partition: int | None, deadline: float

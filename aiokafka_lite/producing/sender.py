@@ -51,6 +51,7 @@ from aiokafka_lite.protocol.messages.produce import (
     TopicProduceData,
 )
 from aiokafka_lite.protocol.prepared import UpTo
+from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -64,8 +65,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ACKS_ALL: Final = -1
-# The last version that names topics; the next gives their ids.
+# The last version that names topics.
 NEWEST_BY_NAME: Final = 12
+# Gives topics by their ids, so that nothing that was for a deleted topic gets into the next one.
+NEWEST: Final = 13
 # From the next one on a broker adds partitions to the transaction by itself (KIP-890).
 NEWEST_WITHOUT_ADDING: Final = 11
 # Longest pause before a failed batch is sent again.
@@ -132,7 +135,7 @@ class BatchSender:
         # In a transaction: why no batch may be sent again; whoever set it clears it.
         self.abort_reason: KafkaError | None = None
         # The newest version of Produce, which says what brokers do about transactions.
-        self.newest_version = NEWEST_WITHOUT_ADDING if self._is_transactional else NEWEST_BY_NAME
+        self.newest_version = NEWEST_WITHOUT_ADDING if self._is_transactional else NEWEST
 
     def serve(self, accumulator: Accumulator) -> None:
         """Take batches from here."""
@@ -182,7 +185,7 @@ class BatchSender:
             if queue.leader is not None:
                 self._leaders[queue.leader].listed.pop(queue, None)
                 queue.leader, queue.is_listed = None, False
-            if not queue.is_empty:
+            if queue.waiting or queue.retry_count:
                 self.wake(queue)
 
     # --- Sending ---------------------------------------------------------------------------
@@ -248,25 +251,31 @@ class BatchSender:
     def _send(
         self, leader: Destination, connection: Connection, batches: list[ProducerBatch]
     ) -> None:
-        topics: dict[str, list[PartitionProduceData]] = {}
+        topics: dict[str, TopicProduceData] = {}
+        newest = self.newest_version
         for batch in batches:
-            topics.setdefault(batch.tp.topic, []).append(
-                PartitionProduceData(index=batch.tp.partition, records=batch.encoded())
-            )
+            name, index = batch.tp
+            if (topic := topics.get(name)) is None:
+                topic_id = self._accumulator.topic_id(name)
+                topic = topics[name] = TopicProduceData(
+                    name=name, topic_id=topic_id, partition_data=[]
+                )
+                if topic_id == ZERO_UUID:
+                    newest = min(newest, NEWEST_BY_NAME)
+            topic.partition_data.append(PartitionProduceData(index=index, records=batch.encoded()))
         request = ProduceRequest(
             transactional_id=self._config.transactional_id,
             acks=ACKS_ALL,
             timeout_ms=self._timeout_ms,
-            topic_data=[
-                TopicProduceData(name=name, partition_data=data) for name, data in topics.items()
-            ],
+            topic_data=list(topics.values()),
         )
+        names = {topic.topic_id: name for name, topic in topics.items()}
         leader.in_flight_count += 1
         try:
             connection.send(
-                UpTo(request, self.newest_version),
+                UpTo(request, newest),
                 timeout_s=self._request_timeout_s,
-                on_done=lambda exchange: self._answered(leader, batches, exchange),
+                on_done=lambda exchange: self._answered(leader, batches, names, exchange),
             )
         except KafkaError as error:
             self._note_answer(leader)
@@ -304,14 +313,18 @@ class BatchSender:
             self._is_quiet.set()
 
     def _answered(
-        self, leader: Destination, batches: list[ProducerBatch], exchange: Exchange[ProduceResponse]
+        self,
+        leader: Destination,
+        batches: list[ProducerBatch],
+        names: dict[bytes, str],
+        exchange: Exchange[ProduceResponse],
     ) -> None:
         """Handle what came of a request; called by the connection, must raise nothing."""
         self._note_answer(leader)
         try:
             response = exchange.result()
             answers = {
-                (topic.name, partition.index): partition
+                (topic.name or names.get(topic.topic_id), partition.index): partition
                 for topic in response.responses
                 for partition in topic.partition_responses
             }

@@ -84,7 +84,7 @@ log = logging.getLogger(__name__)
 TRANSACTION_VERSION: Final = "transaction.version"
 NOBODY: Final = ProducerIdAndEpoch(-1, -1)
 # The newest versions by transaction.version: below 2, and from 2 on.
-PRODUCE_VERSIONS: Final = (11, 12)
+PRODUCE_VERSIONS: Final = (11, 13)
 END_VERSIONS: Final = (4, 5)
 OFFSETS_VERSIONS: Final = (4, 5)
 # From a coordinator: another producer has taken over, or it has given this one up.

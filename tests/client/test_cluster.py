@@ -380,6 +380,30 @@ async def test_a_topic_may_be_created_by_asking_until_it_has_been_there(
         await cluster.close()  # or else it may be the one that was last to ask
 
 
+async def test_a_deleted_topic_is_not_created_with_another(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    def asked() -> list[tuple[list[str | None], bool]]:
+        requests = [a.request for a in broker.asked if isinstance(a.request, MetadataRequest)]
+        return [
+            ([each.name for each in r.topics or ()], r.allow_auto_topic_creation) for r in requests
+        ]
+
+    broker.topics = {name: topic(name, [broker.node_id]) for name in "ab"}
+    cluster = new_cluster(quick_config(broker, allow_auto_create_topics=True))
+    cluster.watch("test", ["a"])
+    await cluster.start()
+    assert asked() == [(["a"], True)]
+    del broker.topics["a"]
+    cluster.watch("test", ["a", "b"])
+    await cluster.refresh()
+    assert asked()[1:] == [(["a", "b"], False)]  # what exists takes one request
+    cluster.watch("test", ["a", "b", "c"])
+    view = await cluster.refresh()
+    assert asked()[-2:] == [(["a", "b", "c"], False), (["c"], True)]
+    assert set(view.topics) == {"a", "b", "c"}
+
+
 async def test_listener_hears_every_view_until_removed(
     broker: ScriptedBroker, cluster: Cluster
 ) -> None:

@@ -128,6 +128,35 @@ def test_a_topic_is_gone_when_that_was_said_for_a_while(is_of_all: bool) -> None
     assert leader_of(back) == (1, 5)
 
 
+def test_the_id_of_a_deleted_topic_does_not_come_back() -> None:
+    old, new = topic("t", [1] * 8, topic_id=ID_1), topic("t", [2] * 2, topic_id=ID_2)
+    view = view_of(old).updated(answered(new), 2.0)
+    lagging = view.updated(answered(old), 3.0)
+    assert (lagging.topic_id("t"), lagging.partitions_for_topic("t")) == (ID_2, {0, 1})
+    other = answered(old)
+    other.cluster_id = "another"
+    assert view.updated(other, 3.0).topic_id("t") == ID_1
+
+
+def test_partitions_of_a_topic_never_become_fewer() -> None:
+    view = view_of(topic("t", [1, 1, 1], topic_id=ID_1))
+    for at in (2.0, 9.0):
+        view = view.updated(answered(topic("t", [2], topic_id=ID_1)), at)
+        assert view.partitions_for_topic("t") == {0, 1, 2}
+
+
+def test_without_ids_fewer_partitions_for_a_while_are_another_topic() -> None:
+    fewer = answered(topic("t", [2]))
+    view = view_of(topic("t", [1, 1, 1])).updated(fewer, 2.0)
+    assert view.partitions_for_topic("t") == {0, 1, 2}
+    assert view.incomplete_topics() == ["t"]  # so that it is asked for again soon
+    assert view.updated(fewer, 2.4).partitions_for_topic("t") == {0, 1, 2}
+    newer = view.updated(fewer, 2.5)
+    assert newer.partitions_for_topic("t") == {0}
+    assert leader_of(newer) == (2, -1)
+    assert newer.incomplete_topics() == []
+
+
 def test_a_topic_that_is_not_available_keeps_its_partitions() -> None:
     view = view_of(topic("t", [1], leader_epoch=5, topic_id=ID_1))
     electing = MetadataResponseTopic(name="t", error_code=LeaderNotAvailableError.errno)

@@ -22,6 +22,7 @@ class Sent(NamedTuple):
     identity: ProducerIdAndEpoch
     base_sequence: int
     values: tuple[int, ...]
+    log: ModelLog
 
     @property
     def record_count(self) -> int:
@@ -35,6 +36,7 @@ class Answer(enum.Enum):
     DUPLICATE = "it was written long ago"
     OUT_OF_ORDER = "out of order"
     OLD_EPOCH = "of an old epoch"
+    DELETED = "for a topic that was deleted"
 
 
 class ModelLog:

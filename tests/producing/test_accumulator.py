@@ -28,8 +28,14 @@ class Sending:
         self.loop = asyncio.get_running_loop()
         self.woken: list[tuple[float, PartitionQueue]] = []
         self.expired: list[ProducerBatch] = []
+        self.losses: list[KafkaError] = []
         self.accumulator = Accumulator(
-            config, self.loop, random.Random(1), wake=self._wake, give_up=self._give_up
+            config,
+            self.loop,
+            random.Random(1),
+            wake=self._wake,
+            give_up=self._give_up,
+            on_loss=self.losses.append,
         )
         self.accumulator.add_topic("t")
         self.lead(range(partitions), partitions)

@@ -231,13 +231,33 @@ def test_parts_of_a_batch_have_its_sequences(loop: asyncio.AbstractEventLoop) ->
     assert not queue.is_broken
 
 
+# --- Another log ---------------------------------------------------------------------------
+def test_the_first_batch_for_a_recreated_topic_goes_alone(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    queue = queue_with(loop, 6)
+    old = [queue.waiting[0], queue.waiting[1]]
+    for batch in old:
+        queue.send(batch, ME)
+    queue.begin_log()
+    for batch in old:  # of the old log, or of the new one
+        assert send_all(queue) == []
+        queue.acknowledge(batch)
+    (first,) = send_all(queue)
+    assert (first.base_sequence, first.identity) == (3, ME)
+    queue.acknowledge(first)
+    assert len(send_all(queue)) == 3
+
+
 # --- Every interleaving ----------------------------------------------------------------------
 class Course:
     """A queue, a log, and a connection between them that loses what it is told to."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.queue = PartitionQueue(TP)
-        self.log = ModelLog()
+        self.logs = [ModelLog()]
+        # The one that metadata have brought news of.
+        self.known_log = self.logs[0]
         self.identity = ME
         self._loop = loop
         self._numbers = count()
@@ -264,13 +284,23 @@ class Course:
             self.queue.send(batch, self.identity)
             assert batch.identity is not None
             values = self._values[id(batch)]
-            self.wire.append((Sent(batch, batch.identity, batch.base_sequence, values), None))
+            sent = Sent(batch, batch.identity, batch.base_sequence, values, self.known_log)
+            self.wire.append((sent, None))
 
     def reach_log(self) -> None:
         for at, (sent, answer) in enumerate(self.wire):
             if answer is None:
-                self.wire[at] = (sent, self.log.take(sent))
+                is_there = sent.log is self.logs[-1]
+                self.wire[at] = (sent, sent.log.take(sent) if is_there else Answer.DELETED)
                 return
+
+    def recreate(self) -> None:
+        self.logs.append(ModelLog())
+
+    def hear_of_log(self) -> None:
+        if self.known_log is not self.logs[-1]:
+            self.known_log = self.logs[-1]
+            self.queue.begin_log()
 
     def answer(self) -> None:
         if not self.wire or self.wire[0][1] is None:
@@ -279,6 +309,8 @@ class Course:
         batch = sent.batch
         if answer is Answer.OUT_OF_ORDER:
             self.queue.refuse_as_out_of_order(batch, GAP, 0.0)
+        elif answer is Answer.DELETED:
+            self.queue.retry(batch, LOST, 0.0)
         else:
             assert answer is not Answer.OLD_EPOCH
             self.queue.acknowledge(batch)
@@ -321,6 +353,7 @@ class Course:
             self.queue.adopt(self.identity)
 
     def finish(self) -> None:
+        self.hear_of_log()
         for _ in range(1000):
             if self.queue.is_empty:
                 return
@@ -333,7 +366,12 @@ class Course:
 # Some are rare, so that there is something under way when they come.
 OFTEN = ["add", "send", "send", "reach_log", "answer", "refuse"]
 ACTIONS = st.lists(
-    st.tuples(st.sampled_from([*OFTEN, *OFTEN, *OFTEN, "cut", "cut", "expire"]), st.integers(1, 3)),
+    st.tuples(
+        st.sampled_from(
+            [*OFTEN, *OFTEN, *OFTEN, "cut", "cut", "expire", "recreate", "hear_of_log"]
+        ),
+        st.integers(1, 3),
+    ),
     max_size=120,
 )
 
@@ -353,8 +391,10 @@ def test_whatever_is_lost_records_are_written_once_and_in_order(
         else:
             getattr(course, action)()
     course.finish()
-    written = course.log.values
-    assert written == sorted(set(written)), "each once, and in order"
+    written: set[int] = set()
+    for log in course.logs:
+        assert log.values == sorted(set(log.values)), "each once, and in order"
+        written |= set(log.values)
     assert course.acknowledged == sorted(set(course.acknowledged))
-    assert set(course.acknowledged) <= set(written), "what was acknowledged is there"
+    assert set(course.acknowledged) <= written, "what was acknowledged is there"
     assert course.added == set(course.acknowledged) | course.given_up, "no batch is forgotten"
