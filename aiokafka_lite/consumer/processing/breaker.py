@@ -10,10 +10,11 @@
 A record that has failed for the last time looks the same whether it is bad, or the database is
 down. What tells them apart is whether another record has succeeded since. If none has, the breaker
 opens on a suspicion, and the record waits: it is not called dead as long as nothing proves that
-others fare better, or it has failed so often that it counts as bad (`probes`). The next record that has not failed yet is tried at once, as it may prove it;
-so may one that began before: any success ends a suspicion. When a second record has failed, it is
-more than a suspicion, and only a probe's success counts. Failures while the breaker is not closed
-say nothing of the record, and are not its attempts.
+others fare better, or until it has failed so often that it counts as bad (`probes`). The next
+record that has not failed yet is tried at once, as it may prove it; so may one that began before:
+any success ends a suspicion. When a second record has failed, it is more than a suspicion, and only
+a probe's success counts. Failures while the breaker is not closed say nothing of the record, and
+are not its attempts.
 
 Plain data; the times are the loop's, given by whoever calls.
 """
