@@ -240,6 +240,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Commit all that was handed out (with auto-commit), leave the group, disconnect.
 
+        Before that it waits for handlers of `run`, for open blocks of `batch`, and with
+        ack_mode="explicit" for acknowledgements: for four fifths of `timeout` at most, and for
+        blocks and acknowledgements no longer than a rebalance would.
+
         Returns within `timeout` seconds, whatever the brokers do. Gets that wait meanwhile raise
         ConsumerStoppedError. A second call waits for the first, within its own timeout, and
         returns the same; a rebalance listener, for which the first waits, is not kept waiting.
@@ -574,7 +578,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         A block that is left by an exception, or cancelled, has processed nothing, but for what was
         committed of it: its records are handed out again, to whoever asks next. (Who would rather
         lose a record than meet it for ever catches the exception inside.) What the application has
-        sought in the block stays. A stop commits nothing of an open batch.
+        sought in the block stays. A stop waits for the block, unless the block's own task calls it,
+        and commits nothing of a block that is still open after that.
 
         Several tasks may have batches open: of different partitions, as nothing more is handed out
         of one in an open batch, by no kind of get. So each partition's records stay in order. A

@@ -10,7 +10,8 @@
     STARTING   `start` connects, looks topics up and joins the group
     RUNNING    `start` has returned
     DEAD       a background task died of an error, which every get raises until the stop
-    FINISHING  `stop` waits for the handlers of `run`; everything else goes on
+    FINISHING  `stop` waits for records being processed: by handlers of `run`, in blocks of `batch`,
+               or not acknowledged yet. Reads return nothing, everything else goes on
     UNDOING    a start failed or was cancelled: its parts are being stopped
     STOPPING   `stop` commits, leaves the group and disconnects
     STOPPED    for good
@@ -29,7 +30,7 @@ import asyncio
 import enum
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -39,6 +40,7 @@ from aiokafka_lite._event import Event
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
+from aiokafka_lite.consumer.assignment.work import Work
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.decode import AnyDelivery
@@ -65,7 +67,7 @@ log = logging.getLogger(__name__)
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 FIRST_TOPIC_RETRY_S: Final = 0.1
 LAST_TOPIC_RETRY_S: Final = 1.0
-# Of the time to stop: what handlers of `run` have of it; the rest is for commits and the group.
+# Of the time to stop: what the application has of it; the rest is for commits and the group.
 WORK_SHARE: Final = 0.8
 
 
@@ -114,6 +116,16 @@ def _stopped() -> ConsumerStoppedError:
     return ConsumerStoppedError("the consumer is stopped")
 
 
+def _undone(works: Iterable[Work], partitions: Collection[TopicPartition]) -> dict[str, str]:
+    """Return what is undone, in words."""
+    return {
+        f"{tp.topic}/{tp.partition}": f"{first} to {end - 1}"
+        for work in works
+        if work.is_open
+        for tp, (first, end) in sorted(work.undone(partitions).items())
+    }
+
+
 class Life:
     """The stage of one consumer, and how it came to it.
 
@@ -156,6 +168,10 @@ class Life:
             self._gate.refuse(_stopped)
         elif stage not in WITH_PARTS:
             self._gate.refuse(_not_started)
+
+    def refuse_gets(self) -> None:
+        """Let gets raise that the consumer is stopped; the stop waits for the application."""
+        self._gate.refuse(_stopped)
 
     @property
     def has_failed_to_start(self) -> bool:
@@ -418,10 +434,10 @@ class Engine:
         deadline, has_parts = self._loop.time() + timeout_s, self.current is not None
         offsets: Offsets = {}
         try:
-            if has_parts and self.state.processing is not None:
+            if has_parts and self.state.works:
                 self._enter(Stage.FINISHING)
                 work_s = timeout_s * WORK_SHARE if is_clean else 0.0
-                await self.state.processing.end(self._loop.time() + work_s)
+                await self._finish_works(self._loop.time() + work_s)
             if self.config.enable_auto_commit and self.config.group_id is not None:
                 state = self.state
                 offsets = state.finished_offsets() if is_clean else state.processed_offsets()
@@ -431,6 +447,55 @@ class Engine:
         finally:
             await self._stop(deadline, offsets, leaves, has_parts=has_parts)
         return self.uncommitted
+
+    async def _finish_works(self, until: float) -> None:
+        """Return nothing more, and wait for what the application works on, until a loop time."""
+        processing = self.state.processing
+        if processing is None or not processing.is_always_asking:  # otherwise that asks no more
+            self.life.refuse_gets()
+            if self.config.group_id is not None:
+                await self._until_finished(until)
+        if processing is not None:
+            await processing.end(until)
+
+    async def _until_finished(self, until: float) -> None:
+        """Wait for works as a rebalance does, but not for the caller's own block."""
+        assigned, now, caller = self.state.assignment, self._loop.time(), asyncio.current_task()
+        hold_s = self.config.rebalance_hold_s
+        limits = {
+            work: min(until, now + (hold_s if work.hold_s is None else work.hold_s))
+            for work in self.state.works
+            if not work.is_of(caller)
+        }
+        undone = _undone(limits, assigned)
+        if not undone or until <= now:
+            return
+        longest_s = max(limits.values()) - now
+        log.info("stopping: the application has up to %.1f s to finish %s", longest_s, undone)
+        for work, limit in limits.items():
+            work.is_wanted_by(limit)
+        acted = Event()
+        observe = acted.set
+        self.state.observers.add_listener(observe)
+        try:
+            while waiting := [
+                limit
+                for work, limit in limits.items()
+                if limit > self._loop.time() and work.is_open and work.undone(assigned)
+            ]:
+                acted.clear()
+                try:
+                    async with timeout_at(min(waiting)):
+                        await acted.wait()
+                except asyncio.TimeoutError:
+                    pass
+        finally:
+            self.state.observers.forget(observe)
+        if undone := _undone(limits, assigned):
+            log.warning(
+                "stopping: the application did not finish in time: the next owners read again %s",
+                undone,
+            )
 
     async def _stop(
         self, deadline: float, offsets: Offsets, leaves: bool | None, *, has_parts: bool

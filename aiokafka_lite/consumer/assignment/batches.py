@@ -7,9 +7,11 @@ to do lies between the cursor's `processed` and the batch's end.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from aiokafka_lite._compat import override
 from aiokafka_lite._event import Event
@@ -27,31 +29,51 @@ class Block(ABC):
         hold_s: How long it may hold up a rebalance; None: as long as other work.
     """
 
-    __slots__ = ("hold_s", "is_open", "revoking", "until")
+    __slots__ = ("_task", "hold_s", "is_open", "revoking", "until")
 
     def __init__(self, hold_s: float | None = None) -> None:
         self.hold_s = hold_s
         self.is_open = False
-        # Set once a rebalance wants some of it; and the loop time at which that goes anyway.
+        # Whose block it is, while it is open.
+        self._task: asyncio.Task[Any] | None = None
+        # Set once a rebalance or the stop wants some of it; and the loop time at which that goes
+        # anyway.
         self.revoking = Event()
         self.until = math.inf
 
     def is_wanted_by(self, until: float) -> None:
-        """Note that a rebalance waits for it, until a loop time at most."""
+        """Note that a rebalance or the stop waits for it, until a loop time at most."""
         self.until = min(self.until, until)
         self.revoking.set()
+
+    def is_of(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether it is this task's block."""
+        return self._task is task
 
     def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
         """Return False: nobody can end a block but the application."""
         return False
 
-    @abstractmethod
     def open(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
         """Take what a get has handed out, before anybody else runs."""
+        self.is_open = True
+        self._task = asyncio.current_task()
+        self._take(found)
 
-    @abstractmethod
     def close(self, *, is_done: bool) -> None:
         """Count its records as processed, or have them handed out again; idempotent."""
+        if self.is_open:
+            self.is_open = False
+            self._task = None
+            self._end(is_done=is_done)
+
+    @abstractmethod
+    def _take(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
+        """Take what a get has handed out."""
+
+    @abstractmethod
+    def _end(self, *, is_done: bool) -> None:
+        """Count its records as processed, or have them handed out again."""
 
     @abstractmethod
     def to_commit(self) -> Mapping[TopicPartition, int] | None:
@@ -93,17 +115,14 @@ class OpenBatch(Block):
         self._given_up: set[Cursor] = set()
 
     @override
-    def open(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
-        """Take what a get has handed out, before anybody else runs."""
-        self.is_open = True
+    def _take(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
+        """Take what a get has handed out."""
         self.ends = self._assignment.begin_work(self, found)
 
     @override
-    def close(self, *, is_done: bool) -> None:
-        """Count its records as processed, or have them handed out again; idempotent."""
-        if self.is_open:
-            self.is_open = False
-            self._assignment.end_work(self, self.ends, is_done=is_done)
+    def _end(self, *, is_done: bool) -> None:
+        """Count its records as processed, or have them handed out again."""
+        self._assignment.end_work(self, self.ends, is_done=is_done)
 
     def partitions(self) -> set[TopicPartition]:
         """Return the partitions of which it has records."""

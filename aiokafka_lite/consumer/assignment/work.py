@@ -2,13 +2,14 @@
 
 That is a batch in whose block it is (batches.py), or what `consumer.run` has given to handlers,
 or what waits for its acknowledgement (processing/). A rebalance that wants partitions of a work
-waits for it, until a limit.
+waits for it, until a limit, and so does the stop.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterator, Mapping, Set
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.structs import TopicPartition
@@ -35,10 +36,13 @@ class Work(Protocol):
         """Return what is being worked on of these partitions, and is to be waited for."""
 
     def is_wanted_by(self, until: float) -> None:
-        """Note that a rebalance waits for it, until a loop time at most."""
+        """Note that a rebalance or the stop waits for it, until a loop time at most."""
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
         """Note that partitions go: what is undone of them may be another member's from now on."""
+
+    def is_of(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether it cannot end while this task waits."""
 
     def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether what was given up of these partitions is still coming to its end."""

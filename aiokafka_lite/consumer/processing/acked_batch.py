@@ -35,22 +35,18 @@ class AckedBatch(Block):
         self._receipts: list[RecordReceipt] = []
 
     @override
-    def open(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
-        """Take what a get has handed out, before anybody else runs."""
+    def _take(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
+        """Take what a get has handed out."""
         for records in found.values():
             for record in records:
                 receipt = getattr(record, RECEIPT)
                 receipt.batch = self
                 self._receipts.append(receipt)
-        self.is_open = True
         self._state.works.append(self)
 
     @override
-    def close(self, *, is_done: bool) -> None:
-        """Acknowledge what is left, or have it handed out again; idempotent."""
-        if not self.is_open:
-            return
-        self.is_open = False
+    def _end(self, *, is_done: bool) -> None:
+        """Acknowledge what is left, or have it handed out again."""
         self._state.works.remove(self)
         if is_done:
             self._acknowledge()

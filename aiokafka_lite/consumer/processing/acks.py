@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Iterator, Set
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka_lite._record_py import RECEIPT
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
@@ -112,6 +112,8 @@ class Acks:
         self._most = max_uncommitted
         self._loop = asyncio.get_running_loop()
         self._refusals = Refusals(buffer.wake, rng)
+        # The stop waits for acknowledgements.
+        self._is_wanted = False
         self.is_over = False
         state.open_processing(self)
 
@@ -242,8 +244,8 @@ class Acks:
         return True
 
     def _acted(self, cursor: Cursor) -> None:
-        if cursor.is_revoking:
-            self._state.observers.acted()  # a rebalance may wait for it
+        if cursor.is_revoking or self._is_wanted:
+            self._state.observers.acted()  # a rebalance or the stop may wait for it
 
     # --- As a work (assignment/work.py) -----------------------------------------------------
     @property
@@ -280,7 +282,12 @@ class Acks:
         return found
 
     def is_wanted_by(self, until: float) -> None:
-        """Do nothing: nothing more of what is to be given back is handed out."""
+        """Tell of each acknowledgement from now on: the stop waits for all partitions."""
+        self._is_wanted = True
+
+    def is_of(self, task: asyncio.Task[Any] | None) -> bool:
+        """Return False: any task may acknowledge a record."""
+        return False
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
         """Do nothing: an acknowledgement that comes later counts no more."""

@@ -582,6 +582,10 @@ class Run:
         """Cancel handlers of partitions that go."""
         self._cut_off(job for job in self._flights if job.cursor.tp in partitions)
 
+    def is_of(self, task: asyncio.Task[Any] | None) -> bool:
+        """Return False: the stop ends it by `end`, which knows the caller's own handler."""
+        return False
+
     def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether a handler that was cancelled has not ended yet."""
         return any(

@@ -19,6 +19,8 @@ def member(kafka: KafkaHandle, *topics: str, **settings: object) -> AIOKafkaCons
         "fetch_max_wait_ms": 50,
         "heartbeat_interval_ms": 100,
         "ack_mode": "explicit",
+        # Most tests leave records that are not acknowledged.
+        "rebalance_hold_ms": 300,
         **settings,
     }
     return AIOKafkaConsumer(*topics, **arguments)  # type: ignore[arg-type]

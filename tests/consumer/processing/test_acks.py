@@ -129,7 +129,7 @@ async def test_a_rebalance_waits_for_acknowledgements(
     kafka: KafkaHandle, topic: str, protocol: str
 ) -> None:
     group = unique("acks")
-    settings = {"group_id": group, "group_protocol": protocol, "rebalance_timeout_ms": 10_000}
+    settings = {"group_id": group, "group_protocol": protocol, "rebalance_hold_ms": 10_000}
     other = await filled(kafka)
     async with timeout(PATIENCE_S), member(kafka, topic, other, **settings) as first:
         records = await take(first, 20)
