@@ -667,8 +667,8 @@ def _check_commit(value: object) -> OffsetAndMetadata:
 
 
 # --- Limits ------------------------------------------------------------------------------------
-def check_handler(handler: object) -> None:
-    """Refuse what is no coroutine function.
+def check_handler(handler: object, argument_count: int) -> None:
+    """Refuse what is no coroutine function that can be called with so many arguments.
 
     Raises:
         TypeError: It is none.
@@ -676,6 +676,11 @@ def check_handler(handler: object) -> None:
     call = None if isinstance(handler, type) else getattr(handler, "__call__", None)  # noqa: B004
     if not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)):
         raise TypeError(f"the handler is an async def function of a record, not {handler!r}")
+    try:
+        inspect.signature(handler).bind(*range(argument_count))  # type: ignore[arg-type]
+    except TypeError as error:
+        takes = "a record" if argument_count == 1 else "a record and of what takes its outputs"
+        raise TypeError(f"the handler is a function of {takes}: {handler!r}: {error}") from error
 
 
 def check_hold(max_hold_ms: object) -> None:

@@ -20,7 +20,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, SupportsIndex, overload
 
 from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
@@ -81,6 +81,7 @@ if TYPE_CHECKING:
 
     from aiokafka_lite.client.aiokafka_names import ClientNames
     from aiokafka_lite.consumer.buffer.chunk import Record
+    from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
     from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
     from aiokafka_lite.consumer.delivery.batch import BatchScope
     from aiokafka_lite.consumer.delivery.gets import Gets
@@ -88,9 +89,12 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.parts import Running
     from aiokafka_lite.consumer.positions.leader_lookup import FoundOffset
     from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
-    from aiokafka_lite.consumer.processing.handling import DeadLetter, DeadRecord
+    from aiokafka_lite.consumer.processing.handling import DeadLetter
     from aiokafka_lite.consumer.processing.lanes import Order
+    from aiokafka_lite.consumer.processing.outbox import Outbox, Outputs
     from aiokafka_lite.consumer.processing.retry import Retry
+    from aiokafka_lite.consumer.processing.run import Run
+    from aiokafka_lite.producing.producer import AIOKafkaProducer
     from aiokafka_lite.structs import ConsumerRecord
 
 CommitOffsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
@@ -654,6 +658,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         dead_letter: DeadLetter | None = ...,
         breaker: CircuitBreaker | Literal["default"] | None = ...,
         max_uncommitted: int = ...,
+        transactions: None = ...,
     ) -> None: ...
     @overload
     async def run(
@@ -661,6 +666,37 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         handler: Callable[[list[ConsumerRecord[KT, VT]]], Coroutine[object, object, object]],
         *,
         batch_size: int,
+        concurrency: int = ...,
+        order: Order = ...,
+        retry: Retry | None = ...,
+        dead_letter: DeadLetter | None = ...,
+        breaker: CircuitBreaker | Literal["default"] | None = ...,
+        max_uncommitted: int = ...,
+        transactions: None = ...,
+    ) -> None: ...
+    @overload
+    async def run(
+        self,
+        handler: Callable[[ConsumerRecord[KT, VT], Outputs], Coroutine[object, object, object]],
+        *,
+        transactions: AIOKafkaProducer[Any, Any],
+        concurrency: int = ...,
+        order: Order = ...,
+        batch_size: None = ...,
+        retry: Retry | None = ...,
+        dead_letter: DeadLetter | None = ...,
+        breaker: CircuitBreaker | Literal["default"] | None = ...,
+        max_uncommitted: int = ...,
+    ) -> None: ...
+    @overload
+    async def run(
+        self,
+        handler: Callable[
+            [list[ConsumerRecord[KT, VT]], Outputs], Coroutine[object, object, object]
+        ],
+        *,
+        batch_size: int,
+        transactions: AIOKafkaProducer[Any, Any],
         concurrency: int = ...,
         order: Order = ...,
         retry: Retry | None = ...,
@@ -679,6 +715,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         dead_letter: DeadLetter | None = None,
         breaker: CircuitBreaker | Literal["default"] | None = "default",
         max_uncommitted: int = DEFAULT_MAX_UNCOMMITTED,
+        transactions: AIOKafkaProducer[Any, Any] | None = None,
     ) -> None:
         """Await a handler for every record, many at a time, until the consumer is stopped.
 
@@ -720,15 +757,23 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             max_uncommitted: How many records may be handed out and not committed. When there are
                 so many, a partition is read on only up to its share. The same holds when they take
                 half of `max_buffered_bytes`.
+            transactions: A started producer with a transactional_id, for exactly-once processing.
+                The handler then has a second argument, `outputs`: what it sends by
+                `outputs.send(topic, value, key=key)` is written in one transaction with the
+                offsets of its records, after it has returned. The records are finished when that
+                is committed. The producer is nobody else's until `run` ends.
 
         Raises:
-            TypeError: The handler is no coroutine function; or keys are to be told apart by
-                order="key", and are not hashable.
+            TypeError: The handler is no coroutine function of as many arguments; or keys are to be
+                told apart by order="key", and are not hashable.
             ValueError: An argument cannot be used.
-            IllegalStateError: It is going on already, or the consumer is not started.
+            IllegalStateError: It is going on already, or consumer or producer are not started.
+            IllegalOperation: With `transactions`: the producer has no transactional_id, or the
+                consumer no group_id.
             ConsumerStoppedError: The consumer is stopped already.
-            KafkaError: As a get raises it. Handlers at work are waited for first, so they are when
-                a handler's own error ends it.
+            KafkaError: As a get raises it, or as a transaction does that cannot be tried again.
+                Handlers at work are waited for first, so they are when a handler's own error ends
+                it.
         """
         # Imported where it is used: most consumers have no use for it.
         from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
@@ -737,7 +782,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         from aiokafka_lite.consumer.processing.run import Run
 
         self._engine.owner.check()
-        check_handler(handler)
+        check_handler(handler, 1 if transactions is None else 2)
         if self._config.ack_mode == "explicit":
             raise IllegalStateError(
                 'run() acknowledges records itself: leave out ack_mode="explicit"'
@@ -761,26 +806,58 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             hold_s=self._config.rebalance_hold_s,
             rng=_rng,
         )
+        outbox = None if transactions is None else self._new_outbox(transactions, run)
         # What is kept at the end of all is still finished.
         with run.opened():
-            async with self._keeping(dead_letter, run.finish_dead):
+            async with self._writing(outbox, run), self._keeping(dead_letter, run, outbox):
                 await run.run()
+
+    def _new_outbox(self, producer: AIOKafkaProducer[Any, Any], run: Run) -> Outbox:
+        from aiokafka_lite.consumer.processing.outbox import GivenProducer, Outbox
+
+        offsets = self._offsets_in_transaction()
+        if offsets is None:
+            raise IllegalOperation(
+                "run(transactions=…) commits the group's offsets in the transactions: the consumer "
+                "needs a group_id"
+            )
+        return Outbox(GivenProducer(producer), offsets, run.finish, _rng, run)
+
+    def _offsets_in_transaction(self) -> OffsetsInTransaction | None:
+        """Return what transactions commit of this consumer; None: it has no group."""
+        from aiokafka_lite.consumer.commits.commits import Commits
+        from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
+
+        commits = self._engine.running.commits
+        if not isinstance(commits, Commits):
+            return None
+        return OffsetsInTransaction(self._state, commits, self.group_metadata)
+
+    @staticmethod
+    @asynccontextmanager
+    async def _writing(outbox: Outbox | None, run: Run) -> AsyncIterator[None]:
+        """Have handlers' outputs written in transactions, while records are handled."""
+        if outbox is None:
+            yield
+            return
+        await outbox.open()
+        try:
+            run.write_into(outbox)
+            yield
+        finally:
+            await outbox.close()
 
     @asynccontextmanager
     async def _keeping(
-        self, dead_letter: DeadLetter | None, finish: Callable[[DeadRecord], None]
+        self, dead_letter: DeadLetter | None, run: Run, outbox: Outbox | None
     ) -> AsyncIterator[None]:
         """Keep what dead letters need, while records are handled."""
-        from aiokafka_lite.consumer.commits.commits import Commits
-        from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
         from aiokafka_lite.consumer.processing.handling import DeadLetterKeeper, RunContext
 
         keeper = dead_letter if isinstance(dead_letter, DeadLetterKeeper) else None
         if keeper is not None:
-            offsets, commits = None, self._engine.running.commits
-            if isinstance(commits, Commits) and self._config.enable_auto_commit:
-                offsets = OffsetsInTransaction(self._state, commits, self.group_metadata)
-            await keeper.open(RunContext(self._config, self._group_id, offsets, finish))
+            offsets = self._offsets_in_transaction() if self._config.enable_auto_commit else None
+            await keeper.open(RunContext(self._config, self._group_id, offsets, run.finish, outbox))
         delivery = self._delivery
         try:
             if dead_letter is not None and delivery.has_deserializers:

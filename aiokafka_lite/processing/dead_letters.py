@@ -1,9 +1,12 @@
 """Dead letters in a topic: records with which nothing is left to try, as they were, and why.
 
-Key, value, headers and timestamp stay as they were. Headers are added whose names are those that
-Kafka's brokers give to dead letters of share groups (KIP-1191, ShareGroupDLQStateManager), and one
-more with the exception's class. Who replays a dead letter takes them off again; a record that dies
-a second time has those of its last death only.
+Key, value and headers stay as they were. Headers are added whose names are those that Kafka's
+brokers give to dead letters of share groups (KIP-1191, ShareGroupDLQStateManager), and further ones
+with the exception's class and the record's timestamp. Who replays a dead letter takes them off
+again; a record that dies a second time has those of its last death only.
+
+A letter has the timestamp of its own writing. With the record's, the topic's retention would delete
+it at once if the record is older than that.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ from typing import Final
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext
+from aiokafka_lite.consumer.processing.outbox import Outbox
 from aiokafka_lite.errors import IllegalStateError, UnknownTopicOrPartitionError
 from aiokafka_lite.processing.writers import (
     Headers,
     Letter,
+    OutboxWriter,
+    OwnProducer,
     PlainWriter,
-    TransactionalWriter,
     Writer,
 )
 from aiokafka_lite.producing import AIOKafkaProducer
@@ -30,6 +35,7 @@ PREFIX: Final = "__dlq.errors."
 TOPIC: Final = PREFIX + "topic"
 PARTITION: Final = PREFIX + "partition"
 OFFSET: Final = PREFIX + "offset"
+TIMESTAMP: Final = PREFIX + "timestamp"
 GROUP: Final = PREFIX + "group"
 DELIVERY_COUNT: Final = PREFIX + "delivery.count"
 MESSAGE: Final = PREFIX + "message"
@@ -145,6 +151,13 @@ class DeadLetters:
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             **{name: getattr(run.arguments, name) for name in TAKEN_OVER},
         )
+        if run.outbox is not None:
+            if self._transactional_id is not None or self._given is not None:
+                raise IllegalStateError(
+                    "with run(transactions=…) dead letters are written in the run's transactions: "
+                    "leave out `transactional_id` and `producer` of DeadLetters"
+                )
+            return OutboxWriter(run.outbox, is_own=False)
         if self._transactional_id is None:
             return PlainWriter(make, self._given)
         if run.offsets is None:
@@ -152,7 +165,8 @@ class DeadLetters:
                 "dead letters with a transactional_id commit offsets in their transactions: the "
                 "consumer needs a group_id and enable_auto_commit=True"
             )
-        return TransactionalWriter(make, run.offsets, run.finish, _rng)
+        outbox = Outbox(OwnProducer(make), run.offsets, run.finish, _rng)
+        return OutboxWriter(outbox, is_own=True)
 
     async def _count_partitions(self, writer: Writer) -> int:
         cause: BaseException
@@ -188,7 +202,6 @@ class DeadLetters:
             dead.value,
             dead.key,
             record.partition % self._partition_count,
-            record.timestamp,
             self._headers(dead),
         )
         await writer.write(dead, letter)
@@ -200,6 +213,7 @@ class DeadLetters:
             TOPIC: record.topic,
             PARTITION: str(record.partition),
             OFFSET: str(record.offset),
+            TIMESTAMP: str(record.timestamp),
             GROUP: self._group_id,
             DELIVERY_COUNT: str(dead.attempts),
             EXCEPTION: f"{kind.__module__}.{kind.__qualname__}",

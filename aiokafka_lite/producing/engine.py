@@ -23,6 +23,7 @@ from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.errors import (
+    IllegalOperation,
     IllegalStateError,
     KafkaError,
     KafkaTimeoutError,
@@ -79,6 +80,8 @@ class ProducerEngine:
         self._gate = gate
         self.fatal: KafkaError | None = None
         self._is_running = False
+        # Who has the transactions to itself (lease.py); None: nobody.
+        self._borrower: str | None = None
         self._loop = asyncio.get_running_loop()
         self._rng = rng
         self._scope = TaskScope("produce", on_failure=self._task_failed)
@@ -144,10 +147,24 @@ class ProducerEngine:
 
     def _set_gate(self) -> None:
         """Let records in, or keep them out."""
-        is_open = self._is_running and self.fatal is None
+        is_open = self._is_running and self.fatal is None and self._borrower is None
         if self.transactions is not None:
             is_open &= self.transactions.takes_records
         self._gate.accumulator = self.accumulator if is_open else None
+
+    def lend_to(self, borrower: str | None) -> None:
+        """Let nobody but one caller have transactions; None: let all have them again."""
+        self._borrower = borrower
+        self._set_gate()
+
+    def raise_if_lent(self) -> None:
+        """Refuse what is only for who has the transactions to itself.
+
+        Raises:
+            IllegalOperation: Somebody has.
+        """
+        if self._borrower is not None:
+            raise IllegalOperation(f"the producer is in use: {self._borrower}")
 
     async def finish(self) -> None:
         """Wait until everything sent has an outcome; a transaction that is open is aborted."""
@@ -203,6 +220,8 @@ class ProducerEngine:
         """Return what to raise while no records are taken."""
         if self.fatal is not None:
             return own_copy(self.fatal)
+        if self._is_running and self._borrower is not None:
+            return IllegalOperation(f"the producer is in use: {self._borrower}")
         if self._is_running and self.transactions is not None:
             return self.transactions.refusal()
         return IllegalStateError("the producer is not started: await producer.start() first")

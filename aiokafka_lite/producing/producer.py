@@ -30,6 +30,7 @@ from aiokafka_lite.producing.batch import record_size_bound
 from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.engine import Intake, ProducerEngine
 from aiokafka_lite.producing.group_offsets import AnyOffset, OffsetSource, checked_offsets
+from aiokafka_lite.producing.lease import Lease
 from aiokafka_lite.producing.own_batch import OwnBatch
 from aiokafka_lite.producing.transactions import Transactions
 from aiokafka_lite.structs import ConsumerGroupMetadata, RecordMetadata, TopicPartition
@@ -511,10 +512,29 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 "You need to configure transaction_id to use transactions: give the producer a "
                 "transactional_id"
             )
-        transactions = self._running().transactions
-        if transactions is None:
+        engine = self._running()
+        engine.raise_if_lent()
+        if engine.transactions is None:
             raise AssertionError("a transactional id makes transactions")
-        return transactions
+        return engine.transactions
+
+    def lend(self, borrower: str) -> Lease:
+        """Give the transactions to one caller, such as `consumer.run`, until it releases them.
+
+        Args:
+            borrower: What others are told who want to send meanwhile.
+
+        Raises:
+            IllegalOperation: There is no transactional_id, or another has them.
+            IllegalStateError: The producer is not started, or in a transaction.
+            KafkaError: The error after which this producer can do nothing any more.
+        """
+        transactions = self._transactions()
+        if transactions.is_open:
+            raise IllegalStateError("the producer is in a transaction: end that first")
+        engine = self._running()
+        engine.lend_to(borrower)
+        return Lease(engine, transactions, self._encode)
 
     def _raise_outcome(self, engine: ProducerEngine, task: asyncio.Task[KafkaError | None]) -> None:
         """Raise why a transaction could not be ended as it was to be."""

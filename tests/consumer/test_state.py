@@ -8,7 +8,7 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
 from aiokafka_lite.consumer.assignment.finished_ranges import decode
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
-from aiokafka_lite.errors import IllegalStateError, OffsetMetadataTooLargeError
+from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 A = TopicPartition("t", 0)
@@ -153,20 +153,18 @@ def test_what_would_be_committed_says_of_each_record_that_it_is_finished(
     progress = a.progress
     assert progress is not None
     state.hand_out(a, 0, 10_000, leader_epoch=3)
-    nothing_else = state.offsets_if_finished({a: {0, 1}})
-    assert nothing_else == {A: OffsetAndMetadata(2, "")}
-    (behind,) = state.offsets_if_finished({a: {5, 6, 9_999}}).values()
-    assert behind.offset == 0
+    assert state.offset_if_finished(a, {0, 1}) == (OffsetAndMetadata(2, ""), True)
+    behind, is_all = state.offset_if_finished(a, {5, 6, 9_999})
+    assert (behind.offset, is_all) == (0, True)
     said = decode(a.topic_id, *behind)
     assert said is not None
     assert said.ranges == ((5, 7), (9_999, 10_000))
     for offset in range(1, 10_000, 2):
         progress.finish(offset, holder)
-    with pytest.raises(OffsetMetadataTooLargeError, match=r"at 0 have no room .* up to 9998"):
-        state.offsets_if_finished({a: {9_998}})
+    assert not state.offset_if_finished(a, {9_998})[1]
     for offset in range(0, 9_998, 2):
         progress.finish(offset, holder)
-    assert state.offsets_if_finished({a: {9_998}}) == {A: OffsetAndMetadata(10_000, "")}
+    assert state.offset_if_finished(a, {9_998}) == (OffsetAndMetadata(10_000, ""), True)
 
 
 def test_offsets_that_hold_no_records_count_as_processed(state: SubscriptionState) -> None:

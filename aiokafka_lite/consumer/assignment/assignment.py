@@ -16,7 +16,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
     Range,
     joined,
 )
-from aiokafka_lite.consumer.assignment.finished_ranges import decode, encode
+from aiokafka_lite.consumer.assignment.finished_ranges import decode, encode, encode_what_fits
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.readers import Readers
@@ -24,7 +24,7 @@ from aiokafka_lite.consumer.assignment.work import Processing, Work
 from aiokafka_lite.consumer.caller import callbacks, is_in_callback
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
-from aiokafka_lite.errors import IllegalStateError, OffsetMetadataTooLargeError
+from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 HolderT = TypeVar("HolderT")
@@ -484,30 +484,23 @@ class Assignment:
             if partition.processed is not None
         }
 
-    def offsets_if_finished(
-        self, records: Mapping[Cursor, Set[int]]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what may be committed of some partitions if these records were finished, too.
+    def offset_if_finished(
+        self, cursor: Cursor, records: Set[int]
+    ) -> tuple[OffsetAndMetadata, bool]:
+        """Return what may be committed of a partition if these records were finished, too.
 
-        Raises:
-            OffsetMetadataTooLargeError: A commit does not say of one that it is.
+        Returns:
+            That, and whether its metadata say of all that is finished behind the offset.
         """
-        offsets = {}
-        for cursor, finished in records.items():
-            if cursor.progress is None or cursor.handed_out_to is None:
-                raise IllegalStateError(f"{cursor.tp} has handed out no records")
-            progress = cursor.progress.if_finished(finished)
-            first = progress.first_unfinished
-            offset = _to_commit(cursor, cursor.handed_out_to if first is None else first, progress)
-            said = decode(cursor.topic_id, *offset)
-            for record in finished:
-                if record >= offset.offset and (said is None or not said.has(record)):
-                    raise OffsetMetadataTooLargeError(
-                        f"the metadata of a commit of {cursor.tp} at {offset.offset} have no room "
-                        f"for all that is finished behind it, up to {record}"
-                    )
-            offsets[cursor.tp] = offset
-        return offsets
+        if cursor.progress is None or cursor.handed_out_to is None:
+            raise IllegalStateError(f"{cursor.tp} has handed out no records")
+        progress = cursor.progress.if_finished(records)
+        first = progress.first_unfinished
+        offset = cursor.handed_out_to if first is None else first
+        epoch = max(progress.ahead_epoch, cursor.leader_epoch)
+        ranges = progress.finished_ranges(offset)
+        metadata, is_all = encode_what_fits(cursor.topic_id, offset, epoch, ranges)
+        return OffsetAndMetadata(offset, metadata), is_all
 
     def handed_out_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions: what commit() commits."""

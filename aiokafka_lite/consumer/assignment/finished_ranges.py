@@ -56,23 +56,31 @@ def encode(topic_id: bytes, offset: int, leader_epoch: int, ranges: Iterable[Ran
 
     The same where the topic's id is not known (b""), by which they could be told to be its.
     """
+    return encode_what_fits(topic_id, offset, leader_epoch, ranges)[0]
+
+
+def encode_what_fits(
+    topic_id: bytes, offset: int, leader_epoch: int, ranges: Iterable[Range]
+) -> tuple[str, bool]:
+    """Return the metadata for the commit of an offset, and whether they say all of it."""
     if not topic_id:
-        return ""
+        return "", not any(True for _ in ranges)
     encoded = bytearray(CHECK.size)
     _put(encoded, leader_epoch + 1)
-    end, is_empty = offset, True
+    end, is_empty, is_all = offset, True, True
     for first, next_end in ranges:
         before = len(encoded)
         _put(encoded, first - end)
         _put(encoded, next_end - first)
         if len(encoded) > MOST_BYTES:
             del encoded[before:]
+            is_all = False
             break
         end, is_empty = next_end, False
     if is_empty:
-        return ""
+        return "", is_all
     CHECK.pack_into(encoded, 0, _check(topic_id, offset, encoded))
-    return NAME + base64.b64encode(encoded).decode()
+    return NAME + base64.b64encode(encoded).decode(), is_all
 
 
 def decode(topic_id: bytes, offset: int, metadata: str) -> Finished | None:

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.structs import TopicPartition
 
-PROCESSING_COUNTS: Final = ("at_work", "ready", "waiting_for_retry", "uncommitted")
+PROCESSING_COUNTS: Final = ("at_work", "ready", "waiting_for_retry", "in_outbox", "uncommitted")
 """Where records may be; see `Processing.counts`."""
 
 

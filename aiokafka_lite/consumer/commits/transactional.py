@@ -8,15 +8,15 @@ next commit says what has been finished by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Set
 from contextlib import AbstractAsyncContextManager
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.commits.commits import Commits
-from aiokafka_lite.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from aiokafka_lite.structs import ConsumerGroupMetadata, OffsetAndMetadata
 
-OffsetsByPartition = dict[TopicPartition, OffsetAndMetadata]
+OffsetsByCursor = dict[Cursor, OffsetAndMetadata]
 
 
 class OffsetsInTransaction:
@@ -50,24 +50,50 @@ class OffsetsInTransaction:
         """
         return self._group_metadata()
 
-    def if_finished(self, records: Mapping[Cursor, Set[int]]) -> OffsetsByPartition:
-        """Return what to commit so that these records count as finished.
+    def if_finished(
+        self, cursor: Cursor, records: Set[int]
+    ) -> tuple[OffsetAndMetadata, Set[int]] | None:
+        """Return what to commit so that records count as finished, and which of them do then.
 
-        Raises:
-            OffsetMetadataTooLargeError: So much is finished out of order that it does not say so.
+        All of them, if the metadata have room to say so. Otherwise the first of them: as many as
+        take from nothing that was finished before its room. None: not even one.
         """
-        return self._state.offsets_if_finished(records)
+        offset, is_all = self._state.offset_if_finished(cursor, records)
+        if is_all:
+            return offset, records
+        in_order, fitting, too_many = sorted(records), 0, len(records)
+        while too_many - fitting > 1:
+            count = (fitting + too_many) // 2
+            _, is_all = self._state.offset_if_finished(cursor, frozenset(in_order[:count]))
+            fitting, too_many = (count, too_many) if is_all else (fitting, count)
+        if not fitting and cursor.progress is not None:
+            # The first that is unfinished takes no room: it gives some.
+            fitting = in_order[0] == cursor.progress.first_unfinished
+        if not fitting:
+            return None
+        kept = frozenset(in_order[:fitting])
+        return self._state.offset_if_finished(cursor, kept)[0], kept
 
-    async def are_committed(self, offsets: OffsetsByPartition) -> bool:
+    async def are_committed(self, offsets: OffsetsByCursor) -> bool:
         """Whether a transaction whose outcome is not known has committed them.
 
         Raises:
             KafkaError: The coordinator refuses, or cannot be reached in time.
         """
-        return await self._commits.committed_now(offsets) == offsets
+        wanted = {cursor.tp: offset for cursor, offset in offsets.items()}
+        return await self._commits.committed_now(wanted) == wanted
 
-    def note_committed(self, offsets: OffsetsByPartition) -> None:
+    def note_committed(self, offsets: OffsetsByCursor) -> None:
         """Note what a transaction has committed."""
-        for tp, offset in offsets.items():
-            if (cursor := self._state.assignment.get(tp)) is not None:
+        for cursor, offset in offsets.items():
+            if cursor.is_assigned:
                 cursor.note_committed(offset)
+
+    def begin_anew(self, cursors: Iterable[Cursor]) -> None:
+        """Let partitions start from what is committed, as nobody here knows what that is.
+
+        What is committed is read once the transaction that may change it is over. Until then
+        there is no position, so that nothing is committed that lies behind it.
+        """
+        partitions = [cursor.tp for cursor in cursors if cursor.is_assigned]
+        self._state.change(partitions, partitions)

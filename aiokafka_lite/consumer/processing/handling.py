@@ -15,6 +15,7 @@ from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
+    from aiokafka_lite.consumer.processing.outbox import Outbox
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +55,15 @@ class RunContext(NamedTuple):
         arguments: Of the consumer: how to reach the cluster, and as whom.
         group_id: Whose offsets are committed.
         offsets: For a transaction that commits them; None: the consumer commits nothing by itself.
-        finish: Counts a dead record as finished at once, before its keeper returns.
+        finish: Counts a record as finished at once, before the keeper of its letter returns.
+        outbox: Writes into the transactions of the run; None: it has none.
     """
 
     arguments: ClientArguments
     group_id: str | None
     offsets: OffsetsInTransaction | None
-    finish: Callable[[DeadRecord], None]
+    finish: Callable[[Job], None]
+    outbox: Outbox | None
 
 
 @runtime_checkable

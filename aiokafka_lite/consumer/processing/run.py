@@ -12,6 +12,7 @@
   have had work at the same time, `concurrency` at most.
 - A record that waits for another attempt is in no worker's hands. It comes back by a timer
   (attempts.py).
+- With transactions a record is finished when its outputs and its offset are committed (outbox.py).
 - What a rebalance takes away is not begun any more. Handlers are waited for, and cancelled when
   the time is up (membership/revocation.py).
 
@@ -25,7 +26,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Set
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,15 +51,18 @@ from aiokafka_lite.consumer.processing.attempts import Attempts, one_line, place
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.intake import OneByOne
 from aiokafka_lite.consumer.processing.lanes import Job, Lanes
+from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     DeserializationError,
     DeserializerUnavailableError,
+    IllegalStateError,
 )
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Record
+    from aiokafka_lite.producing.lease import Output
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +99,7 @@ class Run:
         self,
         state: SubscriptionState,
         buffer: Buffer,
-        handler: Callable[[Any], Awaitable[object]],
+        handler: Callable[..., Awaitable[Any]],
         handling: Handling,
         *,
         budget: ByteBudget,
@@ -99,6 +112,7 @@ class Run:
         self._handling = handling
         self._most_hold_s = hold_s
         self._rng = rng
+        self._outbox: Outbox | None = None
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
         self._lanes = Lanes(handling.order)
@@ -132,6 +146,20 @@ class Run:
         return f"<Run of {self._handling.concurrency} handlers, {len(self._flights)} at work>"
 
     # --- The whole ------------------------------------------------------------------------
+    def write_into(self, outbox: Outbox) -> None:
+        """Give handlers an argument for their outputs, and finish records in transactions."""
+        self._outbox, handler = outbox, self._handler
+
+        async def handle(given: object) -> list[Output]:
+            outputs = outbox.new_outputs()
+            try:
+                await handler(given, outputs)
+            finally:
+                taken = outputs.close()
+            return taken
+
+        self._handler = handle
+
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Take the consumer's records for itself, within a block around `run`.
@@ -249,6 +277,8 @@ class Run:
         except asyncio.TimeoutError:
             log.warning("handlers were not done in time, and are cancelled: %s", self._at_work())
             self._cut_off(job for job, task in self._flights.items() if task is not own)
+            if self._outbox is not None:
+                self._outbox.give_up(self._state.assignment)
             try:
                 async with timeout_at(self._loop.time() + LONGEST_END_S):
                     await self._until_landed(own)
@@ -256,12 +286,18 @@ class Run:
                 log.warning("handlers were cancelled, and have not ended: %s", self._at_work())
 
     async def _until_landed(self, own: asyncio.Task[Any] | None) -> None:
-        while any(task is not own for task in self._flights.values()):
+        outbox = self._outbox
+        while any(task is not own for task in self._flights.values()) or (
+            outbox is not None and outbox.is_busy
+        ):
             self._landed.clear()
             await self._landed.wait()
 
     def _at_work(self) -> str:
-        return ", ".join(sorted(place_of(job) for job in self._flights if job.is_current))
+        places = ", ".join(sorted(place_of(job) for job in self._flights if job.is_current))
+        if self._outbox is not None and (count := self._outbox.record_count):
+            places += f"; {count} records whose outputs were not committed"
+        return places
 
     # --- What comes -----------------------------------------------------------------------
     def _accept(
@@ -305,6 +341,8 @@ class Run:
         if self._is_finishing:
             return
         wanted = len(self._lanes.ready)
+        if self._outbox is not None and self._outbox.is_full:
+            wanted = int(self._put_first_unfinished())
         idle = self._idle
         while wanted and idle:
             waiter = idle.pop()
@@ -343,6 +381,8 @@ class Run:
             return None
         if self._is_finishing or self._state.gate.holds:
             return None
+        if self._outbox is not None and self._outbox.is_full and not self._is_awaited_first():
+            return None
         attempts, ready = self._attempts, self._lanes.ready
         breaker = attempts.breaker
         while ready:
@@ -369,6 +409,19 @@ class Run:
             attempts.begin(job, now)
         return job
 
+    def _is_awaited_first(self) -> bool:
+        """Whether what begins next is for what a full outbox may wait."""
+        return bool(self._lanes.ready) and _is_awaited(self._lanes.ready[0])
+
+    def _put_first_unfinished(self) -> bool:
+        """Let a record begin next for which a full outbox may wait; whether there is one."""
+        ready = self._lanes.ready
+        found = next(filter(_is_awaited, ready), None)
+        if found is not None:
+            ready.remove(found)
+            ready.appendleft(found)
+        return found is not None
+
     async def _work(self) -> None:
         """Handle one record after the other."""
         task = _current_task()
@@ -382,7 +435,7 @@ class Run:
             try:
                 if not job.is_dead:
                     try:
-                        await handler(job.record)
+                        outputs = await handler(job.record)
                     except asyncio.CancelledError as error:
                         if self._is_cancelled(task):
                             raise
@@ -390,7 +443,7 @@ class Run:
                     except Exception as error:  # noqa: BLE001 -- the handler's: the policy decides
                         self._failed(job, error)
                     else:
-                        self._succeeded(job)
+                        self._succeeded(job, outputs)
                 if job.is_dead:
                     await self._bury(job)
             except asyncio.CancelledError:
@@ -417,7 +470,7 @@ class Run:
             try:
                 if not jobs[0].is_dead:
                     try:
-                        await handler([job.record for job in jobs])
+                        outputs = await handler([job.record for job in jobs])
                     except asyncio.CancelledError as error:
                         if self._is_cancelled(task):
                             raise
@@ -425,10 +478,7 @@ class Run:
                     except Exception as error:  # noqa: BLE001 -- likewise
                         self._list_failed(chains, error)
                     else:
-                        for chain in chains:
-                            for job in chain[:-1]:
-                                self._finish(job)
-                            self._succeeded(chain[-1])
+                        self._list_succeeded(chains, outputs)
                 if jobs[0].is_dead:
                     await self._bury(jobs[0])
             except asyncio.CancelledError:
@@ -485,7 +535,7 @@ class Run:
             self._landed.set()
 
     # --- What becomes of a record ----------------------------------------------------------
-    def _finish(self, job: Job) -> None:
+    def finish(self, job: Job) -> None:
         """Count a record as finished, if it is still this one's."""
         cursor, record = job.cursor, job.record
         if not self._allowance.is_exact:
@@ -494,19 +544,28 @@ class Run:
             self._state.finish(cursor, record.offset, job)
             self._allowance.finished(cursor, record)
 
-    def finish_dead(self, dead: DeadRecord) -> None:
-        """Count a dead record as finished; nothing happens if it is another's by now."""
-        if dead.job is not None:
-            self._finish(dead.job)
-
-    def _succeeded(self, job: Job) -> None:
-        if self._allowance.is_exact:
-            self._finish(job)
-        else:  # as _finish, without its call
+    def _succeeded(self, job: Job, outputs: list[Output]) -> None:
+        if self._outbox is not None:
+            self._outbox.put(Entry([job], outputs))
+        elif self._allowance.is_exact:
+            self.finish(job)
+        else:  # as finish, without its call
             self._state.finish(job.cursor, job.record.offset, job)
         self._lanes.leave(job)
         self._totals["finished_total"] += 1
         self._attempts.succeeded(job)
+
+    def _list_succeeded(self, chains: list[list[Job]], outputs: list[Output]) -> None:
+        jobs = [job for chain in chains for job in chain]
+        if self._outbox is not None:
+            self._outbox.put(Entry(jobs, outputs))
+        else:
+            for job in jobs:
+                self.finish(job)
+        for chain in chains:
+            self._lanes.leave(chain[-1])
+            self._totals["finished_total"] += len(chain)
+            self._attempts.succeeded(chain[-1])
 
     def _cancelled(self, job: Job) -> None:
         """Put a record back whose handler was cancelled; it is not finished."""
@@ -540,8 +599,46 @@ class Run:
             self._attempts.not_buried(job, failure)
             return
         self._attempts.buried(job, error)
-        self._finish(job)
+        if self._outbox is None:
+            self.finish(job)
+        elif job.is_current:
+            self._outbox.put(Entry([job], []))
         self._lanes.leave(job)
+
+    # --- As what an outbox tells (outbox.py) --------------------------------------------------
+    def refused(self, jobs: Sequence[Job], error: Exception) -> None:
+        """Take a record for dead whose outputs cannot be written; of several, try each alone."""
+        if len(jobs) > 1:
+            self.handle_again(jobs)
+            return
+        (job,) = jobs
+        self._totals["failed_total"] += 1
+        job.error, job.attempts = error, job.attempts + 1
+        if self._handling.dead_letter is None:
+            self._stop_at(job, error)
+        else:
+            job.is_dead = True
+            self.handle_again(jobs)
+
+    def handle_again(self, jobs: Sequence[Job]) -> None:
+        """Handle records again, each by itself: their lanes have gone on."""
+        for job in jobs:
+            job.lane, job.is_alone = None, True
+        self._lanes.ready.extend(jobs)
+        self._offer()
+
+    def outbox_failed(self, error: BaseException) -> None:
+        """End everything: nothing can be finished any more."""
+        log.error("transactions cannot go on, and run() ends: %s", one_line(error))
+        self._note_end(error)
+
+    def outbox_moved(self, jobs: Iterable[Job]) -> None:
+        """Begin more, and tell who waits for these records."""
+        for cursor in {job.cursor for job in jobs}:
+            self._tell_landed(cursor)
+        if self._is_finishing:
+            self._landed.set()
+        self._offer()
 
     # --- As a work (assignment/work.py) -----------------------------------------------------
     def takes(self, sink: object) -> bool:
@@ -550,6 +647,11 @@ class Run:
 
     def own_records(self) -> Mapping[Cursor, Mapping[int, object]]:
         """Return the records whose handler is the current task."""
+        if self._outbox is not None:
+            raise IllegalStateError(
+                "run(transactions=…) commits offsets with the outputs of their records: a handler "
+                "names none"
+            )
         own: dict[Cursor, dict[int, object]] = {}
         task = asyncio.current_task()
         for job, worker in self._flights.items():
@@ -560,15 +662,18 @@ class Run:
     @property
     def is_open(self) -> bool:
         """Whether anything may be left to do."""
-        return bool(self._flights)
+        return bool(self._flights) or (self._outbox is not None and self._outbox.is_busy)
 
     def partitions(self) -> Set[TopicPartition]:
         """Return the partitions of which it has records."""
         return {cursor.tp for cursor in self._allowance if cursor.worked_by is self}
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
-        """Return what handlers are at work on: what waits for its turn goes as it is."""
-        found: dict[TopicPartition, Range] = {}
+        """Return what handlers are at work on, and what of it is not committed yet.
+
+        What waits for its turn goes as it is.
+        """
+        found = {} if self._outbox is None else self._outbox.undone(partitions)
         for job in self._flights:
             tp, offset = job.cursor.tp, job.record.offset
             if tp in partitions and job.is_current:
@@ -579,18 +684,20 @@ class Run:
         """Do nothing: nothing more begins of partitions that are to be given back."""
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
-        """Cancel handlers of partitions that go."""
+        """Cancel handlers of partitions that go, and write nothing more of these."""
         self._cut_off(job for job in self._flights if job.cursor.tp in partitions)
+        if self._outbox is not None:
+            self._outbox.give_up(partitions)
 
     def is_of(self, task: asyncio.Task[Any] | None) -> bool:
         """Return False: the stop ends it by `end`, which knows the caller's own handler."""
         return False
 
     def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether a handler that was cancelled has not ended yet."""
+        """Whether a handler that was cancelled has not ended yet, or a transaction."""
         return any(
             task in self._cut and job.cursor.tp in partitions for job, task in self._flights.items()
-        )
+        ) or (self._outbox is not None and self._outbox.is_writing(partitions))
 
     def _cut_off(self, jobs: Iterator[Job]) -> None:
         for task in {self._flights[job] for job in jobs}:
@@ -609,6 +716,8 @@ class Run:
     def troubles(self, now: float) -> Iterator[str]:
         """Say what is wrong, at loop time `now`."""
         yield from self._attempts.troubles(now)
+        if self._outbox is not None:
+            yield from self._outbox.troubles()
         for cursor in self._allowance:
             progress = cursor.progress
             job = None if progress is None else progress.holder_of_first()
@@ -629,6 +738,8 @@ class Run:
             doing = f"has been with its handler for {now - job.began_at:.1f} s"
         elif (pause_s := self._attempts.pause_of(job, now)) is not None:
             doing = f"is tried again in {pause_s:.1f} s"
+        elif self._outbox is not None and job in self._outbox:
+            doing = "is handled, and its outputs wait for their transaction to be committed"
         else:
             doing = "waits for its turn"
         tried = "" if job.error is None else f" (attempt {job.attempts}, {one_line(job.error)})"
@@ -645,7 +756,15 @@ class Run:
             "ready": len(self._lanes.ready),
             "waiting_for_retry": self._attempts.waiting_count,
             "uncommitted": self._allowance.uncommitted_count,
+            "in_outbox": 0 if self._outbox is None else self._outbox.record_count,
         }
+
+
+def _is_awaited(job: Job) -> bool:
+    """Whether a record may begin that is the first unfinished one of its partition."""
+    cursor, progress = job.cursor, job.cursor.progress
+    is_first = progress is not None and progress.holder_of_first() is job
+    return is_first and not (cursor.is_revoking or cursor.is_paused)
 
 
 def _current_task() -> asyncio.Task[Any]:

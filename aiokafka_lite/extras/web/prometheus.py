@@ -83,6 +83,7 @@ HELP: Final[Mapping[str, str]] = {
     "processing_ready": "Records that wait for a handler of run().",
     "processing_uncommitted": "Records that are not finished, or wait for one before them.",
     "processing_waiting_for_retry": "Records that wait for another attempt.",
+    "processing_in_outbox": "Records that are handled, and whose transaction is not committed.",
     "reconnects_total": "Connections that took the place of lost ones.",
     "records_skipped_total": "Records and batches passed over, as they could not be handed out.",
     "records_total": "Records and rows handed out.",

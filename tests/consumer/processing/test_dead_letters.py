@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -111,7 +112,7 @@ async def test_a_dead_letter_is_the_record_as_it_was_and_says_why(
         assert consumer.metrics()["processing_dead_total"] == 1
     (letter,) = await letters(kafka, dead, 1)
     assert (letter.key, letter.value, letter.partition) == (b'"k2"', BAD, 1)
-    assert letter.timestamp == 1_700_000_000_002
+    assert abs(letter.timestamp / 1000 - time.time()) < 100
     assert list(letter.headers[:2]) == [("own", b"\xff"), ("own", b"")]
     why = dict(letter.headers[2:])
     message = why.pop("__dlq.errors.message")
@@ -121,6 +122,7 @@ async def test_a_dead_letter_is_the_record_as_it_was_and_says_why(
         "__dlq.errors.topic": topic.encode(),
         "__dlq.errors.partition": b"1",
         "__dlq.errors.offset": b"2",
+        "__dlq.errors.timestamp": b"1700000000002",
         "__dlq.errors.group": group.encode(),
         "__dlq.errors.delivery.count": b"1",
         "__dlq.errors.exception": b"builtins.ValueError",

@@ -1,0 +1,612 @@
+"""What came of records, on its way into transactions with their offsets.
+
+::
+
+    handler ── returns ──> Entry ──> Outbox ──> begin ── send ── offsets ── commit ──> finished
+    dead letter ─────────────^          ^                                   │
+                                        └── aborted: written again ─────────┘
+
+An entry is what came of some records: a handler's outputs, or a dead letter. A task takes what is
+there, as many entries as have come meanwhile, and writes them and the offsets of their records in
+one transaction after the other. Only then the records are finished. No handler waits for that, so
+the next record of a lane begins as soon as the one before has returned. Entries go in the order in
+which they came, and so do the outputs of a lane.
+
+An entry is dropped if one of its records is not to be finished here any more: a rebalance took its
+partition away, or the application sought back. Its next owner handles it again.
+
+A commit says which records are finished in metadata, whose room is bounded. Records that it could
+not tell apart from unfinished ones wait, until those before them are finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from aiokafka_lite._event import Event
+from aiokafka_lite._tasks import TaskScope, own_copy
+from aiokafka_lite.client.backoff import delay_after
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
+from aiokafka_lite.consumer.commits.transactional import OffsetsByCursor, OffsetsInTransaction
+from aiokafka_lite.consumer.processing.lanes import Job
+from aiokafka_lite.errors import (
+    CommitFailedError,
+    IllegalStateError,
+    KafkaError,
+    OffsetMetadataTooLargeError,
+    TransactionAbortableError,
+)
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.producing.lease import Lease, Output
+    from aiokafka_lite.producing.producer import AIOKafkaProducer
+
+log = logging.getLogger(__name__)
+
+# In one transaction.
+MOST_ENTRIES: Final = 1_000
+MOST_BYTES: Final = 8 * 1024 * 1024
+# Between two attempts to write something, or to find out what became of a transaction.
+FIRST_PAUSE_S: Final = 0.1
+LAST_PAUSE_S: Final = 5.0
+
+
+class Outputs:
+    """Takes what one call of a handler wants to have written.
+
+    A handler of `AIOKafkaConsumer.run` with `transactions` gets one. What it has taken is written
+    in one transaction with the offsets of the call's records if the handler returns, and not at
+    all if it raises, or is cancelled.
+    """
+
+    __slots__ = ("_encoded", "_is_closed", "_taken")
+
+    def __init__(self, encoded: Callable[..., Output]) -> None:
+        self._encoded = encoded
+        self._taken: list[Output] = []
+        self._is_closed = False
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+    ) -> None:
+        """Have a record written when the handler has returned; waits for nothing.
+
+        Args:
+            topic: Where to.
+            value: In bytes, or what the producer's `value_serializer` takes; None is a tombstone.
+            key: In bytes, or what its `key_serializer` takes.
+            partition: None leaves it to the partitioner.
+            timestamp_ms: Since the epoch; None for now.
+            headers: Pairs of name and value, in bytes.
+
+        Raises:
+            TypeError, ValueError: It is not what can be written.
+            MessageSizeTooLargeError: It is larger than `max_request_size`.
+            IllegalStateError: The handler has returned already.
+        """
+        if self._is_closed:
+            raise IllegalStateError("the handler has returned: its outputs are on their way")
+        self._taken.append(self._encoded(topic, value, key, partition, timestamp_ms, headers))
+
+    def close(self) -> list[Output]:
+        """Take nothing more; return what was taken."""
+        self._is_closed = True
+        return self._taken
+
+
+class Entry:
+    """What came of some records: it is written as a whole, or not at all.
+
+    Attributes:
+        jobs: The records.
+        outputs: What is to be written; nothing, if only the offsets are.
+        size: No fewer bytes than these take.
+        outcome: Who waits for it; None: nobody.
+        is_alone: One of a transaction was refused, and it may be this one: it is tried alone.
+    """
+
+    __slots__ = ("is_alone", "jobs", "outcome", "outputs", "size")
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        outputs: Sequence[Output],
+        outcome: asyncio.Future[None] | None = None,
+    ) -> None:
+        self.jobs = jobs
+        self.outputs = outputs
+        self.size = sum(output.size for output in outputs)
+        self.outcome = outcome
+        self.is_alone = False
+
+    @property
+    def is_current(self) -> bool:
+        """Whether all of its records are still to be finished here."""
+        return all(job.is_current for job in self.jobs)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell who waits that it is not written."""
+        if self.outcome is not None and not self.outcome.done():
+            self.outcome.set_exception(own_copy(error))
+
+
+class ProducerSource(Protocol):
+    """Where an outbox has its producer from."""
+
+    @property
+    def can_replace(self) -> bool:
+        """Whether another producer can be had if one can do nothing more."""
+
+    async def lend(self) -> Lease:
+        """Return a producer that can be used."""
+
+    async def dismiss(self) -> None:
+        """Give it back; idempotent."""
+
+
+class GivenProducer:
+    """The application's producer."""
+
+    can_replace: Final = False
+
+    def __init__(self, producer: AIOKafkaProducer[Any, Any]) -> None:
+        self._producer = producer
+        self._lease: Lease | None = None
+
+    async def lend(self) -> Lease:
+        """Return the producer, for the outbox alone."""
+        if self._lease is None:
+            self._lease = self._producer.lend(
+                "consumer.run(transactions=…) writes by it what handlers send by outputs.send()"
+            )
+        return self._lease
+
+    async def dismiss(self) -> None:
+        """Let the application use it again."""
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
+
+
+class Recipient(Protocol):
+    """Whose handlers' outputs are in an outbox: `Run`."""
+
+    def refused(self, jobs: Sequence[Job], error: Exception) -> None:
+        """Note that what came of records cannot be written."""
+
+    def handle_again(self, jobs: Sequence[Job]) -> None:
+        """Note that what came of records is dropped, though these are still to be finished."""
+
+    def outbox_failed(self, error: BaseException) -> None:
+        """Note that nothing can be written any more."""
+
+    def outbox_moved(self, jobs: Iterable[Job]) -> None:
+        """Note that there is room, and that these records are not in it any more."""
+
+
+class Outbox:
+    """Writes entries in transactions, one after the other.
+
+    A producer that can do nothing more is replaced, if it can be. That ends its transaction;
+    whether as committed, the group's offsets say. The application's producer cannot be replaced:
+    then its partitions begin anew from what is committed, and `recipient` hears of the error.
+
+    Args:
+        source: Has the producer.
+        offsets: Of the consumer whose records these are.
+        finish: Counts a record as finished.
+        rng: For the lengths of pauses.
+        recipient: Hears what becomes of entries. Without one, all entries have somebody who waits,
+            and hears of each failure: nothing is kept to be tried again.
+    """
+
+    def __init__(
+        self,
+        source: ProducerSource,
+        offsets: OffsetsInTransaction,
+        finish: Callable[[Job], None],
+        rng: random.Random,
+        recipient: Recipient | None = None,
+    ) -> None:
+        self._source = source
+        self._offsets = offsets
+        self._finish = finish
+        self._rng = rng
+        self._recipient = recipient
+        self._entries: deque[Entry] = deque()
+        self._writing: Sequence[Entry] = ()
+        self._size = 0
+        self._most_bytes = 0
+        self._encoded: Callable[..., Output] = _not_open
+        self._came = Event()
+        # Nothing can be written until another entry comes.
+        self._is_blocked = False
+        self._is_holding = self._is_closing = False
+        self._error: BaseException | None = None
+        self._failures = 0
+        self._scope = TaskScope("transactions", on_failure=self._task_failed)
+        self._task: asyncio.Task[None] | None = None
+
+    # --- What comes -----------------------------------------------------------------------
+    async def open(self) -> None:
+        """Get the producer, and start the task that writes.
+
+        Raises:
+            KafkaError: There is no producer.
+        """
+        lease = await self._source.lend()
+        self._most_bytes = lease.most_bytes
+        self._encoded = lease.encoded
+        self._task = self._scope.spawn(self._run(), name="writer")
+
+    async def lease(self) -> Lease:
+        """Return the producer, to ask it what is known of topics."""
+        return await self._source.lend()
+
+    def new_outputs(self) -> Outputs:
+        """Return what takes the outputs of one call of a handler."""
+        return Outputs(self._encoded)
+
+    def put(self, entry: Entry) -> None:
+        """Have an entry written in one of the next transactions."""
+        if self._is_closing:
+            entry.fail(IllegalStateError("nothing more is written"))
+            return
+        self._entries.append(entry)
+        self._size += entry.size
+        self._is_blocked = False
+        self._came.set()
+
+    async def deliver(self, job: Job, output: Output) -> None:
+        """Have a record written for another one that is finished then, and wait for that.
+
+        When it is cancelled before that has begun, the record is not written. Later it is, or not,
+        and the other's offset is committed with it, or not.
+
+        Raises:
+            KafkaError: It was not written.
+        """
+        self._scope.raise_if_failed()
+        entry = Entry([job], [output], asyncio.get_running_loop().create_future())
+        self.put(entry)
+        try:
+            if entry.outcome is not None:
+                await entry.outcome
+        finally:
+            if entry in self._entries:
+                self._drop(entry)
+
+    def _drop(self, entry: Entry) -> None:
+        self._entries.remove(entry)
+        self._size -= entry.size
+
+    async def close(self) -> None:
+        """Write nothing more, but end the transaction that is under way; give the producer back."""
+        self._is_closing = True
+        self._came.set()
+        try:
+            if self._task is not None and self._is_holding:
+                await asyncio.wait([self._task])
+        finally:
+            self._drop_all(IllegalStateError("nothing more is written"))
+            await self._scope.close()
+            await self._source.dismiss()
+
+    # --- What is in it --------------------------------------------------------------------
+    @property
+    def is_full(self) -> bool:
+        """Whether there are so many bytes in it that nothing more is to be made."""
+        return self._size >= self._most_bytes
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something in it is going to be written."""
+        return bool(self._writing) or (bool(self._entries) and not self._is_blocked)
+
+    def _all(self) -> Iterator[Entry]:
+        yield from self._writing
+        yield from self._entries
+
+    def __contains__(self, job: Job) -> bool:
+        return any(job in entry.jobs for entry in self._all())
+
+    @property
+    def record_count(self) -> int:
+        """Of how many records there is something in it."""
+        return sum(len(entry.jobs) for entry in self._all())
+
+    def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
+        """Return what of these partitions is in it."""
+        found: dict[TopicPartition, Range] = {}
+        for entry in self._all():
+            for job in entry.jobs:
+                tp, offset = job.cursor.tp, job.record.offset
+                if tp in partitions and job.is_current:
+                    found[tp] = joined(found.get(tp), Range(offset, offset + 1))
+        return found
+
+    def is_writing(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether a transaction is under way that commits something of these partitions."""
+        return any(job.cursor.tp in partitions for entry in self._writing for job in entry.jobs)
+
+    def give_up(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop what is of these partitions, and in no transaction yet."""
+        for entry in tuple(self._entries):
+            if any(job.cursor.tp in partitions for job in entry.jobs):
+                self._drop(entry)
+                self._gone(entry, partitions)
+
+    def _gone(self, entry: Entry, partitions: Collection[TopicPartition] = ()) -> None:
+        entry.fail(CommitFailedError("its partition is assigned no more"))
+        if self._recipient is not None and entry.outcome is None:
+            left = [each for each in entry.jobs if each.cursor.tp not in partitions]
+            if left := [each for each in left if each.is_current]:
+                self._recipient.handle_again(left)
+
+    def troubles(self) -> Iterator[str]:
+        """Say what is wrong."""
+        if self._error is not None and self._recipient is not None:
+            yield (
+                f"transactions cannot be committed, and {self.record_count} records wait for one: "
+                f"{self._error}"
+            )
+        elif self._is_blocked and self._entries:
+            yield (
+                f"{self.record_count} records wait for those before them: the metadata of a commit "
+                "have no room to say that they are finished"
+            )
+
+    # --- The task -------------------------------------------------------------------------
+    async def _run(self) -> None:
+        while not self._is_closing:
+            if self._is_blocked or not self._entries:
+                self._came.clear()
+                await self._came.wait()
+                continue
+            pause_s = 0.0
+            try:
+                async with self._offsets.held():
+                    self._is_holding = True
+                    pause_s = await self._write_next()
+            except KafkaError as error:  # the consumer is being stopped
+                self._drop_all(error)
+            finally:
+                self._is_holding = False
+            if pause_s:
+                await asyncio.sleep(pause_s)
+
+    async def _write_next(self) -> float:
+        """Write what may be written now; return how long to pause after that."""
+        offsets: OffsetsByCursor = {}
+        try:
+            lease = await self._source.lend()
+            self._writing, offsets = self._choose()
+            if not self._writing:
+                self._is_blocked = bool(self._entries)
+                self._moved(())
+                return 0.0
+            refused = await self._write(lease, offsets)
+        except Exception as error:  # noqa: BLE001 -- who waits for an entry raises it
+            return self._not_written(error)
+        except BaseException:
+            # Nobody will learn what becomes of it.
+            self._offsets.begin_anew(offsets)
+            raise
+        written, self._writing = self._writing, ()
+        if refused:
+            self._refused(written, refused)
+            return 0.0
+        # No await in between: the next commit of the consumer says so, too.
+        self._offsets.note_committed(offsets)
+        self._failures, self._error = 0, None
+        for entry in written:
+            self._size -= entry.size
+            for job in entry.jobs:
+                self._finish(job)
+            if entry.outcome is not None and not entry.outcome.done():
+                entry.outcome.set_result(None)
+        self._moved(written)
+        return 0.0
+
+    def _moved(self, entries: Iterable[Entry]) -> None:
+        if self._recipient is not None:
+            self._recipient.outbox_moved(job for entry in entries for job in entry.jobs)
+
+    async def _write(self, lease: Lease, offsets: OffsetsByCursor) -> dict[int, Exception]:
+        """Write what was chosen in one transaction; return which outputs are refused, and why.
+
+        Raises:
+            KafkaError: Nothing is written, and no output is known to be why.
+        """
+        # As whom the offsets were looked at: a later generation may have given them to others.
+        group = self._offsets.group()
+        outputs = [output for entry in self._writing for output in entry.outputs]
+        try:
+            by_tp = {cursor.tp: offset for cursor, offset in offsets.items()}
+            return await lease.write(outputs, group, by_tp)
+        except KafkaError as error:
+            if lease.fatal_error is None:
+                raise
+            if not self._source.can_replace:
+                self._offsets.begin_anew(offsets)
+                raise
+            log.warning("the producer of dead letters is replaced, as it failed: %s", error)
+            await self._source.dismiss()
+            if not await self._is_committed_after_all(offsets):
+                raise
+        return {}
+
+    async def _is_committed_after_all(self, offsets: OffsetsByCursor) -> bool:
+        """Whether the transaction of a producer that failed was committed; waits until it is known.
+
+        Another producer with its transactional id makes sure that nothing more comes of it.
+        """
+        failures = 0
+        while True:
+            try:
+                await self._source.lend()
+                return await self._offsets.are_committed(offsets)
+            except KafkaError as error:
+                if self._is_closing or not error.retriable:
+                    raise
+                log.warning("whether dead letters were written is not known yet: %s", error)
+                delay_s = delay_after(failures, FIRST_PAUSE_S, LAST_PAUSE_S, self._rng)
+                failures += 1
+                await asyncio.sleep(delay_s)
+
+    # --- Which go into a transaction --------------------------------------------------------
+    def _choose(self) -> tuple[Sequence[Entry], OffsetsByCursor]:
+        """Take the entries of the next transaction, and the offsets that say they are finished."""
+        first = self._first_of(self._entries)
+        while gone := [each for each in first if not each.is_current]:
+            self._take(gone)
+            for entry in gone:
+                self._size -= entry.size
+                self._gone(entry)
+            first = self._first_of(self._entries)
+        chosen, offsets = self._fitting(first)
+        if self._recipient is None:
+            self._fail_left_out(first, chosen)
+        elif first and not chosen:
+            # What comes first waits for records before it, which have come later.
+            current = [each for each in self._entries if each.is_current]
+            in_order = sorted(current, key=lambda each: each.jobs[0].record.offset)
+            chosen, offsets = self._fitting(self._first_of(in_order))
+        self._take(chosen)
+        return chosen, offsets
+
+    def _take(self, entries: Collection[Entry]) -> None:
+        """Take entries out; those that come first cost less."""
+        taken = set(entries)
+        while taken and self._entries and self._entries[0] in taken:
+            taken.remove(self._entries.popleft())
+        if taken:
+            self._entries = deque(each for each in self._entries if each not in taken)
+
+    def _fail_left_out(self, entries: Collection[Entry], chosen: Collection[Entry]) -> None:
+        kept = set(chosen)
+        left_out = [each for each in entries if each not in kept]
+        self._take(left_out)
+        for entry in left_out:
+            self._size -= entry.size
+            entry.fail(
+                OffsetMetadataTooLargeError(
+                    "the metadata of a commit have no room to say that it is finished: it waits "
+                    "for the records before it"
+                )
+            )
+
+    @staticmethod
+    def _first_of(entries: Iterable[Entry]) -> list[Entry]:
+        """Return as many as one transaction takes."""
+        chosen: list[Entry] = []
+        size = 0
+        for entry in entries:
+            if chosen and entry.is_alone:
+                break
+            chosen.append(entry)
+            size += entry.size
+            if entry.is_alone or len(chosen) >= MOST_ENTRIES or size >= MOST_BYTES:
+                break
+        return chosen
+
+    def _fitting(self, entries: list[Entry]) -> tuple[list[Entry], OffsetsByCursor]:
+        """Return those of which a commit says that they are finished, and what it commits."""
+        while True:
+            finished: dict[Cursor, Set[int]] = {}
+            for entry in entries:
+                for job in entry.jobs:
+                    finished.setdefault(job.cursor, set()).add(job.record.offset)  # type: ignore[attr-defined]
+            offsets: OffsetsByCursor = {}
+            for cursor, records in finished.items():
+                found = self._offsets.if_finished(cursor, records)
+                finished[cursor] = frozenset() if found is None else found[1]
+                if found is not None:
+                    offsets[cursor] = found[0]
+            fitting = [
+                entry
+                for entry in entries
+                if all(job.record.offset in finished[job.cursor] for job in entry.jobs)
+            ]
+            if len(fitting) == len(entries):
+                return fitting, offsets
+            entries = fitting
+
+    # --- What could not be written ----------------------------------------------------------
+    def _refused(self, entries: Sequence[Entry], refused: dict[int, Exception]) -> None:
+        """Part with what cannot be written, or find out what that is; the others go again."""
+        numbers = iter(range(sum(len(entry.outputs) for entry in entries)))
+        errors: dict[Entry, Exception] = {}
+        for entry in entries:
+            for _ in entry.outputs:
+                if (error := refused.get(next(numbers))) is not None:
+                    errors.setdefault(entry, error)
+        if len(errors) > 1 and len(entries) > 1:
+            # They may have been in one batch, which one of them spoilt.
+            for entry in errors:
+                entry.is_alone = True
+            self._put_back(entries)
+            return
+        self._put_back([entry for entry in entries if entry not in errors])
+        for entry, error in errors.items():
+            self._size -= entry.size
+            entry.fail(error)
+            if self._recipient is not None and entry.outcome is None:
+                self._recipient.refused(entry.jobs, error)
+        self._moved(errors)
+
+    def _put_back(self, entries: Sequence[Entry]) -> None:
+        self._entries.extendleft(reversed(entries))
+
+    def _not_written(self, error: Exception) -> float:
+        """Try again after a pause, or tell that this makes no sense; return the pause."""
+        entries, self._writing = self._writing, ()
+        cause = error.__cause__ if isinstance(error, TransactionAbortableError) else error
+        is_passing = isinstance(cause, CommitFailedError) or (
+            isinstance(cause, KafkaError) and cause.retriable
+        )
+        if self._recipient is None:
+            for entry in entries:
+                self._size -= entry.size
+                entry.fail(error)
+            if not entries:  # there is no producer
+                self._drop_all(error)
+            return 0.0
+        self._put_back(entries)
+        if not is_passing:
+            self._task_failed(error)
+            return 0.0
+        log.warning("a transaction is written again, as it was aborted: %s", error)
+        self._error = error
+        self._failures += 1
+        return delay_after(min(self._failures, 30) - 1, FIRST_PAUSE_S, LAST_PAUSE_S, self._rng)
+
+    def _task_failed(self, error: BaseException) -> None:
+        """Write nothing more."""
+        self._is_closing = True
+        self._drop_all(error)
+        if self._recipient is not None:
+            self._recipient.outbox_failed(error)
+
+    def _drop_all(self, error: BaseException) -> None:
+        entries, self._entries = self._entries, deque()
+        for entry in entries:
+            self._size -= entry.size
+            entry.fail(error)
+        self._moved(entries)
+
+
+def _not_open(*_: object) -> Output:
+    raise AssertionError("an outbox is opened before handlers are called")
