@@ -1131,7 +1131,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Raises:
             IllegalOperation: The consumer has no group.
             IllegalStateError: A partition is not assigned, or nothing is subscribed or assigned.
-            CommitFailedError: The group has given the partitions to another member. Or the offset
+            CommitFailedError: The group has given the partitions to another member. Or the consumer
+                is stopped: a commit counts until `stop` has left the group. Or the offset
                 is of records of an earlier assignment: it was handed out before another member may
                 have had the partition, and neither handed out nor sought since. (To go there all
                 the same, seek first.)
@@ -1144,8 +1145,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._require_group()
         if offsets is None and self._state.mode is SubscriptionMode.NONE:
             raise IllegalStateError("Not subscribed to any topics: there is nothing to commit")
-        with self._engine.until_stopped() as running:
-            await running.commits.commit(offsets)
+        await self._engine.commit(offsets)
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions of the assigned partitions: what `commit()` commits.

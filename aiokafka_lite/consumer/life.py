@@ -50,7 +50,9 @@ from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import (
+    CommitFailedError,
     ConsumerStoppedError,
+    FencedInstanceIdError,
     IllegalStateError,
     KafkaError,
     UnknownTopicOrPartitionError,
@@ -320,6 +322,32 @@ class Engine:
             if not self.life.is_over:
                 raise
             raise ConsumerStoppedError("the consumer was stopped meanwhile") from error
+
+    async def commit(self, offsets: object) -> None:
+        """Commit, also while a stop is under way, until the member leaves its group.
+
+        Raises:
+            CommitFailedError: The consumer is stopped, or was so before the commit succeeded.
+            IllegalStateError: It was not started.
+            KafkaError: As from Commits.commit.
+        """
+        parts = self.parts if self.life.stage is Stage.STOPPING else self.current
+        if parts is None:
+            if not self.life.is_over:
+                raise self.life.refusal()
+            raise CommitFailedError(
+                "the consumer is stopped, and nothing more is committed: commit before stop(), or "
+                "while it is under way; the next owners read again from what was committed before"
+            )
+        try:
+            await parts.commits.commit(offsets)
+        except KafkaError as error:
+            if not self.life.is_over or isinstance(error, FencedInstanceIdError):
+                raise
+            raise CommitFailedError(
+                "the consumer was stopped before the commit succeeded, so the offsets may not be "
+                f"committed: commit before stop(), or give stop() a longer timeout ({error})"
+            ) from error
 
     def _enter(self, stage: Stage) -> None:
         self.life.enter(stage)

@@ -237,7 +237,20 @@ class Commits(CommittedReader):
             left = await self._try_to_commit(departed.offsets, deadline, departed)
             self._auto_commit.settle(departed, left)
         uncommitted = await self.commit_last(offsets, deadline=deadline, is_final=True)
+        await self._until_answered(deadline)
         return {**self._auto_commit.forgone, **uncommitted}
+
+    async def _until_answered(self, deadline: float) -> None:
+        """Wait for commits that the application makes: the coordinator takes none afterwards."""
+        try:
+            async with timeout_at(deadline):
+                while any(
+                    commit.is_asked_for and (commit not in self._waiting or self._is_taken(commit))
+                    for commit in self._pending
+                ):
+                    await self._member.wait_for_change()
+        except asyncio.TimeoutError:  # they fail by themselves
+            pass
 
     async def _try_to_commit(
         self,

@@ -103,10 +103,10 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
 
         Raises:
             BatchRevokedError: Partitions went before this: `max_hold_ms` was over, or the group
-                went on without this member. What is still held is committed.
+                went on without this member, or the consumer was stopped. What is still held is
+                committed.
             IllegalStateError: The block has ended.
             IllegalOperation: The consumer has no group.
-            ConsumerStoppedError: The consumer is stopped, or was so meanwhile.
             KafkaError: The broker refused, or could not be reached in time.
         """
         batch = self._batch
