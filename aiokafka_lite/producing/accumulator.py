@@ -4,7 +4,7 @@
 is not known yet or for room, it returns None, and the caller asks for metadata, or waits `in_turn`.
 
 Room is counted by an upper bound of what records take in a batch, from `append` to the outcome.
-Who waits for room gets it in order.
+Who waits for room gets it in order. No batch lingers while somebody waits for room.
 """
 
 from __future__ import annotations
@@ -375,6 +375,7 @@ class Accumulator:
                 f"{self._max_request_size}"
             ).at(queue.tp)
         now = self._loop.time()
+        linger_s = 0.0 if self._room else self._linger_s
         if queue.waiting:
             self._close(queue, queue.waiting[-1])
         batch = ProducerBatch(
@@ -382,11 +383,11 @@ class Accumulator:
             now,
             codec=self._codec,
             is_transactional=self._is_transactional,
-            linger_s=self._linger_s,
+            linger_s=linger_s,
         )
         queue.begin(batch)
         self._add_pending(batch)
-        if not self._linger_s:
+        if not linger_s:
             if not queue.is_listed:
                 self._wake(queue)
         else:
@@ -427,6 +428,8 @@ class Accumulator:
         """
         # It stays in the row until the end, so that nobody gets in ahead of it.
         place = [self._loop.create_future()]
+        if self._linger_s and not self._room:
+            self._close_open_batches()
         self._room.append(place)
         try:
             async with timeout_at(deadline):
@@ -444,6 +447,12 @@ class Accumulator:
         finally:
             self._room.remove(place)
             self._wake_first()
+
+    def _close_open_batches(self) -> None:
+        """Have batches sent that linger; those that are full linger no more."""
+        for queue in self.queues():
+            if queue.open is not None:
+                self._close(queue, queue.open)
 
     def _wake_first(self) -> None:
         """Let the first who waits for room see whether there is enough."""

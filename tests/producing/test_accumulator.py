@@ -216,6 +216,34 @@ async def test_nobody_gets_in_ahead_of_those_who_wait_for_room() -> None:
     sending.append(b"small")
 
 
+@pytest.mark.parametrize("waiting", [1, 10])
+async def test_nothing_lingers_while_somebody_waits_for_room(waiting: int) -> None:
+    sending = Sending(linger_ms=60_000, buffer_memory=150)
+    sending.append(bytes(60))
+    tasks = [asyncio.ensure_future(sending.in_turn(bytes(60))) for _ in range(waiting)]
+    for task in tasks:
+        await asyncio.sleep(1)
+        (queue,) = sending.accumulator.queues()
+        assert queue.next_batch(sending.loop.time()) is not None
+        assert sending.woken[-1][0] <= sending.loop.time()
+        sending.acknowledge()
+        await task
+    assert sending.loop.time() == waiting
+
+
+async def test_a_batch_lingers_again_once_there_is_room() -> None:
+    sending = Sending(linger_ms=50, buffer_memory=150)
+    sending.append(bytes(60))
+    task = asyncio.ensure_future(sending.in_turn(bytes(60)))
+    await asyncio.sleep(0)
+    sending.acknowledge()
+    await task
+    sending.acknowledge()
+    sending.append(bytes(60))
+    (queue,) = sending.accumulator.queues()
+    assert queue.next_batch(sending.loop.time() + 0.04) is None
+
+
 async def test_no_room_at_the_deadline_is_an_error_that_says_how_much_waits() -> None:
     sending = Sending(buffer_memory=150)
     sending.append(bytes(60))

@@ -324,6 +324,19 @@ async def test_send_waits_for_room_and_goes_on_in_order(broker: Broker) -> None:
     assert await values_in(broker, "t") == as_values(range(200))
 
 
+@pytest.mark.virtual_time
+async def test_a_full_buffer_ends_the_linger(broker: Broker) -> None:
+    loop = asyncio.get_running_loop()
+    async with producer_of(broker, buffer_memory=2_000, linger_ms=5_000) as producer:
+        await producer.partitions_for("t")
+        began = loop.time()
+        futures = await send_numbers(producer, "t", range(200))
+        assert loop.time() - began < 5
+        await producer.flush()
+        await asyncio.gather(*futures)
+    assert await values_in(broker, "t") == as_values(range(200))
+
+
 async def test_no_room_in_time_is_an_error_and_a_cancelled_send_is_not_sent(
     broker: Broker,
 ) -> None:
