@@ -223,7 +223,7 @@ class _Replay:
                     record.value,
                     key=record.key,
                     partition=target.partition,
-                    timestamp_ms=record.timestamp,
+                    timestamp_ms=record.timestamp if record.timestamp >= 0 else None,
                     headers=without_death(record.headers),
                 )
             )

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aiokafka_lite.producing.batch import BATCH_OVERHEAD_BYTES, Headers, record_size_bound
+
+MAX_TIMESTAMP_MS: Final = 2**63 - 1
 
 
 class BatchedRecord(NamedTuple):
@@ -63,14 +65,17 @@ class OwnBatch:
         """Add a record; None if the batch is full, which closes it, or closed.
 
         Args:
-            timestamp: Milliseconds since the epoch; None for now.
+            timestamp: Milliseconds since the epoch, 0 or more; None for now.
             key: In bytes, or what the producer's `key_serializer` takes.
             value: In bytes, or what its `value_serializer` takes.
             headers: Pairs of name and value.
 
         Raises:
             TypeError: It cannot be written.
+            ValueError: The timestamp is negative, or 2**63 or more.
         """
+        if timestamp is not None:
+            check_timestamp(timestamp)
         if self._is_closed:
             return None
         key_bytes, value_bytes, checked = self._encode(key, value, headers)
@@ -102,3 +107,18 @@ class OwnBatch:
     def rows(self) -> Iterator[Row]:
         """Return its records."""
         return iter(self._rows)
+
+
+def check_timestamp(timestamp_ms: object) -> None:
+    """Refuse a timestamp that no record can have.
+
+    Raises:
+        TypeError: It is not an int.
+        ValueError: It is negative, or does not fit.
+    """
+    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
+        raise TypeError(f"a timestamp is an int of milliseconds, not {timestamp_ms!r}")
+    if not 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
+        raise ValueError(
+            f"a timestamp is 0 to 2**63 - 1 milliseconds since the epoch, not {timestamp_ms}"
+        )

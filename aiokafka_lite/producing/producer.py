@@ -31,7 +31,7 @@ from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.engine import Intake, ProducerEngine
 from aiokafka_lite.producing.group_offsets import AnyOffset, OffsetSource, checked_offsets
 from aiokafka_lite.producing.lease import Lease
-from aiokafka_lite.producing.own_batch import OwnBatch
+from aiokafka_lite.producing.own_batch import OwnBatch, check_timestamp
 from aiokafka_lite.producing.transactions import Transactions
 from aiokafka_lite.structs import ConsumerGroupMetadata, RecordMetadata, TopicPartition
 
@@ -226,7 +226,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             value: In bytes, or what `value_serializer` takes; None is a tombstone.
             key: In bytes, or what `key_serializer` takes.
             partition: None leaves it to the partitioner.
-            timestamp_ms: Since the epoch; None for now.
+            timestamp_ms: Since the epoch, 0 or more; None for now.
             headers: Pairs of name and value, in bytes.
 
         Returns:
@@ -239,7 +239,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             KafkaTimeoutError: There was no room within `request_timeout_ms`.
             MessageSizeTooLargeError: The record is larger than `max_request_size`.
             TopicAuthorizationFailedError, InvalidTopicError: The topic cannot be written to.
-            TypeError: Key, value or headers are not what can be written.
+            TypeError: Key, value, timestamp or headers are not what can be written.
+            ValueError: The timestamp is negative, or 2**63 or more.
             ProducerClosed: The producer is stopped.
             IllegalStateError: It was not started.
             KafkaError: The error after which this producer can do nothing any more.
@@ -253,6 +254,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             sent_key = self._key_serializer(key)  # type: ignore[arg-type]  # None as well
         if self._value_serializer is not None:
             sent = self._value_serializer(value)  # type: ignore[arg-type]
+        if timestamp_ms is not None:
+            check_timestamp(timestamp_ms)
         if type(sent) is not bytes and sent is not None:
             sent = _bytes("value", sent)
         if type(sent_key) is not bytes and sent_key is not None:

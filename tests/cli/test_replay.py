@@ -91,6 +91,17 @@ async def test_dead_letters_go_back_as_they_were(cli: Running, letters: Letters)
     assert all(list(r.headers) == [OWN] for r in (*first, *second))
 
 
+async def test_a_dead_letter_without_a_timestamp_gets_one(cli: Running, kafka: KafkaHandle) -> None:
+    topic, dead = await kafka.create_topic(), await kafka.create_topic()
+    why = death(topic, 0, 10, "builtins.ValueError")
+    await kafka.produce(dead, 0, [(b"k", b"v")], timestamp_ms=-1, headers=why)
+    ended = await cli("replay", dead, "-b", kafka.bootstrap_servers)
+    assert ended.code == 0, ended.errors
+    letters = Letters(kafka)
+    (record,) = await letters.in_topic(topic)
+    assert record.timestamp > 1_700_000_000_000
+
+
 async def test_only_those_that_match_and_to_another_topic(cli: Running, letters: Letters) -> None:
     where, other = letters.kafka.bootstrap_servers, await letters.kafka.create_topic()
     ended = await cli(

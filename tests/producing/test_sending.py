@@ -10,6 +10,7 @@ import aiokafka
 import confluent_kafka
 import pytest
 
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import (
     IllegalStateError,
     InvalidRecordError,
@@ -211,6 +212,35 @@ async def test_what_cannot_be_written_is_refused_and_holds_nothing_up(kafka: Kaf
                 await producer.send(topic, **wrong)  # type: ignore[arg-type]
         assert (await producer.send_and_wait(topic, bytearray(b"v"))).offset == 0  # type: ignore[arg-type]
         await producer.flush()
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "error"),
+    [
+        (-1, ValueError),
+        (-2, ValueError),
+        (2**63, ValueError),
+        (1.5, TypeError),
+        (True, TypeError),
+        ("1", TypeError),
+    ],
+)
+async def test_a_timestamp_that_no_record_can_have_is_refused(
+    timestamp: int, error: type[Exception]
+) -> None:
+    async with Broker() as broker, producer_of(broker) as producer:
+        for send in (producer.send, producer.send_and_wait):
+            for _ in range(2):  # before the topic is known, and after
+                with pytest.raises(error, match="timestamp"):
+                    await send("t", b"v", timestamp_ms=timestamp)
+                await producer.partitions_for("t")
+        batch = producer.create_batch()
+        with pytest.raises(error, match="timestamp"):
+            batch.append(timestamp=timestamp, key=None, value=b"v")
+        assert batch.record_count() == 0
+        await producer.flush()
+        assert broker.end_offsets("t") == [0]
+        assert (await producer.send_and_wait("t", b"v", timestamp_ms=0)).timestamp == 0
 
 
 async def test_a_batch_that_its_topic_finds_too_large_is_sent_in_parts(kafka: KafkaHandle) -> None:
