@@ -36,6 +36,18 @@ async def recreate(kafka: KafkaHandle, topic: str, partitions: int) -> None:
     await kafka.create_topic(topic, partitions)
 
 
+async def delete_while_sending(
+    kafka: KafkaHandle, producer: AIOKafkaProducer, topic: str, partition: int
+) -> asyncio.Future[RecordMetadata]:
+    """Delete a topic; return the future of the first record that came too late."""
+    await kafka.delete_topic(topic)
+    while True:  # a real broker writes to it for a moment
+        future = await producer.send(topic, bytes(200), partition=partition)
+        await asyncio.wait([future], timeout=0.3)
+        if not future.done():
+            return future
+
+
 async def send_keyed(
     producer: AIOKafkaProducer, topic: str, numbers: range
 ) -> Sequence[RecordMetadata | BaseException]:
@@ -109,7 +121,7 @@ async def test_records_that_wait_for_a_recreated_topic_go_to_it(
     topic, other = await kafka.create_topic(partitions=8), await kafka.create_topic()
     async with producer_of(kafka) as producer:
         await send_keyed(producer, topic, range(40))
-        await kafka.delete_topic(topic)
+        gone = await delete_while_sending(kafka, producer, topic, 7)
         futures = [
             await producer.send(topic, b"%d" % partition, partition=partition)
             for partition in range(8)
@@ -121,6 +133,7 @@ async def test_records_that_wait_for_a_recreated_topic_go_to_it(
         async with timeout(20):
             placed = await asyncio.gather(*futures, return_exceptions=True)
     assert [each.offset for each in placed if isinstance(each, RecordMetadata)] == [0, 0]
+    assert isinstance(gone.exception(), UnknownTopicOrPartitionError)
     for partition, error in enumerate(placed[2:], start=2):
         assert isinstance(error, UnknownTopicOrPartitionError)
         assert f"{topic}-{partition} is gone" in str(error)
@@ -166,27 +179,15 @@ async def test_what_a_recreated_topic_took_before_the_producer_knew_is_not_writt
 
 
 # --- Deleted ---------------------------------------------------------------------------------
-async def delete_while_sending(
-    kafka: KafkaHandle, producer: AIOKafkaProducer, topic: str
-) -> asyncio.Future[RecordMetadata]:
-    """Delete a topic; return the future of the first record that came too late."""
-    await kafka.delete_topic(topic)
-    while True:  # a real broker writes to it for a moment
-        future = await producer.send(topic, bytes(200))
-        await asyncio.wait([future], timeout=0.3)
-        if not future.done():
-            return future
-
-
 async def test_records_for_a_deleted_topic_fail_and_others_are_written(
     kafka: KafkaHandle,
 ) -> None:
     topic, other = await kafka.create_topic(), await kafka.create_topic()
     async with producer_of(
-        kafka, request_timeout_ms=2_000, delivery_timeout_ms=3_000, buffer_memory=600
+        kafka, request_timeout_ms=1_000, delivery_timeout_ms=1_500, buffer_memory=600
     ) as producer:
         await producer.send_and_wait(topic, b"v")
-        future = await delete_while_sending(kafka, producer, topic)
+        future = await delete_while_sending(kafka, producer, topic, 0)
         late = [asyncio.ensure_future(producer.send(topic, bytes(200))) for _ in range(3)]
         async with timeout(10):
             assert (await producer.send_and_wait(other, b"v")).offset == 0
