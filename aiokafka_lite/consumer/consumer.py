@@ -943,6 +943,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._engine.owner.check()
         self._engine.life.raise_if_over()
         self._choose_way()
+        self._state.note_reader(iterates=True)
         return self
 
     def _choose_way(self) -> None:

@@ -234,7 +234,7 @@ def test_a_position_lost_with_its_log_covers_nothing_of_what_is_worked_on(
     assert state.processed_offsets() == {A: OffsetAndMetadata(1000, "")}
 
 
-def test_idle_time_is_that_between_gets(state: SubscriptionState) -> None:
+async def test_idle_time_is_that_between_gets(state: SubscriptionState) -> None:
     state.restart_idle(100.0)
     assert state.idle_s(101.0) == 1.0
     state.enter_get()

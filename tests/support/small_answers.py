@@ -140,6 +140,7 @@ class Reading(Fetching):
             self.task = asyncio.get_running_loop().create_task(self._read())
 
     async def _read(self) -> None:
+        self.state.note_reader(iterates=True)  # as a consumer's __aiter__ does
         try:
             async for record in self.reader:
                 self.note(record)

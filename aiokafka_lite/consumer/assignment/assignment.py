@@ -7,6 +7,8 @@ observers (observers.py). cursor.py says who writes which field of a cursor.
 
 from __future__ import annotations
 
+import asyncio
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, TypeVar
 
@@ -19,7 +21,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
 from aiokafka_lite.consumer.assignment.finished_ranges import decode, encode, encode_what_fits
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.progress import Progress
-from aiokafka_lite.consumer.assignment.readers import Readers
+from aiokafka_lite.consumer.assignment.readers import UNKNOWN, Readers, Task, TaskRef, read_as
 from aiokafka_lite.consumer.assignment.work import Processing, Work
 from aiokafka_lite.consumer.caller import callbacks, is_in_callback
 from aiokafka_lite.consumer.events.stream import Events
@@ -44,6 +46,7 @@ class Assignment:
 
     __slots__ = (
         "_assignment",
+        "_close_reader",
         "_gets_in_progress",
         "_hand_out_count",
         "_handed_out_earlier",
@@ -52,6 +55,7 @@ class Assignment:
         "_latest_hand_out",
         "_of_former_logs",
         "_raised",
+        "_reader_iterates",
         "_readers",
         "_seen_hand_out_count",
         "_settle",
@@ -61,6 +65,7 @@ class Assignment:
         "observers",
         "processing",
         "processing_totals",
+        "reader",
         "record_count",
         "works",
     )
@@ -86,12 +91,15 @@ class Assignment:
         # Records and rows handed out since the consumer was made; the gets count them.
         self.record_count = 0
         self._settle: Callable[[], None] = _nothing
+        self._close_reader: Callable[[], None] = _nothing
         self.observers = Observers()
         # Where the consumer's parts tell what happens.
         self.events = Events()
         # For max_poll_interval, which counts only the time between gets.
         self._gets_in_progress = 0
-        # None while no two gets have been in progress at the same time.
+        # The task that has read last, while it is the only one that reads; and those that do.
+        self.reader: TaskRef | None = None
+        self._reader_iterates = False
         self._readers: Readers | None = None
         self._idle_since = 0.0
         self._seen_hand_out_count = 0
@@ -100,12 +108,13 @@ class Assignment:
         # Whether gets hand out anything, and what the next one raises.
         self.gate = Gate(self.note_raised)
 
-    def set_settler(self, settle: Callable[[], None]) -> None:
-        """Set what brings positions up to date before they are read.
+    def set_settler(self, settle: Callable[[], None], close: Callable[[], None] = _nothing) -> None:
+        """Set what brings positions up to date before they are read, and what ends that.
 
         The per-message path keeps no books: how far it got is worked out when somebody asks.
         """
         self._settle = settle
+        self._close_reader = close
 
     def settle(self) -> None:
         """Bring the positions up to date with what was handed out message by message."""
@@ -207,6 +216,8 @@ class Assignment:
             if tp in gone:
                 self._carry_over(gone[tp], cursor)
         for cursor in gone.values():
+            if self._readers is not None:
+                self._readers.replace(cursor, None)
             if cursor.progress is not None:
                 cursor.progress.interrupt(cursor.leader_epoch)
         self._taken = (self._taken | gone.keys()) - wanted
@@ -227,6 +238,8 @@ class Assignment:
             # What was handed out before is still in work: nothing is processed until the next get.
             new.process_to(None)
             self._latest.append(new)
+            if self._readers is not None:
+                self._readers.replace(old, new)
 
     # --- One partition --------------------------------------------------------------------
     def seek(self, partition: Cursor, offset: int) -> None:
@@ -351,11 +364,8 @@ class Assignment:
     def enter_get(self) -> None:
         """Note that the application waits for records; every call is matched by `leave_get`."""
         if not callbacks or not is_in_callback():  # from which the application is not back for more
+            self.note_reader()
             self.begin_get()
-            if self._readers is not None:
-                self._readers.came_back()
-            elif self._gets_in_progress:
-                self._readers = Readers()
         self.resume_get()
 
     def resume_get(self) -> None:
@@ -374,8 +384,6 @@ class Assignment:
         self._gets_in_progress -= 1
         if not callbacks or not is_in_callback():
             self._idle_since = now
-            if self._readers is not None and self._latest:
-                self._readers.went_off()
 
     def idle_s(self, now: float) -> float:
         """Return how long the application has not asked for records; 0 inside a get.
@@ -409,11 +417,93 @@ class Assignment:
         partition = self._latest_hand_out
         return partition if partition is not None and partition.is_assigned else None
 
+    def note_reader(self, *, iterates: bool = False) -> None:
+        """Note that the current task reads: with another one beside it, each has its own records.
+
+        Args:
+            iterates: It begins an `async for`, which takes records without a look here.
+        """
+        if self.processing is not None:
+            return  # all records are its
+        task = asyncio.current_task()
+        if self.reader is not None and self.reader() is task and not iterates:
+            return
+        starter = read_as(task)
+        if self._readers is None:
+            former = None if self.reader is None else self.reader()
+            hands_over = former is starter and not self._reader_iterates
+            if former is None or former is task or former.done() or hands_over:
+                iterated = former is task and self._reader_iterates
+                self._read_alone(task, iterates=iterates or iterated)
+                return
+            if callbacks and is_in_callback():
+                return  # a rebalance listener reads: the application is not back for more
+            self._close_reader()
+            self._readers = self._readers_with(former)
+        self._release(self._readers.stand_in(task, starter))
+        if iterates:
+            self._readers.hand_of(task).iterates = True
+
+    def _read_alone(self, task: Task | None, *, iterates: bool) -> None:
+        self.reader = None if task is None else weakref.ref(task)
+        self._reader_iterates = iterates
+
+    def _readers_with(self, former: Task) -> Readers:
+        """Return the tasks that read, of which so far there was one."""
+        readers = Readers(self._reader_ended)
+        hand = readers.hand_of(former)
+        hand.iterates = self._reader_iterates
+        for cursor in self._latest:
+            first, end = cursor.processed, cursor.handed_out_to
+            hand.take(cursor, UNKNOWN if first is None or end is None else Range(first, end))
+        self.reader = None
+        return readers
+
+    @property
+    def has_several_readers(self) -> bool:
+        """Whether several tasks read: then each record is noted as its task's."""
+        return self._readers is not None
+
+    def are_several_reading(self) -> bool:
+        """Look whether others than the current task, which takes a record, read still."""
+        if (readers := self._readers) is None:
+            return False
+        task = asyncio.current_task()
+        if self._gets_in_progress or not readers.is_alone(task):
+            return True
+        self._read_alone(task, iterates=readers.hand_of(task).iterates)
+        self._forget_readers()
+        return False
+
+    def _reader_ended(self, finished: Iterable[Cursor]) -> None:
+        self._release(finished)
+        self.observers.acted()  # a rebalance may wait for it
+
+    def _release(self, cursors: Iterable[Cursor]) -> None:
+        """Count as processed what no task has any more."""
+        for cursor in cursors:
+            first = None if self._readers is None else self._readers.first_of(cursor)
+            if first is None and cursor in self._latest:
+                self._latest.remove(cursor)
+            if cursor.worked_by is None:
+                cursor.process_to(_before(first, cursor.handed_out_to))
+
     def begin_get(self) -> None:
-        """Note that the application is back for more: all it was handed so far is processed."""
-        for partition in self._latest:
-            partition.process_to(partition.handed_out_to)
-        self._latest.clear()
+        """Note that the application is back for more: all it was handed so far is processed.
+
+        With several readers, that is what the current task was handed.
+        """
+        if (readers := self._readers) is None:
+            for partition in self._latest:
+                partition.process_to(partition.handed_out_to)
+            self._latest.clear()
+            return
+        self._release(readers.hand_of(asyncio.current_task()).release())
+
+    def _forget_readers(self) -> None:
+        if self._readers is not None:
+            self._readers.close()
+            self._readers = None
 
     def hand_out(
         self, partition: Cursor, first_offset: int, next_position: int, leader_epoch: int
@@ -423,6 +513,9 @@ class Assignment:
         if partition.worked_by is None and partition not in self._latest:
             self._latest.append(partition)
             partition.process_to(first_offset)
+        if self._readers is not None and partition.worked_by is None:
+            hand = self._readers.hand_of(asyncio.current_task())
+            hand.take(partition, Range(first_offset, next_position))
         partition.hand_out(next_position, leader_epoch)
         self._hand_out_count += 1
         self._latest_hand_out = partition
@@ -448,12 +541,10 @@ class Assignment:
     def unfinished(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Range]:
         """Return what the application still works on, of these partitions.
 
-        That is what the latest get handed out, and what is in works, less what the application has
-        committed itself. With several readers of which one is still at work it is all that is not
-        committed.
+        That is what the latest get handed out, or with several readers the latest of each, and what
+        is in works, less what the application has committed itself.
         """
         self._settle()
-        busy = self.has_busy_readers
         wanted = frozenset(partitions)
         found: dict[TopicPartition, Range] = {}
         for work in self.works:
@@ -462,18 +553,14 @@ class Assignment:
             cursor = self._assignment.get(tp)
             if cursor is None or cursor.position is None or cursor.worked_by is not None:
                 continue
-            if busy:
-                done = cursor.started_at if cursor.committed is None else cursor.committed.offset
-            else:
-                done = cursor.processed if cursor in self._latest else None
+            if self._readers is not None:
+                if (at_work := self._readers.awaited(cursor)) is not None:
+                    found[tp] = at_work
+                continue
+            done = cursor.processed if cursor in self._latest else None
             if done is not None and done < cursor.position:
                 found[tp] = Range(done, cursor.position)
         return found
-
-    @property
-    def has_busy_readers(self) -> bool:
-        """Whether one of several readers works on what it was handed before another's get."""
-        return self._readers is not None and self._readers.are_busy
 
     def processed_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what auto-commit may commit: all handed out before the latest get."""
@@ -538,6 +625,9 @@ class Assignment:
                 if partition.progress is not None:
                     partition.progress.finish_before(offset.offset)
                 partition.process_to(offset.offset)
+                if self._readers is not None:
+                    self._readers.finish_before(partition, offset.offset)
+                    self._release([partition])
                 self._settle_progress(partition)
 
     def finish_named(
@@ -599,7 +689,7 @@ class Assignment:
         self.works.append(work)
         self._latest = [cursor for cursor in self._latest if cursor.worked_by is None]
         if self._readers is not None:
-            self._readers.came_back()
+            self._readers.hand_of(asyncio.current_task()).drop(ends)
         return ends
 
     def end_work(self, work: Work, ends: Mapping[Cursor, int], *, is_done: bool) -> None:
@@ -613,7 +703,7 @@ class Assignment:
             if not cursor.is_assigned:
                 continue
             if is_done:
-                cursor.process_to(cursor.handed_out_to)
+                self._release([cursor])
             elif cursor.position == end and cursor.processed not in (None, end):
                 self.start_at(cursor, cursor.processed)
             self.observers.partition_changed(cursor)
@@ -641,6 +731,7 @@ class Assignment:
             raise IllegalStateError(
                 "a get waits for records: run() takes them all, so end it first"
             )
+        self._forget_readers()
         self.begin_get()
         self.processing = processing
         self.works.append(processing)
@@ -771,6 +862,13 @@ class Assignment:
             return partition is None
         present = partition.handed_out
         return present is None or not present.first <= offset <= present.end
+
+
+def _before(first: int | None, end: int | None) -> int | None:
+    """Return what is processed, if all is up to `end` but what begins at `first`."""
+    if first is None or end is None:
+        return end
+    return min(first, end) if first >= 0 else None
 
 
 def _to_commit(cursor: Cursor, offset: int, progress: Progress | None) -> OffsetAndMetadata:

@@ -1,37 +1,202 @@
-"""Which tasks read from a consumer, and work on what they were handed: where there are several."""
+"""Which tasks read from a consumer, and what each was given: while there are several.
+
+With one reader its next read proves that it has finished everything that was returned before. With
+several, each proves it for its own records only. A task finishes its records also by its end. But
+
+- a task that fails, or is cancelled, has finished nothing;
+- a task whose read is the last thing that it does has read for somebody else: what `wait_for` or
+  `create_task` make of `getone()`. Its records are in that one's hands.
+
+What such a task leaves is finished when a task that is new begins to read, as that one stands in.
+So does a task for the reader that has started it: `await wait_for(consumer.getone(), 1)` is a read
+of the task that waits, and a main task that has read, and starts others that read, hands over.
+
+Plain data changed synchronously on the event loop; nothing waits.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from typing import Final, TypeAlias
 
-TaskRef = weakref.ref["asyncio.Task[object]"]
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
+
+Task: TypeAlias = "asyncio.Task[object]"
+TaskRef: TypeAlias = "weakref.ref[Task]"
+
+# The task that has read; tasks that it starts inherit it, until they read.
+_reader: ContextVar[TaskRef | None] = ContextVar("_reader", default=None)
+
+
+def read_as(task: Task | None) -> Task | None:
+    """Note that the current task reads; return the reader that has started it, if one has."""
+    starter = None if (ref := _reader.get()) is None else ref()
+    if starter is not task:
+        _reader.set(None if task is None else weakref.ref(task))
+    return starter
+
+
+# Of a partition that was away meanwhile: its offsets may mean others by now.
+UNKNOWN: Final = Range(-1, -1)
+
+
+class Hand:
+    """What one task was returned and has not finished.
+
+    Attributes:
+        ranges: By partition, the offsets from the first record to behind the last.
+        iterates: By `async for`, which takes records without a look here.
+        is_awaited: Somebody is at work on them: a rebalance waits.
+    """
+
+    __slots__ = (
+        "_is_looked_after",
+        "_task",
+        "has_gone_on",
+        "is_awaited",
+        "iterates",
+        "ranges",
+        "starter",
+    )
+
+    def __init__(self, task: Task | None) -> None:
+        self._task = task
+        # Of the reader that has started the task, if that reads, too.
+        self.starter: Hand | None = None
+        self.ranges: dict[Cursor, Range] = {}
+        self.iterates = False
+        self.is_awaited = True
+        # Whether the task has done anything since its latest read.
+        self.has_gone_on = True
+        self._is_looked_after = False
+
+    def _look(self) -> None:
+        """Note that the task goes on behind its read, if it does."""
+        self.has_gone_on = self._task is None or not self._task.done()
+        self._is_looked_after = False
+
+    def take(self, cursor: Cursor, offsets: Range) -> None:
+        """Note that records were returned to the task."""
+        self.has_gone_on = False
+        if not self._is_looked_after:
+            self._is_looked_after = True
+            asyncio.get_running_loop().call_soon(self._look)
+        self.ranges[cursor] = joined(self.ranges.get(cursor), offsets)
+
+    def drop(self, cursors: Iterable[Cursor]) -> None:
+        """Note that the task has records of these partitions in another way."""
+        for cursor in cursors:
+            self.ranges.pop(cursor, None)
+
+    def release(self) -> Iterable[Cursor]:
+        """Count all as finished; return the partitions."""
+        ranges, self.ranges = self.ranges, {}
+        return ranges
 
 
 class Readers:
-    """Tasks that a get has handed records, until their next get, or their end.
+    """The tasks that read, and what each was returned and has not finished.
 
-    Kept only once two gets have been in progress at the same time. With one reader the next get
-    proves that everything handed out before is finished; with several each proves it for its own.
+    Args:
+        on_end: Called when a task has ended, with partitions of which it has finished something.
     """
 
-    __slots__ = ("_busy",)
+    __slots__ = ("_hands", "_left", "_on_end")
 
-    def __init__(self) -> None:
-        self._busy: set[TaskRef] = set()
+    def __init__(self, on_end: Callable[[Iterable[Cursor]], None]) -> None:
+        self._hands: dict[Task | None, Hand] = {}
+        # Of tasks that have ended.
+        self._left: list[Hand] = []
+        self._on_end = on_end
 
-    def came_back(self) -> None:
-        """Note that the current task asks for more."""
-        if (task := asyncio.current_task()) is not None:
-            self._busy.discard(weakref.ref(task))
+    def hand_of(self, task: Task | None) -> Hand:
+        """Return what a task has, which is a reader from now on."""
+        hand = self._hands.get(task)
+        if hand is None:
+            hand = self._hands[task] = Hand(task)
+            if task is not None:
+                task.add_done_callback(self._ended)
+        return hand
 
-    def went_off(self) -> None:
-        """Note that the current task goes to work."""
-        if (task := asyncio.current_task()) is not None:
-            self._busy.add(weakref.ref(task))
+    def stand_in(self, task: Task | None, starter: Task | None) -> list[Cursor]:
+        """Finish what a new task stands in for; return the partitions.
 
-    @property
-    def are_busy(self) -> bool:
-        """Whether one of them is still at work."""
-        self._busy = {ref for ref in self._busy if (task := ref()) and not task.done()}
-        return bool(self._busy)
+        That is what ended tasks have left, and what the reader has that has started it.
+        """
+        if task in self._hands:
+            return []
+        left, self._left = self._left, []
+        if starter in self._hands and starter is not task:
+            self.hand_of(task).starter = self._hands[starter]
+            left.append(self._hands[starter])
+        self.hand_of(task)
+        return [cursor for hand in left for cursor in hand.release()]
+
+    def is_alone(self, task: Task | None) -> bool:
+        """Whether no other task has anything, or might take something without a look here."""
+        return not self._left and not any(
+            hand.ranges or hand.iterates for each, hand in self._hands.items() if each is not task
+        )
+
+    def _ended(self, task: Task) -> None:
+        hand = self._hands.pop(task, None)
+        if hand is None or not hand.ranges:
+            return
+        if task.cancelled() or task.exception() is not None:
+            hand.is_awaited = False
+        elif hand.has_gone_on:
+            self._on_end(hand.release())
+            return
+        elif (starter := hand.starter) in self._hands.values() and starter is not None:
+            starter.ranges |= hand.ranges  # it was read for that one
+            return
+        self._left.append(hand)
+        self._on_end(())
+
+    def close(self) -> None:
+        """Look after no task any more."""
+        for task in self._hands:
+            if task is not None:
+                task.remove_done_callback(self._ended)
+        self._hands.clear()
+        self._left.clear()
+
+    # --- What they have ---------------------------------------------------------------------
+    def _all(self) -> Iterator[Hand]:
+        yield from self._hands.values()
+        yield from self._left
+
+    def first_of(self, cursor: Cursor) -> int | None:
+        """Return the first offset of a partition that a task has; -1: not known; None: none."""
+        firsts = (hand.ranges[cursor].first for hand in self._all() if cursor in hand.ranges)
+        return min(firsts, default=None)
+
+    def awaited(self, cursor: Cursor) -> Range | None:
+        """Return the offsets of a partition that somebody works on, from end to end."""
+        found: Range | None = None
+        for hand in self._all():
+            offsets = hand.ranges.get(cursor, UNKNOWN)
+            if offsets is not UNKNOWN and hand.is_awaited:
+                found = joined(found, offsets)
+        return found
+
+    # --- What happens to partitions ---------------------------------------------------------
+    def finish_before(self, cursor: Cursor, offset: int) -> None:
+        """Note that the application has committed an offset: all before it is finished."""
+        for hand in self._all():
+            offsets = hand.ranges.get(cursor)
+            if offsets is None or offsets.first >= offset:
+                continue
+            if offsets.end <= offset:
+                del hand.ranges[cursor]
+            else:
+                hand.ranges[cursor] = Range(offset, offsets.end)
+
+    def replace(self, old: Cursor, new: Cursor | None) -> None:
+        """Note that a partition was taken away, and is another cursor if it has come back."""
+        for hand in self._all():
+            if hand.ranges.pop(old, None) is not None and new is not None:
+                hand.ranges[new] = UNKNOWN

@@ -420,7 +420,11 @@ cdef class SteadyGets:
             break
         else:
             return False
-        if is_true(cursor, cursor_is_paused) or is_true(cursor, cursor_has_enough):
+        if (
+            is_true(cursor, cursor_is_paused)
+            or is_true(cursor, cursor_has_enough)
+            or not is_none(self.state, assignment_readers)
+        ):
             return False
         cdef tuple chunks = get(cursor, cursor_chunks)
         if not chunks:

@@ -5,6 +5,7 @@ Every get may be cancelled at any await: what it had prepared is found by the ne
 
 from __future__ import annotations
 
+from asyncio import current_task, get_running_loop
 from collections.abc import Callable
 from typing import Final
 
@@ -19,6 +20,8 @@ from aiokafka_lite.structs import TopicPartition
 # 100-byte values, 20,000 at a time cost twice as much a record as 1,000 to 2,000.
 CACHED_BYTES: Final = 800_000
 MOST_CACHED_RECORDS: Final = 2_000
+# Decoded in one go where several tasks take one each.
+FOR_ONE_OF_SEVERAL: Final = 64
 # What a record weighs beside its key and value: the objects that it is made of.
 RECORD_BYTES: Final = 300
 
@@ -74,6 +77,7 @@ class Gets:
         self._buffer = buffer
         self._ready = ready
         self._raise_in_poll = raise_in_poll
+        self._loop = get_running_loop()
         self._cached_records = MOST_CACHED_RECORDS
         # Of a get of one record of any partition.
         self._one_of_all = Limits(max_records=MOST_CACHED_RECORDS)
@@ -126,18 +130,26 @@ class Gets:
         Raises:
             IllegalStateError: The last of the partitions was taken away meanwhile.
         """
-        ready = self._ready
+        ready, state = self._ready, self._state
+        reader = state.reader
+        if reader is None or reader() is not current_task(self._loop):
+            state.note_reader()
         record = ready.next(wanted)
         while record is None:
             if ready.has_rest(wanted):  # but the time slice is used up
                 await ready.go_on()
                 record = ready.next(wanted)
                 continue
-            limits = Limits(wanted, None, self._cached_records) if wanted else self._one_of_all
+            if state.has_several_readers:
+                limits = Limits(wanted, None, FOR_ONE_OF_SEVERAL)
+            else:
+                limits = Limits(wanted, None, self._cached_records) if wanted else self._one_of_all
             if not await self._buffer.take(ready, limits):
                 for tp in wanted:  # none of them is assigned any more
-                    self._state.partition(tp)
+                    state.partition(tp)
             record = ready.next(wanted)
             if record is not None:
                 self._fit_to_caches(record)
+        if state.has_several_readers and state.are_several_reading():
+            ready.close()  # what comes next is another task's
         return record

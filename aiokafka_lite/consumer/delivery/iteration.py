@@ -60,7 +60,7 @@ class ReadyRecords:
         self._buffer = buffer
         self.cursor.wait_for_more_of(state, buffer, self)
         buffer.on_take(self.close)
-        state.set_settler(self.settle)
+        state.set_settler(self.settle, self.close)
         state.observers.on_discard(self._discard)
         state.observers.on_partition_change(self._park_if_paused)
         state.gate.on_change(self.close)

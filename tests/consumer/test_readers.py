@@ -1,0 +1,200 @@
+"""Whose records are finished by what, while several tasks read one consumer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.writing import NewRecord
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from tests.support.waiting import eventually, until
+
+Record = ConsumerRecord[bytes | None, bytes | None]
+A = TopicPartition("t", 0)
+COUNT = 20
+
+
+@pytest.fixture
+async def consumer() -> AsyncIterator[AIOKafkaConsumer]:
+    """Commits at once what is finished of a topic with twenty records."""
+    async with Broker() as broker:
+        broker.create_topic("t", partitions=1)
+        broker.produce_all("t", [NewRecord(b"%d" % number) for number in range(COUNT)])
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=broker.bootstrap_servers,
+            group_id="readers",
+            auto_offset_reset="earliest",
+            auto_commit_interval_ms=10,
+        )
+        consumer.assign([A])
+        async with consumer:
+            yield consumer
+
+
+class Worker:
+    """A task that reads record by record, one each time that it is told."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, *, iterates: bool = False) -> None:
+        self.had: list[int] = []
+        self._consumer = consumer
+        self._may_read = asyncio.Semaphore(0)
+        self.task = asyncio.create_task(self._iterate() if iterates else self._work())
+
+    async def _work(self) -> None:
+        while True:
+            await self._may_read.acquire()
+            self.had.append((await self._consumer.getone()).offset)
+
+    async def _iterate(self) -> None:
+        await self._may_read.acquire()
+        async for record in self._consumer:
+            self.had.append(record.offset)
+            await self._may_read.acquire()
+
+    async def read(self) -> None:
+        """Have it come back, and wait for its next record."""
+        count = len(self.had)
+        self._may_read.release()
+        await until(lambda: len(self.had) > count)
+
+    async def end(self) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+async def is_committed(consumer: AIOKafkaConsumer, offset: int | None) -> None:
+    """Check what is committed, and stays so over some intervals."""
+    await eventually(lambda: consumer.committed(A), offset)
+    await asyncio.sleep(0.03)
+    assert await consumer.committed(A) == offset
+
+
+@pytest.mark.parametrize("iterates", [False, True], ids=["getone", "async-for"])
+async def test_only_its_own_next_read_finishes_what_a_task_was_given(
+    consumer: AIOKafkaConsumer, *, iterates: bool
+) -> None:
+    one, other = (Worker(consumer, iterates=iterates) for _ in range(2))
+    await one.read()
+    for _ in range(5):
+        await other.read()
+    assert (one.had, other.had) == ([0], [1, 2, 3, 4, 5])
+    await is_committed(consumer, 0)
+    await one.read()
+    await is_committed(consumer, 5)
+    await other.read()
+    await is_committed(consumer, 6)
+    for worker in (one, other):
+        await worker.end()
+
+
+async def test_a_task_that_ends_has_finished_and_one_that_fails_has_not(
+    consumer: AIOKafkaConsumer,
+) -> None:
+    other = Worker(consumer)
+    await other.read()
+
+    async def read_one(error: BaseException | None) -> None:
+        await consumer.getone()
+        await asyncio.sleep(0.1)
+        if error is not None:
+            raise error
+
+    await asyncio.create_task(read_one(None))
+    await other.read()
+    assert other.had == [0, 2]
+    await is_committed(consumer, 2)
+    with pytest.raises(ValueError, match="no"):
+        await asyncio.create_task(read_one(ValueError("no")))
+    for _ in range(3):
+        await other.read()
+    await is_committed(consumer, 3)
+    await asyncio.create_task(read_one(None))  # stands in for the one that failed
+    await other.read()
+    await is_committed(consumer, 8)
+    await other.end()
+
+
+async def test_a_read_by_a_helper_task_is_a_read_of_who_waits_for_it(
+    consumer: AIOKafkaConsumer,
+) -> None:
+    other = Worker(consumer)
+    await other.read()
+    assert (await consumer.getone()).offset == 1
+    await other.read()
+    await is_committed(consumer, 1)
+    assert (await asyncio.create_task(consumer.getone())).offset == 3
+    await other.read()
+    await is_committed(consumer, 3)
+    assert (await asyncio.create_task(consumer.getone())).offset == 5
+    await is_committed(consumer, 4)
+    await other.end()
+
+
+async def test_who_starts_the_readers_hands_over_to_them(consumer: AIOKafkaConsumer) -> None:
+    assert (await consumer.getone()).offset == 0
+    one, other = (Worker(consumer) for _ in range(2))
+    await one.read()
+    await other.read()
+    await one.read()
+    await other.read()
+    await is_committed(consumer, 3)
+    for worker in (one, other):
+        await worker.end()
+
+
+async def test_one_reader_that_reads_by_helper_tasks_finishes_as_by_its_own_reads(
+    consumer: AIOKafkaConsumer,
+) -> None:
+    for offset in range(5):
+        record = await asyncio.wait_for(consumer.getone(), 5)
+        assert record.offset == offset
+        await is_committed(consumer, offset)
+
+
+async def test_a_commit_of_its_own_finishes_what_it_covers(consumer: AIOKafkaConsumer) -> None:
+    one, other = (Worker(consumer) for _ in range(2))
+    await one.read()
+    await other.read()
+    await consumer.commit({A: 1})
+    await other.read()
+    await is_committed(consumer, 2)
+    for worker in (one, other):
+        await worker.end()
+
+
+async def test_after_a_seek_back_what_tasks_have_is_not_committed_twice_nor_too_early(
+    consumer: AIOKafkaConsumer,
+) -> None:
+    one, other = (Worker(consumer) for _ in range(2))
+    for worker in (one, other, one, other):
+        await worker.read()
+    assert (one.had, other.had) == ([0, 2], [1, 3])
+    consumer.seek(A, 1)
+    await other.read()
+    assert other.had[-1] == 1
+    await is_committed(consumer, 1)
+    await other.read()
+    await is_committed(consumer, 2)
+    for worker in (one, other, one, other):
+        await worker.read()
+    await is_committed(consumer, other.had[-1] - 1)
+    for worker in (one, other):
+        await worker.end()
+
+
+async def test_a_batch_is_finished_at_the_end_of_its_block_beside_other_tasks(
+    consumer: AIOKafkaConsumer,
+) -> None:
+    other = Worker(consumer)
+    await other.read()
+    async with consumer.batch(max_records=3) as batch:
+        assert [record.offset for record in batch] == [1, 2, 3]
+        await is_committed(consumer, 0)
+    await is_committed(consumer, 0)
+    await other.read()
+    await is_committed(consumer, 4)
+    await other.end()
