@@ -168,6 +168,11 @@ class World(ABC):
         and until then the actor goes on. It is not called for one that has ended by itself.
         """
 
+    @property
+    @abstractmethod
+    def can_block(self) -> bool:
+        """Whether a loop that blocks now is blocked no longer than it asks for."""
+
     @abstractmethod
     def block(self, seconds: float) -> None:
         """Block the loop of the actor that calls; everybody else goes on."""
@@ -213,6 +218,10 @@ class VirtualWorld(World):
             at_death()
             self._end(actor)
         return True
+
+    @property
+    def can_block(self) -> bool:
+        return not any(actor.is_blocked for actor in self._actors)
 
     def block(self, seconds: float) -> None:
         actor = self._acting
@@ -480,6 +489,10 @@ class RealWorld(World):
             actor.loop.call_soon_threadsafe(change)
         except RuntimeError:
             pass  # it ended just now
+
+    @property
+    def can_block(self) -> bool:
+        return True
 
     def block(self, seconds: float) -> None:
         actor: Actor = self._here.actor

@@ -47,8 +47,12 @@ BY_THEMSELVES: Final = frozenset(
 """The files whose tests start a cluster or a Spark session in other processes."""
 
 
-HALF_HOURS: Final = ("tests/model/test_model.py", "tests/model/test_model_real.py")
-"""The files with tests that take half an hour each in the long form."""
+HALF_HOURS: Final = (
+    "tests/model/test_model.py",
+    "tests/model/test_model_real.py",
+    "tests/model/pairs/test_pairs.py",
+)
+"""The files with tests that take half an hour each, or nearly, in the long form."""
 
 
 def one_scope(nodeid: str) -> str | None:

@@ -1,0 +1,228 @@
+"""The logs of a round on a cluster, and what can happen to them and their brokers."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final
+
+from aiokafka_lite.broker import Broker, NewRecord
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.assignment.finished_ranges import decode
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.model.pairs.book import Book
+from tests.model.pairs.journal import Commit, Journal
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.inside import cluster
+
+Trouble = Callable[[TopicPartition, str], Awaitable[Collection[TopicPartition] | None]]
+
+
+class Logs(ABC):
+    """Topics, their records and the commits of groups.
+
+    Attributes:
+        topics: The topics that groups read, with how many partitions each is created with.
+    """
+
+    kind: str
+    # The least session timeout that its groups allow.
+    session_s: float
+
+    def __init__(
+        self, kafka: KafkaHandle, book: Book, journal: Journal, rng: random.Random
+    ) -> None:
+        self.kafka = kafka
+        self.book = book
+        self.journal = journal
+        self.rng = rng
+        self.topics: dict[str, int] = {}
+        self._reader: AIOKafkaConsumer
+
+    async def create(self, name: str, partitions: int) -> str:
+        """Create a topic that groups read."""
+        name = await self.create_other(name, partitions)
+        self.topics[name] = partitions
+        self.book.open(name, partitions)
+        return name
+
+    @abstractmethod
+    async def create_other(self, name: str, partitions: int) -> str:
+        """Create a topic that groups write to."""
+
+    @abstractmethod
+    async def write(self, tp: TopicPartition, count: int) -> None:
+        """Write records to a log."""
+
+    @property
+    @abstractmethod
+    def troubles(self) -> Mapping[str, Trouble]:
+        """What can happen to a partition and a group; each returns what it is about; None: all."""
+
+    async def look_at_commits(self, reader: AIOKafkaConsumer, group: str) -> None:
+        """Tell the journal what a group has committed."""
+        tps = sorted(self.book.partitions)
+        lives = {tp: self.book.lives[tp] for tp in tps}
+        ids = {topic: cluster(reader).view.topic_id(topic) for topic in self.topics}
+        try:
+            found = await reader.committed(*tps, metadata=True)
+        except KafkaError:
+            return  # the coordinator moves, or a topic is not there
+        for tp, entry in found.items():
+            if entry is not None and self.book.lives.get(tp) == lives[tp]:
+                self._see(group, tp, entry, lives[tp], ids[tp.topic])
+
+    def _see(
+        self,
+        group: str,
+        tp: TopicPartition,
+        entry: OffsetAndMetadata,
+        life: int,
+        topic_id: bytes | None,
+    ) -> None:
+        ranges: tuple[tuple[int, int], ...] = ()
+        if entry.metadata and topic_id:
+            finished = decode(topic_id, entry.offset, entry.metadata)
+            if finished is not None:
+                ranges = tuple((first, end) for first, end in finished.ranges)
+        self.journal.see_commit(group, tp, Commit(entry.offset, ranges, life))
+
+    # --- Troubles of every cluster ----------------------------------------------------------
+    async def _delete_records(
+        self, tp: TopicPartition, group: str
+    ) -> Collection[TopicPartition] | None:
+        """Have retention pass the positions of a partition's readers."""
+        end = len(self.book.log(tp))
+        if end - self.book.begins[tp] < 2:
+            return ()
+        begin = end - self.rng.randint(0, 2)
+        self.book.delete_before(tp, begin)
+        await self._delete_before(tp, begin)
+        return {tp}
+
+    @abstractmethod
+    async def _delete_before(self, tp: TopicPartition, begin: int) -> None:
+        """Have a log begin at an offset."""
+
+    async def _recreate(self, tp: TopicPartition, group: str) -> Collection[TopicPartition] | None:
+        return await self._recreate_with(tp.topic, self.topics[tp.topic])
+
+    async def _recreate_smaller(
+        self, tp: TopicPartition, group: str
+    ) -> Collection[TopicPartition] | None:
+        return await self._recreate_with(tp.topic, max(1, self.topics[tp.topic] - 1))
+
+    @abstractmethod
+    async def _recreate_with(self, topic: str, partitions: int) -> Collection[TopicPartition]:
+        """Delete a topic, and create it again."""
+
+
+class EmbeddedLogs(Logs):
+    """Logs of a broker in the conductor's loop."""
+
+    kind = "embedded"
+    session_s = 2.0
+
+    def __init__(self, broker: Broker, book: Book, journal: Journal, rng: random.Random) -> None:
+        super().__init__(KafkaHandle("embedded", broker.bootstrap_servers), book, journal, rng)
+        self.broker = broker
+
+    async def create_other(self, name: str, partitions: int) -> str:
+        self.broker.create_topic(name, partitions)
+        return name
+
+    async def write(self, tp: TopicPartition, count: int) -> None:
+        for written in self.book.write(tp, count):
+            # Each is a batch of its own, so that a log can lose any number of them.
+            record = NewRecord(written.value, written.key, (), tp.partition)
+            self.broker.produce_all(tp.topic, [record])
+
+    async def _recreate_with(self, topic: str, partitions: int) -> Collection[TopicPartition]:
+        before = {tp for tp in self.book.partitions if tp.topic == topic}
+        self.book.close(topic)
+        self.broker.recreate_topic(topic, partitions)
+        self.book.open(topic, partitions)
+        self.journal.recreated(topic)
+        return before
+
+    async def _delete_before(self, tp: TopicPartition, begin: int) -> None:
+        self.broker.partition(*tp).log.delete_before(begin)
+
+    async def _move_leader(
+        self, tp: TopicPartition, group: str
+    ) -> Collection[TopicPartition] | None:
+        self.broker.move_leader(tp)
+        return {tp}
+
+    async def _move_coordinator(
+        self, tp: TopicPartition, group: str
+    ) -> Collection[TopicPartition] | None:
+        try:
+            self.broker.move_coordinator(group)
+        except KafkaError:
+            return ()
+        return None
+
+    async def _truncate(self, tp: TopicPartition, group: str) -> Collection[TopicPartition] | None:
+        end = len(self.book.log(tp))
+        end = self.broker.truncate(tp, max(self.book.begins[tp], end - self.rng.randint(1, 5)))
+        self.book.truncate(tp, end)
+        self.journal.truncated(tp, end)
+        return {tp}
+
+    @property
+    def troubles(self) -> Mapping[str, Trouble]:
+        return {
+            "leader move": self._move_leader,
+            "coordinator moved": self._move_coordinator,
+            "log truncated": self._truncate,
+            "topic recreated": self._recreate,
+            "topic recreated smaller": self._recreate_smaller,
+            "retention past the position": self._delete_records,
+        }
+
+
+class RealLogs(Logs):
+    """Logs of a real Kafka of one node, under names that nobody else has."""
+
+    kind = "real"
+    session_s = 6.0
+
+    async def create_other(self, name: str, partitions: int) -> str:
+        return await self.kafka.create_topic(unique(name), partitions)
+
+    async def write(self, tp: TopicPartition, count: int) -> None:
+        new = self.book.write(tp, count)
+        await self.kafka.produce(*tp, [(each.key, each.value) for each in new])
+
+    async def _delete_before(self, tp: TopicPartition, begin: int) -> None:
+        await self.kafka.delete_records(*tp, begin)
+
+    async def _recreate_with(self, topic: str, partitions: int) -> Collection[TopicPartition]:
+        before = {tp for tp in self.book.partitions if tp.topic == topic}
+        self.book.close(topic)
+        await self.kafka.delete_topic(topic)
+        await self.kafka.create_topic(topic, partitions)
+        self.book.open(topic, partitions)
+        self.journal.recreated(topic)
+        return before
+
+    @property
+    def troubles(self) -> Mapping[str, Trouble]:
+        return {
+            "topic recreated": self._recreate,
+            "topic recreated smaller": self._recreate_smaller,
+            "retention past the position": self._delete_records,
+        }
+
+
+ALL_TROUBLES: Final = (
+    "leader move",
+    "coordinator moved",
+    "log truncated",
+    "topic recreated",
+    "topic recreated smaller",
+    "retention past the position",
+)
