@@ -169,11 +169,11 @@ class Connecting(NamedTuple):
             max_partition_fetch_bytes=MAX_PARTITION_FETCH_BYTES,
         )
 
-    def producer(self) -> AIOKafkaProducer:
+    def producer(self, transactional_id: str | None = None) -> AIOKafkaProducer:
         """Make a producer; in a running event loop."""
         from aiokafka_lite.producing import AIOKafkaProducer
 
-        return AIOKafkaProducer(**self._arguments())
+        return AIOKafkaProducer(**self._arguments(), transactional_id=transactional_id)
 
     def _arguments(self, metadata_max_age_s: float = math.inf) -> dict[str, Any]:
         """Return what consumers and producers are both told."""

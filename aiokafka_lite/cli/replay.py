@@ -1,7 +1,11 @@
 """`aiokafka-lite replay TOPIC`: puts dead letters back where they came from.
 
 What `DeadLetters` and Kafka's brokers add to a dead letter (KIP-1191) says where it was. That is
-taken off again: what is written is the record as it was, timestamp included.
+taken off again: what is written is the record as it was. It has the time of its writing, as the
+topic's retention would delete an old one at once.
+
+With a group, what was written is committed, whatever ends the command. With a transactional id as
+well, letters and offsets are committed in transactions.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import name_and_value, new_parser, partition_numbers, positive_int
@@ -30,7 +35,7 @@ from aiokafka_lite.processing.dead_letters import (
     TOPIC,
     without_death,
 )
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.structs import RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer
@@ -52,6 +57,8 @@ examples:
   aiokafka-lite replay dlq.orders --where exception='*TimeoutError'
   aiokafka-lite replay dlq.orders --where topic=orders --from 1h --to orders.retry
   aiokafka-lite replay dlq.orders --group replay     what no replay of this group has had
+  aiokafka-lite replay dlq.orders --group replay --transactional-id replay
+                                                     the same, each exactly once
 """
 
 
@@ -85,6 +92,12 @@ def add_parser(subparsers: Subparsers) -> None:
         help="begin where the group has committed, and commit what was read: so nothing is "
         "replayed twice, what did not match included",
     )
+    parser.add_argument(
+        "--transactional-id",
+        metavar="NAME",
+        help="with --group: write letters and commit their offsets in transactions of this name, "
+        "so that readers of committed records see each letter once, whatever ends a replay",
+    )
     parser.add_argument("--to", metavar="TOPIC", help="write them all to this topic, by their keys")
     parser.add_argument(
         "--dry-run", action="store_true", help="only print what would be written, a line each"
@@ -98,6 +111,14 @@ class Target(NamedTuple):
 
     topic: str
     partition: int | None
+
+
+class _Letter(NamedTuple):
+    """A dead letter that is to be written again."""
+
+    offset: int
+    target: Target
+    record: Record
 
 
 class _Plan(NamedTuple):
@@ -118,6 +139,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--from and --group both say where to begin: leave one out")
     if options.group is not None and options.dry_run:
         raise UsageError("a dry run commits nothing: leave out --group")
+    if options.transactional_id is not None and options.group is None:
+        raise UsageError("--transactional-id commits a group's offsets: add --group")
     where = connecting(options)
     wanted = _patterns(options.where)
     loops.run(_Replay(options, where, _plan(options, where), wanted).run())
@@ -161,9 +184,9 @@ class _Replay:
         self._counts = plan.counts
         self._wanted = wanted
         self._written: Counter[str] = Counter()
+        self._chosen_count = 0
         self._passed = 0
         self._strange = 0
-        self._read_to = 0
 
     async def run(self) -> None:
         """Read, and write again; say at the end what was done, also if it ends early."""
@@ -173,18 +196,25 @@ class _Replay:
                 consumer = await stack.enter_async_context(
                     self._where.consumer(isolation_level=ISOLATION_LEVEL, group_id=options.group)
                 )
-                producer = None
+                write = self._print
                 if not options.dry_run:
-                    producer = await stack.enter_async_context(self._where.producer())
+                    producer = await stack.enter_async_context(
+                        self._where.producer(options.transactional_id)
+                    )
+                    write = partial(self._write, consumer, producer)
+                    if options.transactional_id is not None:
+                        write = partial(self._write_in_transactions, consumer, producer)
                 if options.group is not None:
                     await self._begin_where_committed(consumer)
                 found = await stack.enter_async_context(aclosing(records_of(consumer, self._spans)))
                 async for records in found:
-                    is_last = await self._take(records, producer)
-                    if options.group is not None and records:
-                        tp = TopicPartition(records[0].topic, records[0].partition)
-                        await consumer.commit({tp: self._read_to})
-                    if is_last:
+                    if not records:
+                        continue
+                    chosen, read_to = await self._choose(records)
+                    await write(
+                        TopicPartition(records[0].topic, records[0].partition), chosen, read_to
+                    )
+                    if read_to <= records[-1].offset:
                         break
         finally:
             self._tell()
@@ -195,44 +225,108 @@ class _Replay:
             if committed is not None:
                 self._spans[tp] = Span(max(span.start, committed), span.end)
 
-    async def _take(self, records: Sequence[Record], producer: AIOKafkaProducer | None) -> bool:
-        """Write some records of one partition again; return whether that is enough."""
+    async def _choose(self, records: Sequence[Record]) -> tuple[list[_Letter], int]:
+        """Return which of a partition's records are written again, and how far they were looked at.
+
+        That is not to the end, if there are as many as were asked for.
+        """
         left = self._options.count
-        sent = []
-        is_enough = False
+        chosen: list[_Letter] = []
         for record in records:
-            if left is not None and sum(self._written.values()) >= left:
-                is_enough = True
-                break
-            self._read_to = record.offset + 1
+            if left is not None and self._chosen_count >= left:
+                return chosen, record.offset
             death = _death(record)
             if TOPIC not in death and self._options.to is None:
                 self._strange += 1
-                continue
-            if not self._is_wanted(record, death):
+            elif not self._is_wanted(record, death):
                 self._passed += 1
-                continue
-            target = await self._target(death)
-            self._written[target.topic] += 1
-            if producer is None:
-                print(_line(record, death, target))
-                continue
-            sent.append(
-                await producer.send(
-                    target.topic,
-                    record.value,
-                    key=record.key,
-                    partition=target.partition,
-                    timestamp_ms=record.timestamp if record.timestamp >= 0 else None,
-                    headers=without_death(record.headers),
-                )
-            )
-        for future in sent:
-            try:
-                await future
-            except KafkaError as error:
+            else:
+                chosen.append(_Letter(record.offset, await self._target(death), record))
+                self._chosen_count += 1
+        return chosen, records[-1].offset + 1
+
+    async def _print(self, _: TopicPartition, letters: Sequence[_Letter], __: int) -> None:
+        for letter in letters:
+            self._written[letter.target.topic] += 1
+            print(_line(letter.record, _death(letter.record), letter.target))
+
+    async def _write(
+        self,
+        consumer: AIOKafkaConsumer,
+        producer: AIOKafkaProducer,
+        tp: TopicPartition,
+        letters: Sequence[_Letter],
+        read_to: int,
+    ) -> None:
+        """Write letters, and commit up to the first that is not acknowledged, whatever ends it."""
+        futures: list[asyncio.Future[RecordMetadata]] = []
+        failure: BaseException | None = None
+        try:
+            for letter in letters:
+                futures.append(await producer.send(**_arguments(letter)))  # noqa: PERF401
+            if futures:
+                await asyncio.wait(futures)
+        except (KafkaError, asyncio.CancelledError) as error:
+            failure = error
+        if futures:
+            await asyncio.wait(futures)  # what was sent is not unsent
+        acknowledged = [each.exception() is None for each in futures]
+        for letter, is_written in zip(letters, acknowledged, strict=False):
+            self._written[letter.target.topic] += is_written
+        is_all = all(acknowledged) and len(acknowledged) == len(letters)
+        if not is_all:
+            read_to = letters[[*acknowledged, False].index(False)].offset
+        if self._options.group is not None:
+            await consumer.commit({tp: read_to})
+        if isinstance(failure, asyncio.CancelledError):
+            raise failure
+        if not is_all:
+            why = failure or next(e for each in futures if (e := each.exception()) is not None)
+            raise CommandError(f"not all could be written: {why}") from why
+
+    async def _write_in_transactions(
+        self,
+        consumer: AIOKafkaConsumer,
+        producer: AIOKafkaProducer,
+        tp: TopicPartition,
+        letters: Sequence[_Letter],
+        read_to: int,
+    ) -> None:
+        """Write letters and their offsets in one transaction, or in one for each of them."""
+        if await self._try_to_write(consumer, producer, {tp: read_to}, letters) is None:
+            return
+        # Those before the one that is refused can go.
+        for letter in letters:
+            offsets = {tp: letter.offset + 1}
+            error = await self._try_to_write(consumer, producer, offsets, [letter])
+            if error is not None:
                 raise CommandError(f"not all could be written: {error}") from error
-        return is_enough
+        await self._try_to_write(consumer, producer, {tp: read_to}, [])
+
+    async def _try_to_write(
+        self,
+        consumer: AIOKafkaConsumer,
+        producer: AIOKafkaProducer,
+        offsets: Mapping[TopicPartition, int],
+        letters: Sequence[_Letter],
+    ) -> KafkaError | None:
+        """Write some letters in one transaction; return why that failed."""
+        futures: list[asyncio.Future[RecordMetadata]] = []
+        try:
+            async with producer.transaction() as transaction:
+                for letter in letters:
+                    futures.append(await transaction.send(**_arguments(letter)))  # noqa: PERF401
+                transaction.commit_offsets(offsets, consumer.group_metadata())
+        except KafkaError as error:
+            if producer.fatal_error is not None:
+                raise CommandError(f"not all could be written: {error}") from error
+            return error
+        finally:
+            for future in futures:
+                if future.done() and not future.cancelled():
+                    future.exception()  # looked at
+        self._written.update(letter.target.topic for letter in letters)
+        return None
 
     def _is_wanted(self, record: Record, death: Mapping[str, str]) -> bool:
         for name, pattern in self._wanted:
@@ -270,6 +364,18 @@ class _Replay:
                 f"{self._strange} do not say where they came from (--to TOPIC replays them as well)"
             )
         print("; ".join(parts), file=sys.stderr)
+
+
+def _arguments(letter: _Letter) -> dict[str, Any]:
+    """Return what `send` is told."""
+    record, target = letter.record, letter.target
+    return {
+        "topic": target.topic,
+        "value": record.value,
+        "key": record.key,
+        "partition": target.partition,
+        "headers": without_death(record.headers),
+    }
 
 
 def _death(record: Record) -> dict[str, str]:

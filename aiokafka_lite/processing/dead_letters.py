@@ -12,15 +12,22 @@ it at once if the record is older than that.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Literal, TypeAlias, get_args
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext
 from aiokafka_lite.consumer.processing.outbox import Outbox
-from aiokafka_lite.errors import IllegalStateError, UnknownTopicOrPartitionError
+from aiokafka_lite.errors import (
+    IllegalStateError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    UnknownTopicOrPartitionError,
+)
 from aiokafka_lite.processing.writers import (
     Headers,
     Letter,
@@ -40,6 +47,9 @@ GROUP: Final = PREFIX + "group"
 DELIVERY_COUNT: Final = PREFIX + "delivery.count"
 MESSAGE: Final = PREFIX + "message"
 EXCEPTION: Final = PREFIX + "exception"
+# Of a stub, which has no value.
+VALUE_SHA256: Final = PREFIX + "value.sha256"
+VALUE_SIZE: Final = PREFIX + "value.size"
 # What an error says may have whole records in it.
 LONGEST_MESSAGE: Final = 1_000
 # A topic that was created a moment ago may not be known to all brokers.
@@ -47,6 +57,11 @@ LONGEST_LOOK_S: Final = 5.0
 # Until its end the next owner of the partition waits, and so does who reads committed dead letters.
 # Shorter than most sessions, so that a member that has crashed is missed for longer than this.
 TRANSACTION_TIMEOUT_MS: Final = 15_000
+
+# The broker knows how large a record may be, and a producer of letters has no limit of its own.
+NO_LIMIT: Final = 2**31 - 1
+TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
+WhatIfTooLarge: TypeAlias = Literal["keep", "drop", "stub"]
 
 # Arguments that a producer takes over from the consumer: how to reach the cluster, and as whom.
 TAKEN_OVER: Final = (
@@ -65,6 +80,8 @@ TAKEN_OVER: Final = (
     "allow_plaintext_credentials",
 )
 
+log = logging.getLogger(__name__)
+
 _rng: Final = random.Random()
 
 
@@ -82,9 +99,10 @@ class DeadLetters:
     With a `transactional_id` it is written once: dead letter and offset are committed in one
     transaction, and readers with isolation_level="read_committed" see that.
 
-    `run` raises at its beginning if the topic is not there. A topic that goes later, a record that
-    the topic's `max.message.bytes` refuses, a cluster that cannot be reached: nothing is lost. The
-    record is kept, writing it is tried again, and `health()` says why.
+    `run` raises at its beginning if the topic is not there. When the topic is deleted later, or the
+    cluster cannot be reached, nothing is lost: the record is kept, writing it is tried again, and
+    `health()` reports why. The same holds for a letter that is larger than the topic's
+    `max.message.bytes`, unless `too_large` names something else.
 
     Args:
         topic: Where they go.
@@ -93,9 +111,15 @@ class DeadLetters:
         transactional_id: Of the producer that is made: a name that no other member of the group
             has at the same time, best the same one after a restart. A transaction that a crash has
             left open is then ended by the next start, and otherwise after 15 seconds.
+        too_large: What becomes of a record whose letter the topic refuses as too large. "keep": it
+            is kept and tried again, and its partition stops when too many records wait behind it.
+            "drop": it is passed over, and the log says so. "stub": a letter without a value is
+            written, whose headers have the value's size and SHA-256; without the key and the
+            record's own headers if they do not fit either.
 
     Raises:
-        ValueError: The topic has no name; or both `producer` and `transactional_id` are given.
+        ValueError: The topic has no name; `too_large` is none of these; or both `producer` and
+            `transactional_id` are given.
     """
 
     def __init__(
@@ -104,6 +128,7 @@ class DeadLetters:
         *,
         producer: AIOKafkaProducer | None = None,
         transactional_id: str | None = None,
+        too_large: WhatIfTooLarge = "keep",
     ) -> None:
         if not topic:
             raise ValueError(f"dead letters need the name of a topic, not {topic!r}")
@@ -111,7 +136,10 @@ class DeadLetters:
             raise ValueError(
                 "transactional_id is of a producer that DeadLetters makes: leave out `producer`"
             )
+        if too_large not in get_args(WhatIfTooLarge):
+            raise ValueError(f'too_large is "keep", "drop" or "stub", not {too_large!r}')
         self.topic: Final = topic
+        self._too_large = too_large
         self._given = producer
         self._transactional_id = transactional_id
         self._writer: Writer | None = None
@@ -149,6 +177,8 @@ class DeadLetters:
             allow_auto_create_topics=False,
             transactional_id=self._transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            max_request_size=NO_LIMIT,
+            buffer_memory=NO_LIMIT,
             **{name: getattr(run.arguments, name) for name in TAKEN_OVER},
         )
         if run.outbox is not None:
@@ -196,15 +226,56 @@ class DeadLetters:
         writer = self._writer
         if writer is None:
             raise IllegalStateError(f"{self!r} is not open: give it to consumer.run()")
-        record = dead.record
         letter = Letter(
             self.topic,
             dead.value,
             dead.key,
-            record.partition % self._partition_count,
+            dead.record.partition % self._partition_count,
             self._headers(dead),
         )
-        await writer.write(dead, letter)
+        try:
+            await writer.write(dead, letter)
+        except TOO_LARGE as error:
+            if self._too_large == "keep":
+                raise
+            await self._write_less(writer, dead, letter, error)
+
+    async def _write_less(
+        self, writer: Writer, dead: DeadRecord, letter: Letter, error: Exception
+    ) -> None:
+        """Do what is asked for with a record whose letter is too large.
+
+        Raises:
+            KafkaError: Nothing could be written, or nobody knows.
+        """
+        record = dead.record
+        place = f"{record.topic}/{record.partition} offset {record.offset}"
+        if self._too_large == "drop":
+            log.warning("%s is dropped, as its dead letter is too large: %s", place, error)
+            return
+        for stub in self._stubs(dead, letter):
+            try:
+                await writer.write(dead, stub)
+            except TOO_LARGE as refusal:
+                error = refusal
+            else:
+                log.warning("%s has a dead letter without its value, which is too large", place)
+                return
+        raise error
+
+    @staticmethod
+    def _stubs(dead: DeadRecord, letter: Letter) -> Iterator[Letter]:
+        """Yield what may be written in place of a letter, the next smaller one each time."""
+        value = b"" if letter.value is None else letter.value
+        of_value: Headers = [
+            (VALUE_SIZE, b"%d" % len(value)),
+            (VALUE_SHA256, hashlib.sha256(value).hexdigest().encode()),
+        ]
+        without_value = letter._replace(value=None, headers=[*letter.headers, *of_value])
+        yield without_value
+        yield without_value._replace(key=None)
+        why = [each for each in without_value.headers if each[0].startswith(PREFIX)]
+        yield without_value._replace(key=None, headers=why)
 
     def _headers(self, dead: DeadRecord) -> Headers:
         record, error = dead.record, dead.error

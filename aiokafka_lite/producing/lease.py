@@ -123,9 +123,11 @@ class Lease:
         """
         if not isinstance(topic, str) or not topic:
             raise TypeError(f"a topic is a name, not {topic!r}")
-        number, created_at = (
-            _checked("partition", partition),
-            _checked("timestamp_ms", timestamp_ms),
+        number = None if partition is None else _checked("partition", partition)
+        created_at = (
+            time.time_ns() // 1_000_000
+            if timestamp_ms is None
+            else _checked("timestamp_ms", timestamp_ms)
         )
         key_bytes, value_bytes, checked = self._encode(key, value, headers)
         size = record_size_bound(key_bytes, value_bytes, checked)
@@ -135,7 +137,7 @@ class Lease:
                 f"a record of {size} bytes for {topic!r} is larger than the producer's "
                 f"max_request_size={config.max_request_size}, or its buffer_memory"
             )
-        return self.output(topic, key_bytes, value_bytes, number, created_at, checked)
+        return Output(topic, key_bytes, value_bytes, number, created_at, checked, size)
 
     @staticmethod
     def output(
@@ -253,9 +255,7 @@ class Lease:
         return task.result()
 
 
-def _checked(name: str, number: object) -> int | None:
-    if number is None:
-        return None
+def _checked(name: str, number: object) -> int:
     if isinstance(number, bool) or not isinstance(number, int):
         raise TypeError(f"{name} is an int or None, not {number!r}")
     if number < 0:

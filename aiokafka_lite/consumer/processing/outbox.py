@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # In one transaction.
-MOST_ENTRIES: Final = 1_000
+MOST_ENTRIES: Final = 5_000
 MOST_BYTES: Final = 8 * 1024 * 1024
 # Between two attempts to write something, or to find out what became of a transaction.
 FIRST_PAUSE_S: Final = 0.1

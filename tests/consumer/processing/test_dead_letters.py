@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import time
 from collections.abc import AsyncIterator
@@ -24,10 +25,14 @@ from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.real_kafka import KafkaUnavailableError, RealKafka
+from tests.support.required import unavailable
 from tests.support.waiting import eventually, until
 
 PATIENCE_S = 20.0
 BAD = b'{"n": 2}'
+# When a broker looks for what is older than its topic keeps.
+SOON = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"}
 
 
 class Later(AsyncDeserializer[object]):
@@ -208,3 +213,114 @@ async def test_a_letter_that_is_refused_keeps_its_record_until_it_is_taken() -> 
             await eventually(lambda: consumer.committed(tp), 5)
             assert consumer.health().is_ok
         assert len(await letters(kafka, dead, 1)) == 1
+
+
+# --- What is too large, or old -------------------------------------------------------------------
+async def running_with_large(
+    kafka: KafkaHandle, dead: str, letters: DeadLetters, *, value: bytes, key: bytes = b"k"
+) -> None:
+    """Let one record die that is too large, and another one behind it."""
+    topic = await kafka.create_topic(configs={"max.message.bytes": "10000000"})
+    bad = b'{"n": 2, "x": "' + value + b'"}'
+    async with AIOKafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers, max_request_size=10_000_000
+    ) as producer:
+        for each in (bad, BAD):
+            await producer.send_and_wait(topic, each, key=key, headers=[("own", b"h")])
+    settings = {"fetch_max_bytes": 10_000_000, "max_partition_fetch_bytes": 10_000_000}
+    async with running(kafka, topic, unique("dead"), letters, **settings) as consumer:
+        tp = TopicPartition(topic, 0)
+        await eventually(lambda: consumer.committed(tp), 2)
+        assert consumer.metrics()["processing_dead_total"] == 2
+
+
+@pytest.mark.parametrize("transactional_id", [None, "letters"])
+async def test_a_letter_is_as_large_as_its_topic_allows(
+    kafka: KafkaHandle, transactional_id: str | None
+) -> None:
+    dead = await kafka.create_topic(configs={"max.message.bytes": "10000000"})
+    name = None if transactional_id is None else unique(transactional_id)
+    dead_letters = DeadLetters(dead, transactional_id=name)
+    await running_with_large(kafka, dead, dead_letters, value=b"x" * 3_000_000)
+    first, second = await letters(kafka, dead, 2)
+    assert first.value is not None
+    assert len(first.value) > 3_000_000
+    assert second.value == BAD
+
+
+@pytest.mark.parametrize("transactional_id", [None, "letters"])
+async def test_what_is_too_large_for_its_topic_is_dropped_if_so_wished(
+    kafka: KafkaHandle, transactional_id: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    dead = await kafka.create_topic(configs={"max.message.bytes": "8000"})
+    name = None if transactional_id is None else unique(transactional_id)
+    dead_letters = DeadLetters(dead, transactional_id=name, too_large="drop")
+    await running_with_large(kafka, dead, dead_letters, value=b"x" * 20_000)
+    (letter,) = await letters(kafka, dead, 1)
+    assert letter.value == BAD
+    assert "offset 0 is dropped, as its dead letter is too large" in caplog.text
+
+
+@pytest.mark.parametrize("transactional_id", [None, "letters"])
+@pytest.mark.parametrize("key", [b"k", b"k" * 9_000])
+async def test_what_is_too_large_for_its_topic_leaves_a_stub_if_so_wished(
+    kafka: KafkaHandle, transactional_id: str | None, key: bytes
+) -> None:
+    dead = await kafka.create_topic(configs={"max.message.bytes": "8000"})
+    name = None if transactional_id is None else unique(transactional_id)
+    dead_letters = DeadLetters(dead, transactional_id=name, too_large="stub")
+    await running_with_large(kafka, dead, dead_letters, value=b"x" * 20_000, key=key)
+    stub, second = await letters(kafka, dead, 2)
+    bad = b'{"n": 2, "x": "' + b"x" * 20_000 + b'"}'
+    fits = len(key) == 1
+    assert (stub.key, stub.value) == (key if fits else None, None)
+    headers = dict(stub.headers)
+    assert headers["own"] == b"h"
+    assert headers["__dlq.errors.value.size"] == b"%d" % len(bad)
+    assert headers["__dlq.errors.value.sha256"] == hashlib.sha256(bad).hexdigest().encode()
+    assert second.value == (BAD if fits else None)
+
+
+async def test_what_to_do_with_too_large_letters_is_one_of_three() -> None:
+    with pytest.raises(ValueError, match='"keep", "drop" or "stub"'):
+        DeadLetters("dead", too_large="cut")  # type: ignore[arg-type]
+
+
+async def test_a_second_death_has_the_headers_of_the_second_only(kafka: KafkaHandle) -> None:
+    topic, dead = await kafka.create_topic(partitions=2), await kafka.create_topic()
+    await fill(kafka, topic)
+    async with running(kafka, topic, unique("dead"), DeadLetters(dead)):
+        (letter,) = await letters(kafka, dead, 1)
+    names = [name for name, _ in letter.headers]
+    assert names.count("__dlq.errors.topic") == 1
+    assert dict(letter.headers)["__dlq.errors.topic"] == topic.encode()
+
+
+@pytest.mark.real_kafka
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+async def test_the_letter_of_an_old_record_outlives_the_retention_of_its_topic() -> None:
+    old_ms = int(time.time() * 1000) - 8 * 24 * 3_600_000
+    try:
+        real = RealKafka(1, properties=SOON)
+    except KafkaUnavailableError as error:
+        unavailable(error)
+    with real as started:
+        kafka = KafkaHandle("real", started.bootstrap_servers)
+        topic = await kafka.create_topic(partitions=2, configs={"retention.ms": "-1"})
+        dead, control = await kafka.create_topic(), await kafka.create_topic()
+        async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+            for name, value in ((topic, BAD), (control, b"old")):
+                await producer.send_and_wait(name, value, partition=0, timestamp_ms=old_ms)
+        async with running(kafka, topic, unique("dead"), DeadLetters(dead)) as consumer:
+            tp = TopicPartition(topic, 0)
+            await eventually(lambda: consumer.committed(tp), 1)
+            gone = TopicPartition(control, 0)
+            await eventually(lambda: beginning(consumer, gone), 1)
+            assert await beginning(consumer, TopicPartition(dead, 0)) == 0
+        (letter,) = await letters(kafka, dead, 1)
+    assert dict(letter.headers)["__dlq.errors.timestamp"] == b"%d" % old_ms
+
+
+async def beginning(consumer: AIOKafkaConsumer, tp: TopicPartition) -> int:
+    return (await consumer.beginning_offsets([tp]))[tp]
