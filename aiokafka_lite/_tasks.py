@@ -63,6 +63,11 @@ class TaskScope:
         return self._failure
 
     @property
+    def is_ending(self) -> bool:
+        """Whether all tasks are cancelled: it is closed, or one of them has failed."""
+        return self._is_closed or self._failure is not None
+
+    @property
     def degraded(self) -> Mapping[str, BaseException]:
         """By name, what is being tried again because of which error, and has not recovered yet."""
         return self._degraded

@@ -150,7 +150,7 @@ class Attempts:
         counts = self.count_failure(job, error)
         if not job.is_current:
             return "gone"
-        if not counts and not isinstance(error, self._retry.stop):
+        if not counts and not self._retry.stops(error):
             if self._is_given_up(job, error):
                 return self._end(job)
             self._wait_for_probe(job)

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from aiokafka_lite.client.backoff import delay_after
+from aiokafka_lite.consumer.processing.calls import leaves
 
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
+Kinds: TypeAlias = type[BaseException] | tuple["Kinds", ...]
 Verdict = Literal["retry", "dead", "stop"]
 
 
@@ -20,6 +22,9 @@ class Retry:
     A record that waits for its next attempt holds up its lane (the records of its key), and nothing
     else: neither other records nor the place of a handler. Where nothing is left to try, it goes to
     the dead letters; without those `run` ends with the handler's error.
+
+    A group of exceptions, as of asyncio.TaskGroup, is of a kind if all exceptions in it are. It
+    stops everything if one of them does.
 
     Args:
         attempts: How often a record is tried, in all; None: without end.
@@ -56,22 +61,33 @@ class Retry:
 
         "dead" also says that nothing is left to try.
         """
-        if isinstance(error, self.stop):
+        if self.stops(error):
             return "stop"
         if self.is_bad_record(error):
             return "dead"
         # A handler that awaits what somebody has cancelled fails by that, as by an exception.
-        is_passing = isinstance(error, (self.on, asyncio.CancelledError))
+        is_passing = _is_all(error, (self.on, asyncio.CancelledError))
         has_more = self.attempts is None or attempts < self.attempts
         return "retry" if is_passing and has_more else "dead"
 
     def is_bad_record(self, error: BaseException) -> bool:
         """Whether an error says something of the record, and nothing of what is around."""
-        return isinstance(error, self.dead)
+        return _is_all(error, self.dead)
+
+    def stops(self, error: BaseException) -> bool:
+        """Whether nothing more is processed after an error."""
+        return isinstance(error, self.stop) or any(
+            isinstance(leaf, self.stop) for leaf in leaves(error)
+        )
 
     def delay_s(self, failures: int, rng: random.Random) -> float:
         """Return the pause after so many failures in a row."""
         return delay_after(failures - 1, self.first_delay_ms / 1000, self.max_delay_ms / 1000, rng)
+
+
+def _is_all(error: BaseException, kinds: Kinds) -> bool:
+    """Whether an error is of these kinds, or a group of such errors only."""
+    return isinstance(error, kinds) or all(isinstance(leaf, kinds) for leaf in leaves(error))
 
 
 #: Without `retry`: one attempt.

@@ -37,9 +37,10 @@ from collections.abc import (
     Set,
 )
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final
 
-from aiokafka_lite._compat import is_being_cancelled, timeout_at
+from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
@@ -48,6 +49,13 @@ from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
 from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.attempts import Attempts, one_line, place_of
+from aiokafka_lite.consumer.processing.calls import (
+    asker,
+    in_copy_of,
+    is_asked_to_end,
+    is_failure,
+    raise_cancellation,
+)
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.intake import OneByOne
 from aiokafka_lite.consumer.processing.lanes import Job, Lanes
@@ -119,6 +127,11 @@ class Run:
         self._attempts = Attempts(
             state, handling, rng, again=self._begin_again, look_again=self._offer
         )
+        # Of whoever has called `run`; and whether each call needs a copy of it, as one has changed
+        # the variables of its worker.
+        self._context = copy_context()
+        self._isolates = False
+        self._runner: asyncio.Task[Any] | None = None
         # Who works on what just now; and whom we have cancelled.
         self._flights: dict[Job, asyncio.Task[None]] = {}
         self._cut: set[asyncio.Task[None]] = set()
@@ -191,6 +204,7 @@ class Run:
         Raises:
             BaseException: What ended it: a handler's error, or a get's.
         """
+        self._runner = asyncio.current_task()
         try:
             self._feeder = self._scope.spawn(self._feed(), name="feeder")
             await self._ended.wait()
@@ -352,7 +366,7 @@ class Run:
         work = self._work_on_lists if self._handling.batch_size else self._work
         while wanted and self._worker_count < self._handling.concurrency:
             self._worker_count += 1
-            self._scope.spawn(work(), name=f"handler {self._worker_count}")
+            self._context.run(self._scope.spawn, work(), name=f"handler {self._worker_count}")
             wanted -= 1
 
     def _begin_again(self, job: Job) -> None:
@@ -426,6 +440,7 @@ class Run:
         """Handle one record after the other."""
         task = _current_task()
         handler, flights, clock = self._handler, self._flights, self._loop.time
+        base, is_cancelled = self._context, asker(task)
         while not self._is_finishing:
             job = self._next(clock())
             if job is None:
@@ -435,12 +450,14 @@ class Run:
             try:
                 if not job.is_dead:
                     try:
-                        outputs = await handler(job.record)
-                    except asyncio.CancelledError as error:
-                        if self._is_cancelled(task):
-                            raise
-                        self._failed(job, error)
+                        call = handler(job.record)
+                        outputs = await (in_copy_of(base, call) if self._isolates else call)
+                        if is_cancelled():
+                            await raise_cancellation(task)
                     except Exception as error:  # noqa: BLE001 -- the handler's: the policy decides
+                        self._failed(job, error)
+                    except BaseException as error:  # noqa: BLE001 -- likewise, or it is raised
+                        self._raise_unless_failed(error, task)
                         self._failed(job, error)
                     else:
                         self._succeeded(job, outputs)
@@ -454,11 +471,17 @@ class Run:
                 cursor = job.cursor
                 if cursor.is_revoking or not cursor.is_assigned or self._is_finishing:
                     self._tell_landed(cursor)
+            try:
+                if copy_context() != base:
+                    self._isolates = True
+            except Exception:  # noqa: BLE001 -- a value that cannot be compared
+                self._isolates = True
 
     async def _work_on_lists(self) -> None:
         """Handle one list of records after the other."""
         task = _current_task()
         handler, flights, clock = self._handler, self._flights, self._loop.time
+        base, is_cancelled = self._context, asker(task)
         while not self._is_finishing:
             chains = self._next_list(clock())
             if not chains:
@@ -470,12 +493,14 @@ class Run:
             try:
                 if not jobs[0].is_dead:
                     try:
-                        outputs = await handler([job.record for job in jobs])
-                    except asyncio.CancelledError as error:
-                        if self._is_cancelled(task):
-                            raise
-                        self._list_failed(chains, error)
+                        call = handler([job.record for job in jobs])
+                        outputs = await (in_copy_of(base, call) if self._isolates else call)
+                        if is_cancelled():
+                            await raise_cancellation(task)
                     except Exception as error:  # noqa: BLE001 -- likewise
+                        self._list_failed(chains, error)
+                    except BaseException as error:  # noqa: BLE001 -- likewise
+                        self._raise_unless_failed(error, task)
                         self._list_failed(chains, error)
                     else:
                         self._list_succeeded(chains, outputs)
@@ -489,6 +514,10 @@ class Run:
                 for job in jobs:
                     del flights[job]
                     self._tell_landed(job.cursor)
+            try:
+                self._isolates = self._isolates or copy_context() != base
+            except Exception:  # noqa: BLE001 -- likewise
+                self._isolates = True
 
     def _next_list(self, now: float) -> list[list[Job]]:
         """Return what begins now as one list: of each lane those that come next, in order."""
@@ -513,7 +542,7 @@ class Run:
         if len(chains) == 1 and len(chains[0]) == 1:
             self._failed(chains[0][0], error)
             return
-        if isinstance(error, self._handling.retry.stop):
+        if self._handling.retry.stops(error):
             self._stop_at(chains[0][0], error)
             return
         self._attempts.count_failure(chains[0][0], error)
@@ -524,8 +553,24 @@ class Run:
         self._offer()
 
     def _is_cancelled(self, task: asyncio.Task[None]) -> bool:
-        """Whether a worker was cancelled, and not what a handler awaits."""
-        return task in self._cut or is_being_cancelled(task) or not hasattr(task, "cancelling")
+        """Whether a worker was cancelled as such, and not by a handler, or what that awaits."""
+        runner = self._runner
+        return (
+            task in self._cut
+            or self._scope.is_ending
+            or (runner is not None and is_asked_to_end(runner))
+        )
+
+    def _raise_unless_failed(self, error: BaseException, task: asyncio.Task[None]) -> None:
+        """Raise what a handler ended by if it is not its failure.
+
+        Raises:
+            BaseException: It is to end everything, or the worker was cancelled.
+        """
+        if not is_failure(error, task):
+            raise error
+        if self._is_cancelled(task):
+            raise asyncio.CancelledError from error
 
     def _tell_landed(self, cursor: Cursor) -> None:
         """Tell whoever waits that nobody works on a record of a partition any more."""
@@ -592,10 +637,10 @@ class Run:
         if dead_letter is None or error is None:
             raise AssertionError("only what failed is written to dead letters, where there are any")
         try:
-            await dead_letter(DeadRecord(job.record, error, job.attempts, job))
-        except (Exception, asyncio.CancelledError) as failure:
-            if isinstance(failure, asyncio.CancelledError) and self._is_cancelled(_current_task()):
-                raise
+            call = dead_letter(DeadRecord(job.record, error, job.attempts, job))
+            await in_copy_of(self._context, call)
+        except BaseException as failure:  # noqa: BLE001 -- kept, or raised
+            self._raise_unless_failed(failure, _current_task())
             self._attempts.not_buried(job, failure)
             return
         self._attempts.buried(job, error)

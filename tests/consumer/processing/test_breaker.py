@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import builtins
 import random
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from aiokafka_lite.consumer.processing.breaker import Breaker
 from aiokafka_lite.processing import CircuitBreaker, Retry
 
+GROUP: Any = getattr(builtins, "BaseExceptionGroup", None)  # from Python 3.11 on
 SETTINGS = CircuitBreaker(
     failure_rate=0.5, min_calls=10, window_ms=10_000, first_pause_ms=1000, max_pause_ms=8000
 )
@@ -143,6 +146,33 @@ def test_errors_say_what_becomes_of_a_record() -> None:
     assert retry.verdict(ValueError(), 1) == "dead"
     assert retry.verdict(PermissionError(), 1) == "stop"  # though an OSError
     assert Retry(attempts=None).verdict(KeyError(), 10**6) == "retry"
+
+
+def grouped(*errors: BaseException) -> BaseException:
+    """A group as asyncio.TaskGroup raises it, with a group in it."""
+    if GROUP is None:
+        pytest.skip("this Python has no groups of exceptions")
+    group: BaseException = GROUP("of tasks", [GROUP("inner", errors[:1]), *errors[1:]])
+    return group
+
+
+def test_a_group_is_what_all_errors_in_it_are_and_stops_if_one_does() -> None:
+    retry = Retry(attempts=3, on=OSError, dead=(ValueError, KeyError), stop=PermissionError)
+    assert retry.verdict(grouped(OSError(), TimeoutError()), 1) == "retry"
+    assert retry.verdict(grouped(OSError(), TimeoutError()), 3) == "dead"
+    assert retry.verdict(grouped(OSError(), asyncio.CancelledError()), 1) == "retry"
+    assert retry.verdict(grouped(OSError(), RuntimeError()), 1) == "dead"
+    assert not retry.is_bad_record(grouped(OSError(), ValueError()))
+    assert retry.is_bad_record(grouped(ValueError(), KeyError()))
+    assert retry.verdict(grouped(KeyError(), PermissionError()), 1) == "stop"
+    assert Retry(stop=BaseException).verdict(grouped(ValueError()), 1) == "stop"
+
+
+def test_a_group_may_be_named_itself() -> None:
+    group = grouped(ValueError(), OSError())
+    assert Retry(on=type(group)).verdict(group, 1) == "retry"
+    assert Retry(dead=type(group)).is_bad_record(group)
+    assert Retry(stop=type(group)).stops(group)
 
 
 def test_pauses_double_up_to_the_longest_and_vary() -> None:
