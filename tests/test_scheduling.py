@@ -48,8 +48,8 @@ def test_files_that_use_the_session_are_known() -> None:
     [
         (["a.py", "heavy", "b.py"], ["heavy", "a.py", "b.py"]),
         (["a.py", "b.py"], ["a.py", "b.py"]),
-        (["a.py", HALF_HOURS[1], HALF_HOURS[0], "heavy"], ["heavy", *HALF_HOURS, "a.py"]),
-        ([HALF_HOURS[0], "a.py", HALF_HOURS[1]], [*HALF_HOURS, "a.py"]),
+        (["a.py", *reversed(HALF_HOURS), "heavy"], ["heavy", *HALF_HOURS, "a.py"]),
+        ([HALF_HOURS[0], "a.py", *HALF_HOURS[1:]], [*HALF_HOURS, "a.py"]),
     ],
 )
 def test_what_takes_longest_is_begun_first(scopes: list[str], ordered: list[str]) -> None:
