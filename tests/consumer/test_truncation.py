@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,9 +15,10 @@ from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from aiokafka_lite.records import build_batch
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support import inside
 from tests.support.reading import consumer_of, values
+from tests.support.waiting import until
 
 TP = TopicPartition("t", 0)
 
@@ -145,3 +147,48 @@ async def test_validation_that_fails_is_tried_again_with_pauses(cluster: Broker)
         append(cluster, b"b")
         assert await values(consumer, 1) == [b"b"]
         assert rule.hits == 3
+
+
+async def read(cluster: Broker, count: int) -> list[bytes | None]:
+    """Read as a member of a group, and stop, which commits."""
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        return await values(consumer, count)
+
+
+async def test_the_same_offset_is_committed_again_after_a_truncation(cluster: Broker) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        assert await values(consumer, 3) == [b"a", b"b", b"c"]
+        await consumer.commit()
+        cluster.truncate(TP, 2)
+        append(cluster, b"C")
+        assert await values(consumer, 1) == [b"C"]
+    append(cluster, b"d")
+    assert await read(cluster, 1) == [b"d"]  # not C once more: the commit is of its epoch
+
+
+async def test_a_run_that_is_begun_again_commits_the_epoch_of_its_records(cluster: Broker) -> None:
+    append(cluster, b"a", b"b")
+    done: list[bytes | None] = []
+    is_stuck = asyncio.Event()
+
+    async def handle(record: ConsumerRecord[bytes | None, bytes | None]) -> None:
+        if record.value == b"c" and not is_stuck.is_set():
+            is_stuck.set()
+            await asyncio.Event().wait()
+        done.append(record.value)
+
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        running = asyncio.ensure_future(consumer.run(handle))
+        await until(lambda: done == [b"a", b"b"])
+        cluster.move_leader(TP)
+        append(cluster, b"c", b"d")  # of the new leader's epoch
+        await is_stuck.wait()
+        running.cancel()
+        await asyncio.wait([running])
+        running = asyncio.ensure_future(consumer.run(handle))
+        await until(lambda: b"c" in done)
+        await consumer.stop()
+        await running
+    append(cluster, b"e")
+    assert await read(cluster, 1) == [b"e"]  # not c once more: no log was truncated

@@ -748,7 +748,7 @@ class Assignment:
             progress.interrupt(cursor.leader_epoch)
             cursor.leave_work()
             if first is not None and cursor.position is not None:
-                self.start_at(cursor, first, cursor.leader_epoch, cursor.validated_epoch)
+                self.start_at(cursor, first, cursor.epoch_before(first), cursor.validated_epoch)
             self.observers.partition_changed(cursor)
         self.observers.acted()
 

@@ -451,6 +451,15 @@ class Cursor:
             self.position = self.processed = None
             self._search(Search(self, Sought.RESET))
 
+    def truncated(self, end_offset: int) -> None:
+        """Note that the log has lost its records from an offset on.
+
+        A commit of a later offset was of those: the same offset is committed again, in the epoch
+        of the records that replaced them.
+        """
+        if self.committed is not None and self.committed.offset > end_offset:
+            self.committed = None
+
     def validated(self, leader_epoch: int) -> None:
         """Note that the log of a leader epoch has what was read before the position."""
         self.validated_epoch = leader_epoch

@@ -295,6 +295,7 @@ class PositionResolver:
             self._give_up(partition, error)
             return
         log.warning("%s: reading goes on from there", text)
+        partition.truncated(end.end_offset)
         self._state.start_at(partition, end.end_offset, end.leader_epoch, current_epoch)
         self._publish_reset(partition.tp, position, end.end_offset, TRUNCATED)
 
