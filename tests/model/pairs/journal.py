@@ -102,10 +102,12 @@ class Journal:
         state.returned += 1
         if (written.tp, written.offset) != (tp, offset):
             self.violate("of another place", who, f"{tp} {offset} is returned as {written}")
-        if number not in state.settled or is_excused or self._is_recreated(tp.topic):
+        is_covered = number in state.covered
+        # A commit that was on its way while the application sought is no promise.
+        is_promised = number in state.settled or (is_covered and not state.may_repeat[number])
+        if not is_promised or is_excused or self._is_recreated(tp.topic):
             return
         state.settled.discard(number)
-        is_covered = number in state.covered
         state.repeated += 1
         if is_covered or self._now() >= state.excused_until:
             words = f"{place(written)}{', which a commit covers' if is_covered else ''}"

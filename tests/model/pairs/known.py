@@ -8,11 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 KNOWN: Final = {
-    "async for, 5 tasks": "a read of one task finishes what the others have in hand",
-    "getone, 5 tasks": "as above",
-    "getmany, 5 tasks": "as above",
-    "poll, 5 tasks": "as above",
-    "batches, 5 tasks": "as above",
     "batch() in a transaction": "cancellations and rebalances copy records twice",
     "run, letters in transactions": "letters are written twice after cancellations",
     "log truncated": "an offset that is finished again is not committed under its new epoch",

@@ -13,7 +13,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     TransactionAbortableError,
 )
-from aiokafka_lite.processing import Retry
+from aiokafka_lite.processing import Outputs, Retry
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.model.pairs.book import BAD, number_in
 
@@ -232,6 +232,23 @@ async def _transaction(reader: Reader) -> None:
             hand.drop()
 
 
+async def _run_in_transactions(reader: Reader) -> None:
+    member = reader.member
+    producer = await member.working_producer()
+
+    async def handle(record: Record, outputs: Outputs) -> None:
+        hand = reader.hold(record)
+        try:
+            reader.check_order(record, by_key=True)
+            await hand.work()
+            outputs.send(member.outputs, b"%d" % number_in(record.value), key=record.key)
+            hand.enter_transaction()
+        finally:
+            hand.drop()
+
+    await reader.consumer.run(handle, concurrency=10, transactions=producer)
+
+
 def _with_tasks(way: Way, count: int) -> Way:
     return replace(way, name=f"{way.name}, {count} tasks", tasks=count)
 
@@ -293,6 +310,13 @@ TRANSACTIONS: Final = (
         _transaction,
         reading_finishes=False,
         settings=MappingProxyType({"enable_auto_commit": False}),
+        kind="transactions",
+    ),
+    Way(
+        "run in transactions",
+        _run_in_transactions,
+        reading_finishes=False,
+        commit_finishes=False,
         kind="transactions",
     ),
 )
