@@ -133,7 +133,8 @@ class Accumulator:
         wake: Called with a queue that has something to send, and is not listed.
         give_up: Called with a batch whose time is over, or whose partition is gone, and the error
             for its senders.
-        on_loss: Called with an error when what a transaction has written is gone with its topic.
+        on_loss: Called with an error when what a transaction has written is gone with its topic;
+            returns whether the transaction is aborted.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class Accumulator:
         *,
         wake: Callable[[PartitionQueue], None],
         give_up: Callable[[PartitionQueue, ProducerBatch, KafkaError], None],
-        on_loss: Callable[[KafkaError], None],
+        on_loss: Callable[[KafkaError], bool],
     ) -> None:
         self._loop = loop
         self._new_future = loop.create_future
@@ -227,15 +228,14 @@ class Accumulator:
         """
         count = len(topic.queues)
         log.warning("topic %r was recreated with %d partitions", topic.name, count)
-        for queue in topic.every_queue:
-            queue.begin_log()
-        if any(queue.is_in_transaction for queue in topic.every_queue):
-            self._on_loss(
-                UnknownTopicOrPartitionError(
-                    f"topic {topic.name!r} was recreated: what the transaction had written to it "
-                    "is gone"
-                )
+        is_aborted = any(queue.is_in_transaction for queue in topic.every_queue) and self._on_loss(
+            UnknownTopicOrPartitionError(
+                f"topic {topic.name!r} was recreated: what the transaction had written to it "
+                "is gone"
             )
+        )
+        for queue in topic.every_queue:
+            queue.begin_log(is_broken=is_aborted)
         for queue in topic.every_queue[count:]:
             for batch in (*queue.numbered, *queue.waiting):
                 if not batch.is_expired:

@@ -119,6 +119,8 @@ class CoordinatorClient:
                 error = lost
             if isinstance(error, MOVED):
                 self._node_id = None
+            elif error.invalid_metadata:
+                self._cluster.invalidate()  # it does not know a topic that we know
             pause = concurrent if isinstance(error, ConcurrentTransactions) else backoff
             delay_s = pause.next_delay_s()
             if loop.time() + delay_s >= deadline:

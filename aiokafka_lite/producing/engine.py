@@ -272,10 +272,12 @@ class ProducerEngine:
             self.transactions.spoil(error)
         return error
 
-    def _records_lost(self, error: KafkaError) -> None:
-        """Let the transaction that has written records be aborted, as they are lost."""
-        if self.transactions is not None and self.transactions.takes_records:
-            self.transactions.spoil(error)
+    def _records_lost(self, error: KafkaError) -> bool:
+        """Let the transaction that has written records be aborted; False if it is ending."""
+        if self.transactions is None or not self.transactions.takes_records:
+            return False
+        self.transactions.spoil(error)
+        return True
 
     # --- Topics ----------------------------------------------------------------------------
     async def until_known(self, topic: str, partition: int | None, deadline: float) -> None:

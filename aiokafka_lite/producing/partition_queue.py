@@ -247,12 +247,14 @@ class PartitionQueue:
             self.is_broken |= self._acknowledged_next != self.next_sequence
 
     # --- Another log, producer id or epoch ------------------------------------------------------
-    def begin_log(self) -> None:
+    def begin_log(self, *, is_broken: bool) -> None:
         """Note that the topic was recreated: its broker knows nothing of this producer.
 
         Sequences go on, as it takes any that comes first. So the first batch goes alone (rule 3),
-        once what was sent before has an outcome.
+        once what was sent before has an outcome. If a transaction is aborted for it, the abort's
+        marker may come first, and then the broker takes 0 only: the queue is broken.
         """
+        self.is_broken |= is_broken
         self._is_log_new = bool(self.numbered)
         self._most_in_flight = 1
 

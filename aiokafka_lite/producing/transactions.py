@@ -323,12 +323,18 @@ class Transactions:
                     queue.is_in_transaction = True
                     self._sender.wake(queue)
         except KafkaError as error:
-            self._to_add.clear()
             self._lose(error)
         finally:
             self._adding = None
 
     def _add_request(self, queues: Iterable[PartitionQueue]) -> AddPartitionsToTxnRequest:
+        """Return the request for an attempt.
+
+        Raises:
+            TransactionAbortableError: The transaction is aborted, so that no more are made.
+        """
+        if self._sender.abort_reason is not None:
+            raise self._aborted()
         topics: dict[str, list[int]] = {}
         for queue in queues:
             topics.setdefault(queue.tp.topic, []).append(queue.tp.partition)

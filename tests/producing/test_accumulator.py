@@ -11,9 +11,12 @@ import pytest
 from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
 from aiokafka_lite.errors import KafkaError, KafkaTimeoutError
 from aiokafka_lite.producing.accumulator import Accumulator
-from aiokafka_lite.producing.batch import ProducerBatch, ProducerIdAndEpoch
+from aiokafka_lite.producing.batch import Headers, ProducerBatch, ProducerIdAndEpoch
 from aiokafka_lite.producing.config import ProducerConfig
+from aiokafka_lite.producing.own_batch import OwnBatch
 from aiokafka_lite.producing.partition_queue import PartitionQueue
+from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.structs import RecordMetadata
 
 pytestmark = pytest.mark.virtual_time
@@ -35,21 +38,25 @@ class Sending:
             random.Random(1),
             wake=self._wake,
             give_up=self._give_up,
-            on_loss=self.losses.append,
+            on_loss=self._lose,
         )
         self.accumulator.add_topic("t")
         self.lead(range(partitions), partitions)
 
-    def lead(self, led: range, partitions: int) -> None:
+    def lead(self, led: range, partitions: int, topic_id: bytes = ZERO_UUID) -> None:
         """Let metadata come, with leaders for some of the partitions."""
         views = {n: PartitionView(1 if n in led else -1, 0) for n in range(partitions)}
-        topic = TopicView("t", partitions=MappingProxyType(views))
+        topic = TopicView("t", topic_id, partitions=MappingProxyType(views))
         self.accumulator.view_changed(
             ClusterView(
                 nodes=MappingProxyType({1: Node(1, "h", 1)}),
                 topics=MappingProxyType({"t": topic}),
             )
         )
+
+    def _lose(self, error: KafkaError) -> bool:
+        self.losses.append(error)
+        return True
 
     def _wake(self, queue: PartitionQueue) -> None:
         self.woken.append((self.loop.time(), queue))
@@ -74,9 +81,10 @@ class Sending:
         )
 
     def acknowledge(self) -> None:
-        """Send the oldest batch, and have it acknowledged."""
+        """Send what goes first, and have it acknowledged."""
         (queue, *_) = self.accumulator.queues()
-        batch = queue.waiting[0]
+        batch = queue.next_batch(self.loop.time())
+        assert batch is not None
         queue.send(batch, ME)
         queue.acknowledge(batch)
         batch.succeed(0, -1, 0)
@@ -154,6 +162,77 @@ async def test_records_without_keys_go_where_somebody_leads() -> None:
     assert {queue.tp.partition for _, queue in sending.woken} == {1}
 
 
+async def test_a_partitioner_may_choose_any_partition_while_nobody_leads_one() -> None:
+    asked = []
+
+    def first(key: bytes | None, every: list[int], available: list[int]) -> int:
+        asked.append((every, available))
+        return available[0]
+
+    sending = Sending(2, partitioner=first)
+    sending.lead(range(1, 2), 2)
+    sending.append(partition=None)
+    sending.lead(range(0), 2)
+    sending.append(partition=None)
+    assert asked == [([0, 1], [1]), ([0, 1], [0, 1])]
+
+
+# --- Other topics of this name ---------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("ids", "counts"),
+    [((b"1" * 16, b"2" * 16), (2, 2)), ((ZERO_UUID, ZERO_UUID), (2, 1))],
+    ids=["another-id", "fewer-partitions"],
+)
+async def test_the_first_batch_for_another_topic_goes_alone(
+    ids: tuple[bytes, bytes], counts: tuple[int, int]
+) -> None:
+    sending = Sending(2)
+    sending.lead(range(2), counts[0], ids[0])
+    sending.append()
+    sending.acknowledge()
+    sending.lead(range(2), counts[1], ids[1])
+    for _ in range(2):
+        sending.append()
+        sending.accumulator.send_now()
+    queue, *_ = sending.accumulator.queues()
+    queue.send(queue.waiting[0], ME)
+    assert queue.next_batch(sending.loop.time()) is None
+    assert sending.accumulator.partition_count("t") == counts[1]
+
+
+async def test_more_partitions_or_an_id_at_last_are_the_same_topic() -> None:
+    sending = Sending(1)
+    sending.append()
+    sending.acknowledge()
+    sending.lead(range(3), 3)
+    sending.lead(range(3), 3, b"1" * 16)
+    sending.lead(range(3), 3)
+    for _ in range(2):
+        sending.append()
+        sending.accumulator.send_now()
+    queue, *_ = sending.accumulator.queues()
+    queue.send(queue.waiting[0], ME)
+    assert queue.next_batch(sending.loop.time()) is not None
+    assert not sending.losses
+
+
+async def test_a_batch_of_ones_own_that_cannot_be_written_takes_no_room() -> None:
+    sending = Sending()
+
+    def encode(
+        key: object, value: object, headers: Headers | None
+    ) -> tuple[bytes | None, bytes | None, Headers]:
+        return None, b"v", headers or ()
+
+    own = OwnBatch(1_000, encode)
+    own.append(timestamp=0, key=None, value=None)
+    own.append(timestamp=0, key=None, value=None, headers=[("\ud800", b"")])
+    with pytest.raises(ValueError, match="surrogates"):
+        sending.accumulator.append_batch("t", 0, own)
+    assert sending.accumulator.used_bytes == 0
+    assert sending.accumulator.is_empty
+
+
 # --- Time ------------------------------------------------------------------------------------
 async def test_a_batch_expires_with_its_oldest_record() -> None:
     sending = Sending(request_timeout_ms=1_000, delivery_timeout_ms=5_000)
@@ -184,6 +263,54 @@ async def test_flush_waits_for_what_came_before_it_only() -> None:
     await asyncio.wait([flushing], timeout=1)
     assert flushing.done()
     assert sending.batches == [1]
+
+
+async def test_flush_waits_for_all_parts_of_a_batch_that_is_split() -> None:
+    sending = Sending(linger_ms=60_000)
+    flushes = []
+    for count in (1, 4):
+        for _ in range(count):
+            sending.append()
+        flushes.append(asyncio.ensure_future(sending.accumulator.flush()))
+        await asyncio.sleep(0)
+    first, second = flushes
+    (queue,) = sending.accumulator.queues()
+    sending.append()  # later than both
+    whole = queue.waiting[1]
+    sending.acknowledge()
+    queue.send(whole, ME)
+    await asyncio.wait([first])
+    parts = whole.split(whole.size_bytes // 2, Codec.NONE)
+    queue.replace(whole, parts)
+    sending.accumulator.replaced(whole, parts)
+    for _ in parts:
+        await asyncio.sleep(0)
+        assert not second.done()
+        sending.acknowledge()
+    await asyncio.wait([second], timeout=1)
+    assert second.done()
+    assert sending.batches == [1]
+
+
+async def test_flush_does_not_wait_for_parts_of_a_batch_that_came_later() -> None:
+    sending = Sending(linger_ms=60_000)
+    sending.append()
+    flushing = asyncio.ensure_future(sending.accumulator.flush())
+    await asyncio.sleep(0)
+    for _ in range(4):
+        sending.append()
+    sending.accumulator.send_now()
+    (queue,) = sending.accumulator.queues()
+    first, whole = queue.waiting
+    for batch in (first, whole):
+        queue.send(batch, ME)
+    parts = whole.split(whole.size_bytes // 2, Codec.NONE)
+    queue.replace(whole, parts)
+    sending.accumulator.replaced(whole, parts)
+    queue.acknowledge(first)
+    sending.accumulator.finished(first)
+    await asyncio.wait([flushing], timeout=1)
+    assert flushing.done()
 
 
 # --- Room ------------------------------------------------------------------------------------

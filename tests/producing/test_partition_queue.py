@@ -217,6 +217,17 @@ def test_another_epoch_is_taken_up_once_the_old_one_is_over(
     assert (third.identity, third.base_sequence) == (later, 0)
 
 
+def test_the_first_batch_of_another_epoch_goes_alone(loop: asyncio.AbstractEventLoop) -> None:
+    queue = queue_with(loop, 4)
+    for batch in send_all(queue):
+        queue.acknowledge(batch)
+    queue.waiting.extend(batch_of(loop) for _ in range(4))
+    later = ME._replace(epoch=1)
+    (first,) = send_all(queue, later)
+    queue.acknowledge(first)
+    assert len(send_all(queue, later)) == 3
+
+
 def test_parts_of_a_batch_have_its_sequences(loop: asyncio.AbstractEventLoop) -> None:
     queue = queue_with(loop, 2, records=4)
     first, second = send_all(queue)
@@ -239,7 +250,7 @@ def test_the_first_batch_for_a_recreated_topic_goes_alone(
     old = [queue.waiting[0], queue.waiting[1]]
     for batch in old:
         queue.send(batch, ME)
-    queue.begin_log()
+    queue.begin_log(is_broken=False)
     for batch in old:  # of the old log, or of the new one
         assert send_all(queue) == []
         queue.acknowledge(batch)
@@ -300,7 +311,7 @@ class Course:
     def hear_of_log(self) -> None:
         if self.known_log is not self.logs[-1]:
             self.known_log = self.logs[-1]
-            self.queue.begin_log()
+            self.queue.begin_log(is_broken=False)
 
     def answer(self) -> None:
         if not self.wire or self.wire[0][1] is None:

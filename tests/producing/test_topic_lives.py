@@ -184,21 +184,23 @@ async def test_records_for_a_deleted_topic_fail_and_others_are_written(
 ) -> None:
     topic, other = await kafka.create_topic(), await kafka.create_topic()
     async with producer_of(
-        kafka, request_timeout_ms=1_000, delivery_timeout_ms=1_500, buffer_memory=600
+        kafka, request_timeout_ms=1_000, delivery_timeout_ms=2_500, buffer_memory=600
     ) as producer:
         await producer.send_and_wait(topic, b"v")
         future = await delete_while_sending(kafka, producer, topic, 0)
         late = [asyncio.ensure_future(producer.send(topic, bytes(200))) for _ in range(3)]
         async with timeout(10):
             assert (await producer.send_and_wait(other, b"v")).offset == 0
+            with pytest.raises(UnknownTopicOrPartitionError, match="is not there"):
+                await producer.send(topic, b"v")
             with pytest.raises(UnknownTopicOrPartitionError, match="does not exist any more"):
                 await future
             for each in late:
                 with pytest.raises(UnknownTopicOrPartitionError, match=r"not exist|was deleted"):
                     await (await each)
-        with pytest.raises(UnknownTopicOrPartitionError, match="is not there"):
-            await producer.send(topic, b"v")
         assert (await producer.send_and_wait(other, b"v")).offset == 1
+        await kafka.create_topic(topic)
+        assert (await producer.send_and_wait(topic, b"v")).offset == 0
 
 
 async def test_a_deleted_topic_is_not_created_by_sending_to_another(kafka: KafkaHandle) -> None:
@@ -233,3 +235,25 @@ async def test_a_transaction_whose_topic_is_recreated_is_aborted(
         async with timeout(20), producer.transaction() as tx:
             await tx.send(topic, b"kept", partition=1)
     assert await values_in(kafka, topic, 1, isolation_level="read_committed") == [b"kept"]
+
+
+async def test_a_transaction_does_not_go_on_in_a_topic_that_has_lost_its_records(
+    ids: object,
+) -> None:
+    async with Broker(transaction_version=1) as broker:
+        broker.create_topic("t", 2)
+        async with producer_of(broker, transactional_id="tx") as producer:
+
+            async def write() -> None:
+                async with producer.transaction() as tx:
+                    await tx.send_and_wait("t", b"lost", partition=0)
+                    broker.recreate_topic("t", 1)
+                    await asyncio.wait([await tx.send("t", b"gone", partition=1)])
+                    await tx.send("t", b"without the first", partition=0)
+
+            with pytest.raises(TransactionAbortableError, match="recreated"):
+                await write()
+            async with producer.transaction() as tx:
+                await tx.send("t", b"kept", partition=0)
+        values = await values_in(broker, "t", isolation_level="read_committed")
+        assert values == [b"kept"]
