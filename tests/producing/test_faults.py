@@ -13,6 +13,8 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import (
     BrokerResponseError,
     ClusterAuthorizationFailedError,
+    CoordinatorLoadInProgressError,
+    DuplicateSequenceNumber,
     InvalidProducerEpoch,
     InvalidTimestampError,
     KafkaError,
@@ -26,9 +28,11 @@ from aiokafka_lite.errors import (
     RequestTimedOutError,
     TopicAuthorizationFailedError,
     UnknownProducerId,
+    UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.producing import AIOKafkaProducer, sender
 from aiokafka_lite.producing.outcomes import BatchFate
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
 from tests.producing.sending import as_values, producer_of, send_numbers, values_in
 
@@ -114,6 +118,13 @@ async def test_a_batch_that_was_written_in_spite_of_an_error_is_not_written_twic
     async with producer_of(broker) as producer:
         await asyncio.gather(*await send_numbers(producer, "t", range(20)))
     assert await values_in(broker, "t") == as_values(range(20))
+
+
+async def test_a_batch_whose_offset_the_broker_has_forgotten_is_written(broker: Broker) -> None:
+    async with producer_of(broker) as producer:
+        broker.on("Produce").fail(DuplicateSequenceNumber)
+        placed = await producer.send_and_wait("t", b"0", partition=0)
+        assert (placed.partition, placed.offset) == (0, -1)
 
 
 async def test_leaders_move_while_records_are_sent(broker: Broker) -> None:
@@ -249,6 +260,22 @@ async def test_an_epoch_below_the_brokers_is_left_for_another_producer_id(broker
     assert await values_in(broker, "t") == as_values(range(20))
 
 
+@pytest.mark.virtual_time
+async def test_a_batch_that_has_expired_is_not_sent_again_in_parts(broker: Broker) -> None:
+    broker.create_topic("small", 1, {"max.message.bytes": "300"})
+    async with producer_of(broker, request_timeout_ms=300, delivery_timeout_ms=400) as producer:
+        await producer.send_and_wait("small", b"0", partition=0)
+        with broker.on("Produce").silence() as rule:
+            futures = [await producer.send("small", bytes(200), partition=0) for _ in range(2)]
+            await rule.reached()
+        with broker.on("Produce").hold():
+            for future in futures:
+                with pytest.raises(KafkaTimeoutError):
+                    await future
+        await producer.send_and_wait("small", b"1", partition=0)
+    assert await values_in(broker, "small") == [b"0", b"1"]
+
+
 # --- For good ----------------------------------------------------------------------------------
 async def test_a_refusal_concerns_only_the_partition_refused(broker: Broker) -> None:
     async with producer_of(broker) as producer:
@@ -298,6 +325,29 @@ async def test_a_failed_start_leaves_nothing_and_may_be_tried_again(broker: Brok
     await producer.start()
     await producer.send_and_wait("t", b"v")
     await producer.stop()
+
+
+@pytest.mark.virtual_time
+async def test_a_start_without_a_producer_id_ends_in_time(broker: Broker) -> None:
+    loop = asyncio.get_running_loop()
+    producer = producer_of(broker, request_timeout_ms=5_000)
+    rule = broker.on("InitProducerId").fail(CoordinatorLoadInProgressError, times=None)
+    with pytest.raises(KafkaTimeoutError, match="no broker gave a producer id"):
+        await producer.start()
+    assert 3.0 < loop.time() <= 5.0
+    assert 5 < rule.hits < 20
+
+
+async def test_a_topic_that_does_not_exist_is_not_asked_for_any_more() -> None:
+    async with Broker(auto_create_topics=False) as broker:
+        broker.create_topic("t")
+        async with producer_of(broker, request_timeout_ms=200) as producer:
+            with pytest.raises(UnknownTopicOrPartitionError, match="is not there"):
+                await producer.send("missing", b"v")
+            await producer.send_and_wait("t", b"v")
+            last = broker.requests.of("Metadata")[-1].request
+            assert isinstance(last, MetadataRequest)
+            assert [topic.name for topic in last.topics or ()] == ["t"]
 
 
 async def test_stop_in_time_fails_what_is_not_acknowledged(broker: Broker) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aiokafka_lite.producing.batch import ProducerIdAndEpoch
-from aiokafka_lite.producing.identity import MAX_EPOCH, CurrentIdentity
+from aiokafka_lite.producing.identity import CurrentIdentity
 from aiokafka_lite.producing.partition_queue import PartitionQueue
 from aiokafka_lite.structs import TopicPartition
 
@@ -30,8 +30,10 @@ def test_a_broken_queue_gets_the_next_epoch_and_the_next_one_shares_it() -> None
 def test_used_up_epochs_make_a_new_id_be_asked_for_once() -> None:
     asked: list[None] = []
     mine = CurrentIdentity(lambda: asked.append(None))
-    last = ProducerIdAndEpoch(5, MAX_EPOCH)
-    mine.renew(last)
+    last = ProducerIdAndEpoch(5, 2**15 - 1)
+    mine.renew(last._replace(epoch=last.epoch - 1))
+    mine.mend(broken(last._replace(epoch=last.epoch - 1)))
+    assert mine.current == last
     queue = broken(last)
     mine.mend(queue)
     mine.mend(queue)

@@ -12,10 +12,13 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import (
     BrokerResponseError,
+    CommitFailedError,
     ConcurrentTransactions,
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
+    FencedMemberEpochError,
     GroupAuthorizationFailedError,
+    IllegalGenerationError,
     InvalidTimestampError,
     InvalidTxnState,
     KafkaError,
@@ -25,9 +28,12 @@ from aiokafka_lite.errors import (
     OperationNotAttempted,
     OutOfOrderSequenceNumber,
     ProducerFencedError,
+    RebalanceInProgressError,
+    StaleMemberEpochError,
     TopicAuthorizationFailedError,
     TransactionAbortableError,
     TransactionalIdAuthorizationFailed,
+    UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.producing import AIOKafkaProducer
@@ -76,8 +82,46 @@ async def test_the_version_of_the_cluster_decides_who_adds_partitions(
     broker: Broker, producer: AIOKafkaProducer
 ) -> None:
     with broker.on("AddPartitionsToTxn").delay(0.0, times=None) as added:
-        await commit(producer, range(3))
-    assert bool(added.hits) == (broker.config.transaction_version == 1)
+        async with producer.transaction() as tx:
+            await send_numbers(producer, "t", range(3))
+            tx.commit_offsets({TP: 3}, "g")
+    is_old = broker.config.transaction_version == 1
+    assert bool(added.hits) == is_old
+    for api, version in (("Produce", 11), ("TxnOffsetCommit", 4), ("EndTxn", 4)):
+        (seen,) = broker.requests.of(api)
+        assert (seen.api_version == version) if is_old else (seen.api_version > version)
+
+
+async def test_a_transaction_without_records_asks_nobody(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    def asked() -> int:
+        return len(broker.requests.of("EndTxn"))
+
+    async with producer.transaction():
+        pass
+    await producer.begin_transaction()
+    await producer.abort_transaction()
+    assert asked() == 0
+    await commit(producer, range(3))
+    assert asked() == 1
+
+
+async def test_offsets_of_an_aborted_transaction_are_not_committed_with_the_next(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    async def fail() -> None:
+        async with producer.transaction() as tx:
+            await tx.send_and_wait("t", b"lost", partition=0)
+            tx.commit_offsets({TP: 5}, "g")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    async with producer.transaction() as tx:
+        await tx.send("t", b"kept", partition=0)
+        tx.commit_offsets({TopicPartition("t", 1): 3}, "g")
+    assert broker.committed("g") == {TopicPartition("t", 1): 3}
 
 
 # --- What passes by itself ---------------------------------------------------------------------
@@ -303,6 +347,81 @@ async def test_offsets_that_are_refused_break_the_transaction(
         await commit_offsets()
     await commit(producer, range(3))
     assert await committed_in(broker) == as_values(range(3))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FencedMemberEpochError,
+        IllegalGenerationError,
+        RebalanceInProgressError,
+        StaleMemberEpochError,
+        UnknownMemberIdError,
+    ],
+)
+async def test_offsets_of_a_member_that_has_lost_its_partitions_are_a_failed_commit(
+    broker: Broker, producer: AIOKafkaProducer, error: type[BrokerResponseError]
+) -> None:
+    async def at_the_end() -> None:
+        async with producer.transaction() as tx:
+            await tx.send("t", b"lost", partition=0)
+            tx.commit_offsets({TP: 1}, "g")
+
+    broker.on("TxnOffsetCommit").fail(error, times=2)
+    with pytest.raises(CommitFailedError) as caught:
+        await at_the_end()
+    assert isinstance(caught.value.__cause__, error)
+    await producer.begin_transaction()
+    with pytest.raises(CommitFailedError):
+        await producer.send_offsets_to_transaction({TP: 1}, "g")
+    await producer.abort_transaction()
+    assert broker.committed("g") == {}
+
+
+@pytest.mark.parametrize("group", ["", None, 5])
+async def test_offsets_of_no_group_are_refused(producer: AIOKafkaProducer, group: str) -> None:
+    async with producer.transaction() as tx:
+        with pytest.raises(ValueError, match="group_id is a group's name"):
+            await producer.send_offsets_to_transaction({TP: 1}, group)
+        with pytest.raises((ValueError, TypeError), match="group"):
+            tx.commit_offsets({TP: 1}, group)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("broker", [1], indirect=True)
+async def test_an_abort_does_not_wait_for_a_partition_that_cannot_be_added(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    loop = asyncio.get_running_loop()
+    await producer.begin_transaction()
+    await producer.send_and_wait("t", b"lost", partition=0)
+    with broker.on("AddPartitionsToTxn").fail(UnknownTopicOrPartitionError, times=None):
+        await producer.send("t", b"never added", partition=1)
+        await asyncio.sleep(3)
+        began = loop.time()
+        await producer.abort_transaction()
+        assert loop.time() - began < 3
+    await commit(producer, range(3))
+    assert await committed_in(broker) == as_values(range(3))
+
+
+@pytest.mark.virtual_time
+async def test_offsets_that_cannot_be_stored_fail_within_the_delivery_timeout(
+    broker: Broker,
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with producer_of(
+        broker, transactional_id="tx", request_timeout_ms=4_000, delivery_timeout_ms=4_000
+    ) as producer:
+        await commit(producer, range(1))
+        broker.on("AddOffsetsToTxn").delay(3.0)
+        broker.on("TxnOffsetCommit").fail(CoordinatorLoadInProgressError, times=None)
+        await producer.begin_transaction()
+        began = loop.time()
+        with pytest.raises(KafkaTimeoutError, match="coordinator of 'g'"):
+            await producer.send_offsets_to_transaction({TP: 1}, "g")
+        assert loop.time() - began <= 4.0
+        await producer.abort_transaction()
 
 
 # --- What ends a producer ----------------------------------------------------------------------

@@ -65,13 +65,6 @@ async def test_many_transactions_follow_each_other(
     assert await committed_in(kafka, topic) == as_values(range(50))
 
 
-async def test_a_transaction_without_records_asks_nobody(producer: AIOKafkaProducer) -> None:
-    async with producer.transaction():
-        pass
-    await producer.begin_transaction()
-    await producer.abort_transaction()
-
-
 async def test_what_is_aborted_is_read_by_nobody_who_reads_committed_records(
     kafka: KafkaHandle, topic: str, producer: AIOKafkaProducer
 ) -> None:
