@@ -79,6 +79,13 @@ HOLD_MARGIN: Final = 0.2
 NOT_NEGATIVE: Final = ("fetch_max_wait_ms", "fetch_min_bytes", "retry_backoff_ms")
 
 
+class NotGiven(int):
+    """The default of an argument, which can be told from the same number if that is given."""
+
+
+DEFAULT_AUTO_COMMIT_INTERVAL_MS: Final[int] = NotGiven(5_000)
+
+
 class ConsumerConfig(ClientArguments, Generic[KT, VT]):
     """The arguments of a consumer, each under its name; those that cannot be used are refused.
 
@@ -114,7 +121,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         retry_backoff_ms: int = 100,
         auto_offset_reset: str = "latest",
         enable_auto_commit: bool = True,
-        auto_commit_interval_ms: int = 5_000,
+        auto_commit_interval_ms: int = DEFAULT_AUTO_COMMIT_INTERVAL_MS,
         check_crcs: bool = True,
         metadata_max_age_ms: int = 300_000,
         partition_assignment_strategy: Sequence[
@@ -180,7 +187,9 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
             auto_offset_reset: Where to start without a committed offset, or with one that is gone:
                 "latest", "earliest", "none" (an error) or "by_duration:PT12H" (KIP-1106).
             enable_auto_commit: Commit from time to time what was handed out before the latest get.
-            auto_commit_interval_ms: How often.
+            auto_commit_interval_ms: How often. If it is not given, records that `run` or
+                `ack_mode="explicit"` finish are committed sooner, up to ten times a second; if it
+                is given, no commit comes sooner, except where partitions are given up.
             check_crcs: Compare each batch with its checksum.
             metadata_max_age_ms: How old what is known of topics and leaders may get.
             partition_assignment_strategy: Assignor classes, for the classic protocol, which they
@@ -394,6 +403,11 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
     @property
     def fetch_max_wait_s(self) -> float:
         return self.fetch_max_wait_ms / 1000
+
+    @property
+    def has_auto_commit_interval(self) -> bool:
+        """Whether the interval was given, even if it is as long as the default."""
+        return not isinstance(self.auto_commit_interval_ms, NotGiven)
 
     @property
     def auto_commit_interval_s(self) -> float:

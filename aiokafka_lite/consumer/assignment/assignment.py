@@ -8,6 +8,7 @@ observers (observers.py). cursor.py says who writes which field of a cursor.
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, TypeVar
@@ -18,7 +19,12 @@ from aiokafka_lite.consumer.assignment.cursor import (
     Range,
     joined,
 )
-from aiokafka_lite.consumer.assignment.finished_ranges import decode, encode, encode_what_fits
+from aiokafka_lite.consumer.assignment.finished_ranges import (
+    LEAST_CHARACTERS,
+    MOST_CHARACTERS,
+    decode,
+    encode_what_fits,
+)
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.readers import UNKNOWN, Readers, Task, TaskRef, read_as
@@ -28,6 +34,8 @@ from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
+
+log = logging.getLogger(__name__)
 
 HolderT = TypeVar("HolderT")
 
@@ -62,6 +70,7 @@ class Assignment:
         "_taken",
         "events",
         "gate",
+        "most_metadata",
         "observers",
         "processing",
         "processing_totals",
@@ -93,6 +102,8 @@ class Assignment:
         self._settle: Callable[[], None] = _nothing
         self._close_reader: Callable[[], None] = _nothing
         self.observers = Observers()
+        # Characters of metadata that brokers take with a commit.
+        self.most_metadata = MOST_CHARACTERS
         # Where the consumer's parts tell what happens.
         self.events = Events()
         # For max_poll_interval, which counts only the time between gets.
@@ -566,7 +577,7 @@ class Assignment:
         """Return what auto-commit may commit: all handed out before the latest get."""
         self._settle()
         return {
-            tp: _to_commit(partition, partition.processed, partition.progress)
+            tp: self._to_commit(partition, partition.processed, partition.progress)
             for tp, partition in self._assignment.items()
             if partition.processed is not None
         }
@@ -584,16 +595,45 @@ class Assignment:
         progress = cursor.progress.if_finished(records)
         first = progress.first_unfinished
         offset = cursor.handed_out_to if first is None else first
+        return self._with_metadata(cursor, offset, progress)
+
+    def _with_metadata(
+        self, cursor: Cursor, offset: int, progress: Progress
+    ) -> tuple[OffsetAndMetadata, bool]:
+        """Return an offset with what is finished behind it, and whether the metadata say all."""
         epoch = max(progress.ahead_epoch, cursor.leader_epoch)
         ranges = progress.finished_ranges(offset)
-        metadata, is_all = encode_what_fits(cursor.topic_id, offset, epoch, ranges)
+        metadata, is_all = encode_what_fits(
+            cursor.topic_id, offset, epoch, ranges, self.most_metadata
+        )
         return OffsetAndMetadata(offset, metadata), is_all
+
+    def _to_commit(
+        self, cursor: Cursor, offset: int, progress: Progress | None
+    ) -> OffsetAndMetadata:
+        if progress is None:
+            return OffsetAndMetadata(offset, "")
+        return self._with_metadata(cursor, offset, progress)[0]
+
+    def limit_metadata(self, refused: int) -> None:
+        """Write shorter metadata from now on: the broker has refused so many characters."""
+        if refused > self.most_metadata:
+            return  # they were made before the limit was known
+        half = refused // 2
+        self.most_metadata = half if half >= LEAST_CHARACTERS else 0
+        log.warning(
+            "the brokers refuse metadata of %d characters with a commit (offset.metadata.max.bytes)"
+            ": at most %d are written from now on. Records that are finished behind the committed "
+            "offset and have no room there are processed again after a rebalance or a crash",
+            refused,
+            self.most_metadata,
+        )
 
     def handed_out_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions: what commit() commits."""
         self._settle()
         return {
-            tp: _to_commit(partition, offset, partition.progress)
+            tp: self._to_commit(partition, offset, partition.progress)
             for tp, partition in self._assignment.items()
             if (offset := self._handed_out_and_done(partition)) is not None
         }
@@ -612,7 +652,7 @@ class Assignment:
                 and partition.processed is not None
                 and partition.worked_by is not None
             ):
-                offsets[tp] = _to_commit(partition, partition.processed, partition.progress)
+                offsets[tp] = self._to_commit(partition, partition.processed, partition.progress)
         return offsets
 
     def note_finished(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -869,12 +909,3 @@ def _before(first: int | None, end: int | None) -> int | None:
     if first is None or end is None:
         return end
     return min(first, end) if first >= 0 else None
-
-
-def _to_commit(cursor: Cursor, offset: int, progress: Progress | None) -> OffsetAndMetadata:
-    """Return an offset, with what is finished behind it."""
-    if progress is None:
-        return OffsetAndMetadata(offset, "")
-    epoch = max(progress.ahead_epoch, cursor.leader_epoch)
-    ranges = progress.finished_ranges(offset)
-    return OffsetAndMetadata(offset, encode(cursor.topic_id, offset, epoch, ranges))

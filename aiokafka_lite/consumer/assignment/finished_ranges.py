@@ -14,7 +14,8 @@ and made again has another id; so has a copy in another cluster, to which Mirror
 metadata along, with another offset. A log that was cut has records of a newer leader epoch where
 the cut was. In none of these cases is anything to be skipped.
 
-What does not fit is left out from the end: it is processed again, if this member stops there.
+What does not fit is left out from the end: it is processed again, if this member stops there. A
+broker may take less than by default; what it has refused is halved, down to none.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from aiokafka_lite.consumer.assignment.cursor import Range
 NAME: Final = "aiokafka-lite/1 "
 # Less than offset.metadata.max.bytes by default, 4,096.
 MOST_CHARACTERS: Final = 3_500
-MOST_BYTES: Final = (MOST_CHARACTERS - len(NAME)) // 4 * 3
+# With less room than this there are none.
+LEAST_CHARACTERS: Final = 64
 CHECK: Final = struct.Struct(">I")
 OFFSET: Final = struct.Struct(">q")
 
@@ -51,18 +53,29 @@ class Finished(NamedTuple):
         return any(first <= offset < end for first, end in self.ranges)
 
 
-def encode(topic_id: bytes, offset: int, leader_epoch: int, ranges: Iterable[Range]) -> str:
+def encode(
+    topic_id: bytes,
+    offset: int,
+    leader_epoch: int,
+    ranges: Iterable[Range],
+    most_characters: int = MOST_CHARACTERS,
+) -> str:
     """Return the metadata for the commit of an offset; "": nothing is finished behind it.
 
     The same where the topic's id is not known (b""), by which they could be told to be its.
     """
-    return encode_what_fits(topic_id, offset, leader_epoch, ranges)[0]
+    return encode_what_fits(topic_id, offset, leader_epoch, ranges, most_characters)[0]
 
 
 def encode_what_fits(
-    topic_id: bytes, offset: int, leader_epoch: int, ranges: Iterable[Range]
+    topic_id: bytes,
+    offset: int,
+    leader_epoch: int,
+    ranges: Iterable[Range],
+    most_characters: int = MOST_CHARACTERS,
 ) -> tuple[str, bool]:
     """Return the metadata for the commit of an offset, and whether they say all of it."""
+    most_bytes = (most_characters - len(NAME)) // 4 * 3
     if not topic_id:
         return "", not any(True for _ in ranges)
     encoded = bytearray(CHECK.size)
@@ -72,7 +85,7 @@ def encode_what_fits(
         before = len(encoded)
         _put(encoded, first - end)
         _put(encoded, next_end - first)
-        if len(encoded) > MOST_BYTES:
+        if len(encoded) > most_bytes:
             del encoded[before:]
             is_all = False
             break
@@ -89,7 +102,7 @@ def decode(topic_id: bytes, offset: int, metadata: str) -> Finished | None:
     What is not ours, or is of another log or offset, says nothing: then records are processed
     again, and none is left out.
     """
-    if not metadata.startswith(NAME):
+    if not is_ours(metadata):
         return None
     try:
         encoded = base64.b64decode(metadata[len(NAME) :], validate=True)
@@ -107,6 +120,21 @@ def decode(topic_id: bytes, offset: int, metadata: str) -> Finished | None:
         end = first + next(numbers)
         ranges.append(Range(first, end))
     return Finished(leader_epoch, tuple(ranges))
+
+
+def is_ours(metadata: str) -> bool:
+    """Whether metadata are of this kind."""
+    return metadata.startswith(NAME)
+
+
+def shortened(topic_id: bytes, offset: int, metadata: str, most_characters: int) -> str:
+    """Return metadata of this kind with only as much as has room."""
+    if len(metadata) <= most_characters:
+        return metadata
+    finished = decode(topic_id, offset, metadata)
+    if finished is None:
+        return ""
+    return encode(topic_id, offset, *finished, most_characters)
 
 
 def _check(topic_id: bytes, offset: int, encoded: bytes | bytearray) -> int:

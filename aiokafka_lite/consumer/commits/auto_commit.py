@@ -1,7 +1,8 @@
 """Commits what nobody asks to commit: what was handed out before the latest get, at an interval.
 
-What `run` has finished is committed sooner: at once, but for a short time after the commit before.
-So a crash repeats little more than handlers were at work on.
+Unless an interval is set, records that are finished one by one (`run`, `ack_mode="explicit"`) are
+committed sooner: at once, except for a short time after the commit before. So a crash repeats
+little more than handlers were at work on.
 
 What the application gives up does not wait for the interval: it is committed at once, as the member
 that it was assigned to.
@@ -101,7 +102,9 @@ class AutoCommit:
     def _pause_s(self) -> float:
         """Return how long after the latest commit the next one is due."""
         interval_s = self._config.auto_commit_interval_s
-        return min(LEAST_PAUSE_S, interval_s) if self._has_progress else interval_s
+        if self._has_progress and not self._config.has_auto_commit_interval:
+            return min(LEAST_PAUSE_S, interval_s)
+        return interval_s
 
     def _note_progress(self) -> None:
         self._has_progress = True

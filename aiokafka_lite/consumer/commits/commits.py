@@ -36,6 +36,7 @@ from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
+from aiokafka_lite.consumer.assignment.finished_ranges import is_ours, shortened
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.caller import is_in_callback
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit, Departed
@@ -59,6 +60,7 @@ from aiokafka_lite.errors import (
     CommitFailedError,
     KafkaError,
     KafkaTimeoutError,
+    OffsetMetadataTooLargeError,
     TopicAuthorizationFailedError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -421,6 +423,8 @@ class Commits(CommittedReader):
                 break
             except KafkaError as error:
                 last_error = error
+                if isinstance(error, OffsetMetadataTooLargeError) and self._shorten(commit):
+                    continue
                 if not self._is_worth_another_try(commit, error):
                     raise
                 if isinstance(error, GONE) and await self._is_all_gone(commit, deadline):
@@ -432,6 +436,18 @@ class Commits(CommittedReader):
         raise KafkaTimeoutError(
             f"offsets of {len(commit.left)} partitions were not committed in time"
         ) from last_error
+
+    def _shorten(self, commit: PendingCommit) -> bool:
+        """Shorten the metadata that say what is finished; False: there are none."""
+        offsets = {tp: offset for tp, offset in commit.left.items() if is_ours(offset.metadata)}
+        if not offsets:
+            return False
+        self._state.limit_metadata(max(len(offset.metadata) for offset in offsets.values()))
+        most = self._state.most_metadata
+        for tp, (offset, metadata) in offsets.items():
+            short = shortened(commit.topic_ids[tp.topic], offset, metadata, most)
+            commit.left[tp] = OffsetAndMetadata(offset, short)
+        return True
 
     async def _attempt(self, commit: PendingCommit, deadline: float) -> None:
         """Send what is left of a commit once.

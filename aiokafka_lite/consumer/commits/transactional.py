@@ -74,6 +74,10 @@ class OffsetsInTransaction:
         kept = frozenset(in_order[:fitting])
         return self._state.offset_if_finished(cursor, kept)[0], kept
 
+    def note_refused_metadata(self, offsets: OffsetsByCursor) -> None:
+        """Note that the metadata of these are too long for the brokers."""
+        self._state.limit_metadata(max(len(each.metadata) for each in offsets.values()))
+
     async def are_committed(self, offsets: OffsetsByCursor) -> bool:
         """Whether a transaction whose outcome is not known has committed them.
 

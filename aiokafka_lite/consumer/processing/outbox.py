@@ -399,6 +399,11 @@ class Outbox:
                 return 0.0
             refused = await self._write(lease, offsets)
         except Exception as error:  # noqa: BLE001 -- who waits for an entry raises it
+            if self._is_about_metadata(error, offsets):
+                self._offsets.note_refused_metadata(offsets)
+                entries, self._writing = self._writing, ()
+                self._put_back(entries)
+                return 0.0
             return self._not_written(error)
         except BaseException:
             # Nobody will learn what becomes of it.
@@ -419,6 +424,13 @@ class Outbox:
                 entry.outcome.set_result(None)
         self._moved(written)
         return 0.0
+
+    @staticmethod
+    def _is_about_metadata(error: Exception, offsets: OffsetsByCursor) -> bool:
+        """Whether a transaction was aborted because what its offsets say is too long."""
+        cause = error.__cause__ if isinstance(error, TransactionAbortableError) else error
+        has_metadata = any(each.metadata for each in offsets.values())
+        return has_metadata and isinstance(cause, OffsetMetadataTooLargeError)
 
     def _moved(self, entries: Iterable[Entry]) -> None:
         if self._recipient is not None:

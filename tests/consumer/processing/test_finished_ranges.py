@@ -15,6 +15,7 @@ from aiokafka_lite.consumer.assignment.finished_ranges import (
     Finished,
     decode,
     encode,
+    shortened,
 )
 
 ID = b"0123456789abcdef"
@@ -63,9 +64,21 @@ def test_what_does_not_fit_is_left_out_from_the_end() -> None:
     assert found.ranges == ranges[: len(found.ranges)]
 
 
-def test_a_range_that_does_not_fit_alone_is_no_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiokafka_lite.consumer.assignment.finished_ranges.MOST_BYTES", 6)
-    assert encode(ID, 0, 0, [Range(2**40, 2**41)]) == ""
+def test_a_range_that_does_not_fit_alone_is_no_metadata() -> None:
+    assert encode(ID, 0, 0, [Range(2**40, 2**41)], len(NAME) + 8) == ""
+
+
+@pytest.mark.parametrize("most_characters", [3_500, 400, 40, 20, 0])
+def test_metadata_are_shortened_from_the_end(most_characters: int) -> None:
+    ranges = tuple(Range(first, first + 1) for first in range(1, 1_000, 2))
+    metadata = encode(ID, 0, 2, ranges)
+    short = shortened(ID, 0, metadata, most_characters)
+    assert short == encode(ID, 0, 2, ranges, most_characters)
+    assert len(short) <= most_characters
+
+
+def test_what_is_of_another_log_is_shortened_to_nothing() -> None:
+    assert shortened(OTHER, 0, encode(ID, 0, 2, [Range(1, 2)]), 20) == ""
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,10 @@ async def next_owner(kafka: KafkaHandle) -> AsyncIterator[AIOKafkaConsumer]:
     """Begins at record 5: the owner before has finished all others."""
     topic, group = await filled(kafka, count=COUNT), unique("sought")
     async with timeout(PATIENCE_S):
-        async with member(kafka, topic, group_id=group) as owner:
+        async with member(kafka, topic, group_id=group, rebalance_hold_ms=0) as owner:
             for record in await take(owner, COUNT):
                 assert record.offset == UNFINISHED or record.ack()
-        consumer = member(kafka, topic, group_id=group)
+        consumer = member(kafka, topic, group_id=group, rebalance_hold_ms=0)
         async with consumer:
             assert await consumer.position(TopicPartition(topic, 0)) == UNFINISHED
             yield consumer

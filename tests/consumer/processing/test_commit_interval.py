@@ -1,0 +1,98 @@
+"""How often what is finished record by record is committed: soon, or as often as is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.writing import NewRecord
+from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
+from aiokafka_lite.structs import TopicPartition
+from tests.consumer.processing.acking import PATIENCE_S
+from tests.support.waiting import eventually
+
+A = TopicPartition("t", 0)
+COUNT = 40
+
+
+@asynccontextmanager
+async def reading(**settings: object) -> AsyncIterator[tuple[Broker, AIOKafkaConsumer]]:
+    async with Broker() as broker, timeout(PATIENCE_S):
+        broker.create_topic("t", partitions=1)
+        broker.produce_all("t", [NewRecord(b"%d" % number) for number in range(COUNT)])
+        arguments: dict[str, object] = {
+            "bootstrap_servers": broker.bootstrap_servers,
+            "group_id": "g",
+            "auto_offset_reset": "earliest",
+            "ack_mode": "explicit",
+            **settings,
+        }
+        async with AIOKafkaConsumer("t", **arguments) as consumer:  # type: ignore[arg-type]
+            yield broker, consumer
+
+
+def commits(broker: Broker) -> int:
+    return sum(isinstance(seen.request, OffsetCommitRequest) for seen in broker.requests)
+
+
+async def test_without_an_interval_what_is_finished_is_committed_soon() -> None:
+    async with reading() as (_, consumer):
+        (await consumer.getone()).ack()
+        await eventually(lambda: consumer.committed(A), 1)
+
+
+@pytest.mark.parametrize("interval_ms", [5_000, 60_000])
+async def test_no_commit_comes_sooner_than_an_interval_that_is_given(interval_ms: int) -> None:
+    async with reading(auto_commit_interval_ms=interval_ms) as (broker, consumer):
+        for _ in range(COUNT):
+            (await consumer.getone()).ack()
+            await asyncio.sleep(0.01)
+        assert commits(broker) == 0
+        await consumer.stop()
+        assert commits(broker) == 1
+
+
+async def test_an_interval_that_is_given_is_kept_between_commits() -> None:
+    async with reading(auto_commit_interval_ms=200) as (broker, consumer):
+        began = asyncio.get_running_loop().time()
+        for _ in range(COUNT):
+            (await consumer.getone()).ack()
+            await asyncio.sleep(0.01)
+        await eventually(lambda: consumer.committed(A), COUNT)
+        took_s = asyncio.get_running_loop().time() - began
+        assert 1 <= commits(broker) <= 1 + took_s / 0.2
+
+
+async def test_a_default_is_the_number_that_the_documentation_says() -> None:
+    consumer = AIOKafkaConsumer()
+    given = AIOKafkaConsumer(auto_commit_interval_ms=5_000)
+    assert repr(consumer) == repr(given)
+    await consumer.stop()
+    await given.stop()
+
+
+async def test_a_commit_that_waited_says_what_was_finished_meanwhile() -> None:
+    async with reading(auto_commit_interval_ms=60_000) as (broker, consumer):
+        records = [await consumer.getone() for _ in range(COUNT)]
+        records[0].ack()
+        with broker.on("OffsetCommit").hold() as held:
+            first = asyncio.create_task(consumer.commit())
+            await held.reached()
+            records[1].ack()
+            second = asyncio.create_task(consumer.commit())
+            await asyncio.sleep(0)
+            for record in records[3:]:
+                record.ack()
+        await first
+        await second
+        committed = await consumer.committed(A, metadata=True)
+        assert committed is not None
+        assert committed.offset == 2
+        assert committed.metadata
+        records[2].ack()
