@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 DEFAULT_CLIENT_ID: Final = f"aiokafka-lite-{__version__}"
 DEFAULT_MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
+# Records that were returned and are not committed, with `run` or acknowledgements.
+DEFAULT_MAX_UNCOMMITTED: Final = 10_000
 
 GROUP_PROTOCOLS: Final = ("auto", "classic", "consumer")
 DEFAULT_GROUP_PROTOCOL: Final = "auto"

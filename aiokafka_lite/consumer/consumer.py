@@ -32,6 +32,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, Sub
 from aiokafka_lite.consumer.buffer.decode import lend, make_delivery
 from aiokafka_lite.consumer.caller import as_if_running, running_loop
 from aiokafka_lite.consumer.config import (
+    DEFAULT_MAX_UNCOMMITTED,
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     NAMED_TUPLES,
@@ -84,7 +85,6 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
     from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
     from aiokafka_lite.consumer.delivery.batch import BatchScope
-    from aiokafka_lite.consumer.delivery.gets import Gets
     from aiokafka_lite.consumer.monitoring.health import Health
     from aiokafka_lite.consumer.parts import Running
     from aiokafka_lite.consumer.positions.leader_lookup import FoundOffset
@@ -99,9 +99,8 @@ if TYPE_CHECKING:
 
 CommitOffsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 DEFAULT_STOP_TIMEOUT_S: Final = 10.0
-# Of `run`: calls of the handler at a time, and records handed out and not committed.
+# Of `run`: calls of the handler at a time.
 DEFAULT_CONCURRENCY: Final = 100
-DEFAULT_MAX_UNCOMMITTED: Final = 10_000
 
 # One for all consumers, as its state is 2.5 KiB; a forked child draws others than its parent.
 _rng: Final = random.Random()
@@ -176,8 +175,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             )
         self._ready, self._gets = self._engine.ready, self._engine.gets
         self._gate = self._engine.gate
-        if config.ack_mode == "explicit":
-            self._gets = self._acked_gets()
         self._iterate_over(self._ready.cursor)
         # What `start` finds: whether somebody has replaced `getone`, and what is around `getmany`.
         self._is_by_getone = False
@@ -196,15 +193,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._former_listener: ConsumerRebalanceListener | None = None
         if topics:
             self._state.subscribe(topics)
-
-    def _acked_gets(self) -> Gets:
-        """Return gets whose records are acknowledged one by one."""
-        # Imported where it is used: most consumers have no use for it.
-        from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
-
-        engine, state = self._engine, self._state
-        acks = Acks(state, engine.buffer, DEFAULT_MAX_UNCOMMITTED, _rng)
-        return AckedGets(state, engine.buffer, self._ready, self._gate.check_poll, acks)
 
     def __repr__(self) -> str:
         return (
@@ -948,7 +936,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     def _choose_way(self) -> None:
         """Look which way records come to who iterates."""
-        self._is_by_getone = self._config.ack_mode == "explicit" or goes_by_getone(self, _ORIGINAL)
+        self._is_by_getone = goes_by_getone(self, _ORIGINAL)
         self._iterate_over(NO_RECORDS if self._is_by_getone else self._ready.cursor)
 
     def _prepare_gets(self) -> None:

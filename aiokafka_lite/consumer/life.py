@@ -45,7 +45,7 @@ from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.decode import AnyDelivery
 from aiokafka_lite.consumer.caller import Owner
-from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.config import DEFAULT_MAX_UNCOMMITTED, ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
 from aiokafka_lite.consumer.gate import Gate
@@ -227,8 +227,7 @@ class Engine:
             delivery=delivery,
             most_held_bytes=config.max_buffered_bytes,
         )
-        self.ready = ReadyRecords(self.state, self.buffer)
-        self.gets = Gets(self.state, self.buffer, self.ready, self.gate.check_poll)
+        self.ready, self.gets = self._make_gets(rng)
         self.owner = Owner(self.ready.cursor.close)
         self._rng = rng
         self._loop = asyncio.get_running_loop()
@@ -247,6 +246,18 @@ class Engine:
         self._parts_ended.set()
         # What was to be committed at the stop, and is not, as far as known.
         self.uncommitted: Offsets = {}
+
+    def _make_gets(self, rng: random.Random) -> tuple[ReadyRecords, Gets]:
+        """Make what takes records out of the buffer, and what is read one by one."""
+        state, buffer = self.state, self.buffer
+        if self.config.ack_mode != "explicit":
+            ready = ReadyRecords(state, buffer)
+            return ready, Gets(state, buffer, ready, self.gate.check_poll)
+        # Imported where it is used: most consumers have no use for it.
+        from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
+
+        acks = Acks(state, buffer, DEFAULT_MAX_UNCOMMITTED, rng)
+        return acks.ready, AckedGets(state, buffer, self.gate.check_poll, acks)
 
     # --- Hooks ----------------------------------------------------------------------------
     def _budget_released(self) -> None:

@@ -14,8 +14,7 @@ from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse
 from aiokafka_lite.consumer.buffer.decode import make_delivery
 from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
-from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.consumer import DEFAULT_MAX_UNCOMMITTED
+from aiokafka_lite.consumer.config import DEFAULT_MAX_UNCOMMITTED, ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
 from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
@@ -80,7 +79,8 @@ class Buffers:
         self.gets = Gets(self.state, self.buffer, self.ready)
         if ack_mode == "explicit":
             acks = Acks(self.state, self.buffer, max_uncommitted, random.Random(1))
-            self.gets = AckedGets(self.state, self.buffer, self.ready, lambda: None, acks)
+            self.gets = AckedGets(self.state, self.buffer, lambda: None, acks)
+            self.ready = acks.ready
         self.state.assign_from_user(assigned or (A,))
         for tp in self.state.assignment:
             self.state.seek(self.partition(tp), 0)

@@ -296,7 +296,7 @@ class Assignment:
                 partition.progress.forget_ahead()
         is_in_work = partition in self._latest or partition.worked_by is not None
         partition.start_at(offset, leader_epoch, validated_epoch, is_in_work=is_in_work)
-        self._settle_progress(partition)
+        self.settle_progress(partition)
         self.observers.partition_changed(partition)
 
     def request_reset(self, partition: Cursor, timestamp: int, *, reason: str = "") -> None:
@@ -668,7 +668,7 @@ class Assignment:
                 if self._readers is not None:
                     self._readers.finish_before(partition, offset.offset)
                     self._release([partition])
-                self._settle_progress(partition)
+                self.settle_progress(partition)
 
     def finish_named(
         self, offsets: dict[TopicPartition, OffsetAndMetadata]
@@ -828,6 +828,31 @@ class Assignment:
                 progress.hand_out([record.offset], holders[-1:])
         return holders
 
+    def pass_over_finished(
+        self, cursor: Cursor, records: Sequence[ConsumerRecord], leader_epoch: int
+    ) -> tuple[int, int]:
+        """Hand out the first records that were finished before.
+
+        Args:
+            cursor: Of their partition.
+            records: In offset order, behind all that were handed out.
+            leader_epoch: Of them.
+
+        Returns:
+            How many these are, and where the run of others ends that comes next.
+        """
+        progress, count = cursor.progress, len(records)
+        if progress is None or leader_epoch > progress.ahead_epoch or not progress.has_ahead:
+            return 0, count
+        first = next(
+            (n for n in range(count) if not progress.passes_over(records[n].offset)), count
+        )
+        self.processing_totals["passed_over_total"] += first
+        ahead = progress.first_ahead
+        if ahead is None:
+            return first, count
+        return first, next((n for n in range(first, count) if records[n].offset >= ahead), count)
+
     def start_behind(self, cursor: Cursor, ahead: Iterable[Range], leader_epoch: int) -> None:
         """Note what was finished behind the committed offset that a partition starts from."""
         if cursor.progress is None:
@@ -839,7 +864,7 @@ class Assignment:
         """Note that records of a partition are handed out to `processing`."""
         if self.processing is not None:
             cursor.enter_work(self.processing, is_enough=is_enough)
-            self._settle_progress(cursor)
+            self.settle_progress(cursor)
 
     def finish(self, cursor: Cursor, offset: int, holder: object) -> bool:
         """Note that a record is finished, if it is still its holder's.
@@ -852,7 +877,7 @@ class Assignment:
         if is_first is None:
             return False
         if is_first:
-            self._settle_progress(cursor)
+            self.settle_progress(cursor)
         if self.observers.of_progress:
             self.observers.progressed()
         return is_first
@@ -863,7 +888,7 @@ class Assignment:
             cursor.enter_work(cursor.worked_by, is_enough=False)
             self.observers.partition_changed(cursor)
 
-    def _settle_progress(self, cursor: Cursor) -> None:
+    def settle_progress(self, cursor: Cursor) -> None:
         """Count as processed what lies before the first record that is not finished."""
         progress, processing = cursor.progress, self.processing
         if progress is None or processing is None or cursor.worked_by is not processing:
@@ -872,6 +897,7 @@ class Assignment:
         if first is not None:
             cursor.process_to(first)
             return
+        self._settle()  # while it is in work, and not of the latest get
         had_enough = cursor.has_enough
         cursor.leave_work()
         if cursor.is_assigned and cursor.handed_out_to is not None:

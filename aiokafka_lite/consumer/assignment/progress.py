@@ -68,6 +68,11 @@ class Progress:
         """Whether records may come that were finished before."""
         return bool(self._ahead)
 
+    @property
+    def first_ahead(self) -> int | None:
+        """The first offset ahead that was finished before."""
+        return self._ahead[0].first if self._ahead else None
+
     def holder_of_first(self) -> object | None:
         """Return who works on the record that holds the commit back; None: there is none."""
         return self._unfinished[self._handed_out[0]] if self._handed_out else None

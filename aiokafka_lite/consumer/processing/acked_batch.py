@@ -90,7 +90,7 @@ class AckedBatch(Block):
         """Return what is neither acknowledged nor refused of these partitions."""
         found: dict[TopicPartition, Range] = {}
         for receipt in self._left():
-            tp, offset = receipt.cursor.tp, receipt.record.offset
+            tp, offset = receipt.cursor.tp, receipt.offset
             if tp in partitions:
                 found[tp] = joined(found.get(tp), Range(offset, offset + 1))
         return found

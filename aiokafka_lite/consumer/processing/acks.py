@@ -20,14 +20,13 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Wanted
 from aiokafka_lite.consumer.delivery.gets import Gets
-from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
+from aiokafka_lite.consumer.processing.acked_records import MOST_AT_A_TIME, AckedRecords
 from aiokafka_lite.consumer.processing.intake import OneByOne
 from aiokafka_lite.consumer.processing.refusals import Refusals
-from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.buffer.chunk import Record
+    from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
 
 # A record that waits for its acknowledgement for longer than this is worth a word.
 LONG_WORK_S: Final = 60.0
@@ -41,9 +40,11 @@ class RecordReceipt:
     """What a record is acknowledged by. It counts while its partition's table has it.
 
     Attributes:
-        record: The record.
+        record: The record, which has this; None once it is finished: then neither holds the other.
         cursor: Of the assignment that handed it out.
-        handed_out_at: Loop time of the get that had it last; None: it waits to be handed out again.
+        offset: Of the record.
+        handed_out_at: Loop time of the read that returned it last; None: it is not in hand.
+        is_waiting: It was refused, and waits to be returned again.
         is_finished: It was acknowledged in time.
         refusal_count: How often it was refused.
         batch: The open block that it is of (acked_batch.py); None: none.
@@ -55,15 +56,19 @@ class RecordReceipt:
         "cursor",
         "handed_out_at",
         "is_finished",
+        "is_waiting",
+        "offset",
         "record",
         "refusal_count",
     )
 
-    def __init__(self, acks: Acks, record: Record, cursor: Cursor, now: float) -> None:
+    def __init__(self, acks: Acks, record: Record, cursor: Cursor, now: float | None) -> None:
         self._acks = acks
-        self.record = record
+        self.record: Record | None = record
         self.cursor = cursor
-        self.handed_out_at: float | None = now
+        self.offset = record.offset
+        self.handed_out_at = now
+        self.is_waiting = False
         self.is_finished = False
         self.refusal_count = 0
         self.batch: object | None = None
@@ -76,7 +81,7 @@ class RecordReceipt:
     def is_current(self) -> bool:
         """Whether it is still to be acknowledged."""
         progress = self.cursor.progress
-        is_held = progress is not None and progress.is_held_by(self.record.offset, self)
+        is_held = progress is not None and progress.is_held_by(self.offset, self)
         return is_held and not self._acks.is_over
 
     def ack(self) -> bool:
@@ -112,6 +117,8 @@ class Acks:
         self._most = max_uncommitted
         self._loop = asyncio.get_running_loop()
         self._refusals = Refusals(buffer.wake, rng)
+        # What is read one by one.
+        self.ready = AckedRecords(state, buffer, self)
         # The stop waits for acknowledgements.
         self._is_wanted = False
         self.is_over = False
@@ -120,7 +127,7 @@ class Acks:
     # --- Gets -------------------------------------------------------------------------------
     def takes(self, sink: object) -> bool:
         """Whether a get's records are acknowledged: all but rows are."""
-        return isinstance(sink, OneByOne)
+        return isinstance(sink, (OneByOne, AckedRecords))
 
     def own_records(self) -> None:
         """Return None: the application has all records, and a commit says which are finished."""
@@ -129,10 +136,11 @@ class Acks:
         self, limits: Limits, raise_in_poll: Callable[[], None] | None = None
     ) -> dict[TopicPartition, list[Record]]:
         """Return what is buffered, or refused records, whichever have their turn."""
+        self.ready.close()
         deadline = None if limits.timeout_s is None else self._loop.time() + limits.timeout_s
 
         def look() -> None:
-            if self._is_turn_of_refused(limits.wanted):
+            if self.is_turn_of_refused(limits.wanted):
                 raise Redelivery
             if raise_in_poll is not None:
                 raise_in_poll()
@@ -154,9 +162,7 @@ class Acks:
                 is_over = not await self._buffer.take(OneByOne(accept), limits, look)
                 self._refusals.others_served(len(found))
             except Redelivery:
-                # Nothing else makes a loop of such reads let others run.
-                await self._buffer.let_others_run()
-                self._state.gate.check()
+                await self.pause_for_refused()
                 found = self._take_refused(limits)
             if found or is_over:
                 return found
@@ -166,7 +172,15 @@ class Acks:
 
     def _hand_out(self, cursor: Cursor, records: list[Record], leader_epoch: int) -> list[Record]:
         now = self._loop.time()
+        found = []
+        for receipt in self._receipts(cursor, records, leader_epoch, now):
+            assert receipt.record is not None  # noqa: S101 -- it is new
+            found.append(receipt.record)
+        return found
 
+    def _receipts(
+        self, cursor: Cursor, records: list[Record], leader_epoch: int, now: float | None
+    ) -> list[RecordReceipt]:
         def receipt_of(record: Record) -> RecordReceipt:
             receipt = RecordReceipt(self, record, cursor, now)
             setattr(record, RECEIPT, receipt)
@@ -175,7 +189,38 @@ class Acks:
         receipts = self._state.hand_out_each(cursor, records, leader_epoch, receipt_of)
         if cursor.progress is not None and (count := cursor.progress.uncommitted_count):
             self._state.put_into_processing(cursor, is_enough=count >= self._most)
-        return [receipt.record for receipt in receipts]
+        return receipts
+
+    # --- One by one (acked_records.py) ------------------------------------------------------
+    def now(self) -> float:
+        """Return the loop's time."""
+        return self._loop.time()
+
+    def prepare(self, chunk: Chunk, most: int) -> tuple[int, list[RecordReceipt]]:
+        """Make receipts of the first records of a chunk, which are not in hand yet.
+
+        Returns:
+            How many records before them were finished before, and the receipts.
+        """
+        cursor, leader_epoch = chunk.partition, chunk.leader_epoch
+        uncommitted = 0 if cursor.progress is None else cursor.progress.uncommitted_count
+        records = chunk.decoded[: max(1, min(most, self._most - uncommitted))]
+        passed_over_count, end = self._state.pass_over_finished(cursor, records, leader_epoch)
+        records = records[passed_over_count:end]
+        return passed_over_count, self._receipts(cursor, records, leader_epoch, None)
+
+    def take_back(self, cursor: Cursor, receipts: list[RecordReceipt]) -> None:
+        """Forget records that were prepared, and not returned."""
+        if not receipts or cursor.progress is None:
+            return
+        cursor.progress.go_back_to(receipts[0].offset)
+        self._state.settle_progress(cursor)
+        self._take_more(cursor)
+
+    def put_back(self, cursor: Cursor, receipts: list[RecordReceipt]) -> None:
+        """Keep refused records that were not returned."""
+        if receipts:
+            self._refusals.put_back(cursor, receipts)
 
     # --- Again --------------------------------------------------------------------------------
     def _first_refused(
@@ -189,10 +234,29 @@ class Acks:
 
         return None if self._state.gate.holds else self._refusals.first(may_be_served)
 
-    def _is_turn_of_refused(self, wanted: Wanted) -> bool:
+    def is_turn_of_refused(self, wanted: Wanted) -> bool:
+        """Whether refused records are due, and come before what is buffered."""
         if self._first_refused(wanted) is None:
             return False
         return self._refusals.have_their_turn or not self._buffer.can_serve(wanted)
+
+    async def pause_for_refused(self) -> None:
+        """Go once round the loop: nothing else makes reads of refused records let others run."""
+        await self._buffer.let_others_run()
+        self._state.gate.check()
+
+    def open_refused(self, wanted: Wanted, most: int) -> None:
+        """Have refused records of one partition read one by one, if some are due."""
+        self.ready.close()
+        cursor = self._first_refused(wanted)
+        if cursor is not None:
+            self.ready.open_refused(cursor, self._refusals.take(cursor, most))
+            self._refusals.served(len(self._buffer.partitions))
+
+    def end_turn(self) -> None:
+        """Note that a partition has had its turn, if its records are read one by one."""
+        if self.ready.is_full:
+            self._refusals.others_served(1)
 
     def _take_refused(self, limits: Limits) -> dict[TopicPartition, list[Record]]:
         """Return refused records that are due, within the limits."""
@@ -200,11 +264,13 @@ class Acks:
         found: dict[TopicPartition, list[Record]] = {}
         while left != 0 and (cursor := self._first_refused(limits.wanted, found)) is not None:
             most = min((m for m in (left, limits.max_of_each) if m is not None), default=None)
-            receipts = self._refusals.take(cursor, most)
-            for receipt in receipts:
+            records = found[cursor.tp] = []
+            for receipt in self._refusals.take(cursor, most):
                 receipt.handed_out_at = now
-            found[cursor.tp] = [receipt.record for receipt in receipts]
-            left = None if left is None else left - len(receipts)
+                receipt.is_waiting = False
+                if receipt.record is not None:
+                    records.append(receipt.record)
+            left = None if left is None else left - len(records)
         if found:
             self._refusals.served(len(self._buffer.partitions))
         return found
@@ -212,17 +278,26 @@ class Acks:
     # --- Acknowledging --------------------------------------------------------------------
     def finish(self, receipt: RecordReceipt) -> bool:
         """Count a record as finished; False: it is another's by now, or finished."""
-        if not receipt.is_current:
-            return False
+        if receipt.is_waiting and self.ready.partition is receipt.cursor:
+            self.ready.close()  # it must not be returned by that any more
         cursor = receipt.cursor
-        self._state.finish(cursor, receipt.record.offset, receipt)
+        progress = cursor.progress
+        if self.is_over or progress is None or not progress.is_held_by(receipt.offset, receipt):
+            return False
+        self._state.finish(cursor, receipt.offset, receipt)
         receipt.is_finished = True
+        receipt.record = None
         self._state.processing_totals["finished_total"] += 1
+        if cursor.has_enough:
+            self._take_more(cursor)
+        if cursor.is_revoking or self._is_wanted:
+            self._acted()
+        return True
+
+    def _take_more(self, cursor: Cursor) -> None:
         progress = cursor.progress
         if cursor.has_enough and progress is not None and progress.uncommitted_count < self._most:
             self._state.take_more(cursor)
-        self._acted(cursor)
-        return True
 
     def refuse(self, receipt: RecordReceipt, delay_s: float) -> bool:
         """Return a record again after a while; False: it is another's by now, or finished.
@@ -232,20 +307,23 @@ class Acks:
         """
         if not delay_s >= 0:
             raise ValueError(f"a record is handed out again after 0 ms or more, not {delay_s:g} s")
+        self._state.settle()
         if not receipt.is_current:
             return False
-        if receipt.handed_out_at is None:
+        if receipt.is_waiting:
             return True  # refused already
+        receipt.is_waiting = True
         receipt.handed_out_at = receipt.batch = None
         receipt.refusal_count += 1
+        if self._refusals.have_their_turn:
+            self.ready.close()  # the next read looks whose turn it is
         self._refusals.put(receipt, delay_s)
         self._state.processing_totals["failed_total"] += 1
-        self._acted(receipt.cursor)
+        self._acted()
         return True
 
-    def _acted(self, cursor: Cursor) -> None:
-        if cursor.is_revoking or self._is_wanted:
-            self._state.observers.acted()  # a rebalance or the stop may wait for it
+    def _acted(self) -> None:
+        self._state.observers.acted()  # a rebalance or the stop may wait for it
 
     # --- As a work (assignment/work.py) -----------------------------------------------------
     @property
@@ -271,12 +349,13 @@ class Acks:
 
         What is to be handed out again goes as it is.
         """
+        self._state.settle()
         found: dict[TopicPartition, Range] = {}
         for tp in partitions:
             cursor = self._state.assignment.get(tp)
             if cursor is None or cursor.worked_by is not self:
                 continue
-            offsets = [receipt.record.offset for receipt in self._in_hand(cursor)]
+            offsets = [receipt.offset for receipt in self._in_hand(cursor)]
             if offsets:
                 found[tp] = Range(min(offsets), max(offsets) + 1)
         return found
@@ -298,12 +377,14 @@ class Acks:
 
     async def end(self, until: float) -> None:
         """Take no acknowledgement any more: the consumer is being stopped."""
+        self.ready.close()
         self.is_over = True
         self._refusals.clear()
 
     # --- For operators --------------------------------------------------------------------
     def troubles(self, now: float) -> Iterator[str]:
         """Say what is wrong, at loop time `now`."""
+        self.ready.close()
         for cursor in self._state.assignment.values():
             progress = cursor.progress
             receipt = None if progress is None else progress.holder_of_first()
@@ -313,6 +394,7 @@ class Acks:
 
     def explain(self, cursor: Cursor, now: float) -> str:
         """Say which record of a partition holds the commit back."""
+        self.ready.close()
         progress = cursor.progress
         receipt = None if progress is None else progress.holder_of_first()
         if progress is None or not isinstance(receipt, RecordReceipt):
@@ -322,13 +404,14 @@ class Acks:
         if since is not None:
             doing = f"was handed out {now - since:.1f} s ago, and is not acknowledged"
         return (
-            f"{cursor.tp.topic}/{cursor.tp.partition} offset {receipt.record.offset} {doing}: it "
+            f"{cursor.tp.topic}/{cursor.tp.partition} offset {receipt.offset} {doing}: it "
             f"holds the commit back; {progress.finished_count} records behind it are finished, "
             f"{progress.uncommitted_count - progress.finished_count} are not"
         )
 
     def counts(self) -> dict[str, int]:
         """Return how many records are where, by name."""
+        self.ready.close()
         counts = [
             c.progress.uncommitted_count for c in self._state.assignment.values() if c.progress
         ]
@@ -342,11 +425,10 @@ class AckedGets(Gets):
         self,
         state: SubscriptionState,
         buffer: Buffer,
-        ready: ReadyRecords,
         raise_in_poll: Callable[[], None],
         acks: Acks,
     ) -> None:
-        super().__init__(state, buffer, ready, raise_in_poll)
+        super().__init__(state, buffer, acks.ready, raise_in_poll)
         self._acks = acks
 
     async def some(
@@ -370,9 +452,26 @@ class AckedGets(Gets):
 
     async def one(self, wanted: Wanted) -> Record:
         """As `Gets.one`."""
-        found = await self._acks.take(Limits(wanted, None, 1))
-        for records in found.values():
-            return records[0]
-        for tp in wanted:  # none of them is assigned any more
-            self._state.partition(tp)
-        raise IllegalStateError("the partitions were taken away, and came back: try again")
+        acks, ready = self._acks, self._ready
+        limits = Limits(wanted, None, self._cached_records) if wanted else self._one_of_all
+
+        def look() -> None:
+            if acks.is_turn_of_refused(wanted):
+                raise Redelivery
+
+        while True:
+            record = ready.next(wanted)
+            if record is not None:
+                return record
+            try:
+                acks.end_turn()
+                look()
+                if ready.has_rest(wanted):  # but the time slice is used up
+                    await ready.go_on()
+                elif not await self._buffer.take(ready, limits, look):
+                    # None of the partitions is assigned any more, or they came back.
+                    for tp in wanted:
+                        self._state.partition(tp)
+            except Redelivery:
+                await acks.pause_for_refused()
+                acks.open_refused(wanted, MOST_AT_A_TIME)

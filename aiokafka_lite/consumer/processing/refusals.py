@@ -15,7 +15,7 @@ import heapq
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.client.backoff import delay_after
@@ -120,6 +120,10 @@ class Refusals:
         if receipts:
             self._due[cursor] = receipts
         return taken
+
+    def put_back(self, cursor: Cursor, receipts: Iterable[RecordReceipt]) -> None:
+        """Undo `take` for these: they were not returned."""
+        self._due[cursor] = deque([*receipts, *self._due.get(cursor, ())])
 
     @property
     def have_their_turn(self) -> bool:
