@@ -199,7 +199,9 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
                 range and round robin.
             max_poll_interval_ms: How long the application may ask for no records before the
                 consumer leaves the group.
-            rebalance_timeout_ms: How long members have to join again; None: `session_timeout_ms`.
+            rebalance_timeout_ms: How long the group waits for this member in a rebalance. None: as
+                long as `max_poll_interval_ms`, as in Java, for handlers of `run`; but what gets
+                have returned is waited for as if it were `session_timeout_ms`.
             session_timeout_ms: After so long without a heartbeat the group goes on without a
                 member. By the consumer protocol the broker decides (45 s by default): what is given
                 here is when this side stops handing out.
@@ -233,8 +235,9 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
                 a function that decides; see `aiokafka_lite.bad_records`.
             rebalance_hold_ms: How long partitions that a rebalance takes away wait for the
                 application to finish what it was handed of them; 0: they go at once, and the next
-                owner reads that again. None: four fifths of the rebalance timeout less
-                `heartbeat_interval_ms`, whatever the protocol.
+                owner reads that again. None: four fifths of the rebalance timeout (of
+                `session_timeout_ms`, without one) less `heartbeat_interval_ms`, whatever the
+                protocol; for handlers of `run` of what the group is told.
             ack_mode: "implicit": a get says that what was handed out before it is processed.
                 "explicit": `record.ack()` says so of each record, in any order; what is not
                 acknowledged is not committed.
@@ -425,9 +428,19 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def rebalance_timeout_s(self) -> float:
-        """How long the group waits for its members to rejoin; by default the session timeout."""
+        """How long a rebalance takes here at most, without handlers: by default a session."""
         timeout_ms = self.rebalance_timeout_ms
         return (self.session_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+
+    @property
+    def group_timeout_s(self) -> float:
+        """How long the group waits for this member: the rebalance timeout that it is told.
+
+        By default that is `max_poll_interval_ms`, as in Java, since a handler may take so long.
+        """
+        if self.rebalance_timeout_ms is not None:
+            return self.rebalance_timeout_s
+        return max(self.max_poll_interval_s, self.session_timeout_s)
 
     @property
     def rebalance_hold_s(self) -> float:
@@ -439,13 +452,22 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         """
         if self.rebalance_hold_ms is not None:
             return self.rebalance_hold_ms / 1000
+        return self._hold_s(self.rebalance_timeout_s)
+
+    @property
+    def handler_hold_s(self) -> float:
+        """How long partitions to be given back wait for handlers of `run`, at most."""
+        if self.rebalance_hold_ms is not None:
+            return self.rebalance_hold_ms / 1000
         return self.most_hold_s
 
     @property
     def most_hold_s(self) -> float:
         """How long anything may hold up a rebalance, lest the group goes on without this member."""
-        most_s = self.rebalance_timeout_s * (1 - HOLD_MARGIN)
-        return max(0.0, most_s - self.heartbeat_interval_s)
+        return self._hold_s(self.group_timeout_s)
+
+    def _hold_s(self, timeout_s: float) -> float:
+        return max(0.0, timeout_s * (1 - HOLD_MARGIN) - self.heartbeat_interval_s)
 
     @property
     def heartbeat_interval_s(self) -> float:

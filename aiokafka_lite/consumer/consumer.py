@@ -723,6 +723,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Records of one key (of one partition) are handled one after the other, also across a
         rebalance that takes their partition away and gives it back. A rebalance waits for handlers
         that are at work on what it takes, for `rebalance_hold_ms` at most; then it cancels them.
+        By default that is four minutes, of the five for which the group waits for this member.
         So does `stop`, for four fifths of its timeout. Where this call is cancelled, handlers are
         cancelled at once. A handler that was cancelled has not finished its record.
 
@@ -791,7 +792,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             handler,
             settings,
             budget=self._engine.budget,
-            hold_s=self._config.rebalance_hold_s,
+            hold_s=self._config.handler_hold_s,
+            end_s=self._config.rebalance_hold_s,
             rng=_rng,
         )
         outbox = None if transactions is None else self._new_outbox(transactions, run)

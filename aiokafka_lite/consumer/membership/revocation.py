@@ -116,7 +116,12 @@ class Revocation:
         gone, listener = frozenset(partitions), state.listener
         state.begin_revocation(gone & state.assignment.keys())
         if waits and why_lost() is None:
-            await self._wait_for_application(gone, deadline, why_lost)
+            # Handlers may take as long as the group waits. The rest has what is left, or some time.
+            config = self._config
+            of_group = deadline + config.group_timeout_s - config.rebalance_timeout_s
+            await self._wait_for_application(gone, of_group, why_lost)
+            rest_s = config.rebalance_timeout_s / 2
+            deadline = min(of_group, max(deadline, loop.time() + rest_s))
         state.give_up_work(gone, loop.time())
         await self._until_given_up(gone, deadline)
         # Half of what is left: the listener may want to commit or flush something, too.

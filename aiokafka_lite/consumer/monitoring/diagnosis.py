@@ -211,7 +211,7 @@ def joining_text(engine: Engine, status: GroupStatus, now: float) -> str:
         f"{status.state}, for {seconds(now - status.joining_since)}: the coordinator waits for "
         "members that have not joined again. One that died keeps the others waiting until its "
         f"session is over, here {config.session_timeout_s:g} s, a static or a slow one until its "
-        f"rebalance timeout is, here {config.rebalance_timeout_s:g} s"
+        f"rebalance timeout is, here {config.group_timeout_s:g} s"
     )
 
 

@@ -94,12 +94,11 @@ class Run:
         handler: Is awaited for each record, or for lists of them.
         handling: How.
         budget: For the bytes that handlers hold.
-        hold_s: How long handlers may go on when something else has failed.
+        hold_s: How long handlers may hold up a rebalance.
+        end_s: How long they may go on when something else has failed; None: as long.
         rng: For the lengths of pauses.
     """
 
-    #: As long as for what gets have handed out.
-    hold_s: Final[float | None] = None
     #: Records are asked for as long as it goes on, whatever handlers do.
     is_always_asking: Final = True
 
@@ -113,12 +112,14 @@ class Run:
         budget: ByteBudget,
         hold_s: float,
         rng: random.Random,
+        end_s: float | None = None,
     ) -> None:
+        self.hold_s: Final[float | None] = hold_s
         self._state = state
         self._buffer = buffer
         self._handler = handler
         self._handling = handling
-        self._most_hold_s = hold_s
+        self._end_s = hold_s if end_s is None else end_s
         self._rng = rng
         self._outbox: Outbox | None = None
         self._loop = asyncio.get_running_loop()
@@ -208,7 +209,7 @@ class Run:
         try:
             self._feeder = self._scope.spawn(self._feed(), name="feeder")
             await self._ended.wait()
-            await self.end(self._loop.time() + self._most_hold_s)
+            await self.end(self._loop.time() + self._end_s)
         finally:
             self._is_finishing = True
             try:

@@ -181,7 +181,7 @@ class Rebalance:
     @property
     def _held_s(self) -> float:
         """How long the coordinator may take for an answer that waits for other members."""
-        held_s = max(self._config.rebalance_timeout_s, self._config.session_timeout_s)
+        held_s = max(self._config.group_timeout_s, self._config.session_timeout_s)
         return held_s + ANSWER_MARGIN_S
 
     def _answer_by(self) -> float:
@@ -220,7 +220,7 @@ class Rebalance:
         return JoinGroupRequest(
             group_id=member.group_id,
             session_timeout_ms=round(config.session_timeout_s * 1000),
-            rebalance_timeout_ms=round(config.rebalance_timeout_s * 1000),
+            rebalance_timeout_ms=round(config.group_timeout_s * 1000),
             member_id=member.identity.member_id,
             group_instance_id=member.group_instance_id,
             protocol_type=PROTOCOL_TYPE,

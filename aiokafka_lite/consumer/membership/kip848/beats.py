@@ -193,7 +193,7 @@ class Beats:
         if not is_full:
             return Said(request, member.identity, wish, None)
         request.rack_id = self._config.client_rack or None
-        request.rebalance_timeout_ms = round(self._config.rebalance_timeout_s * 1000)
+        request.rebalance_timeout_ms = round(self._config.group_timeout_s * 1000)
         request.server_assignor = self._config.group_remote_assignor
         request.subscribed_topic_names = sorted(wish.names)
         request.subscribed_topic_regex = wish.regex
