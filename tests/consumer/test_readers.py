@@ -198,3 +198,23 @@ async def test_a_batch_is_finished_at_the_end_of_its_block_beside_other_tasks(
     await other.read()
     await is_committed(consumer, 4)
     await other.end()
+
+
+async def test_a_batch_that_fails_gives_back_its_own_records_and_no_other_tasks(
+    consumer: AIOKafkaConsumer,
+) -> None:
+    other = Worker(consumer)
+    await other.read()
+
+    async def fail() -> None:
+        async with consumer.batch(max_records=3) as batch:
+            assert [record.offset for record in batch] == [1, 2, 3]
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await fail()
+    assert (await consumer.getone()).offset == 1
+    await is_committed(consumer, 0)
+    await other.read()
+    assert other.had == [0, 2]
+    await other.end()

@@ -712,40 +712,45 @@ class Assignment:
         return {tp: finished[tp] for tp in offsets if tp in finished}
 
     # --- Works ----------------------------------------------------------------------------
-    def begin_work(self, work: Work, partitions: Iterable[TopicPartition]) -> dict[Cursor, int]:
+    def begin_work(self, work: Work, partitions: Iterable[TopicPartition]) -> dict[Cursor, Range]:
         """Give a work what a get has handed out, before anybody else runs.
 
         Whoever has got it is at work on that, and on nothing that a later get would finish.
 
         Returns:
-            Its cursors, with the position behind its records of each.
+            Its cursors, with the offsets of its records of each.
         """
-        ends: dict[Cursor, int] = {}
+        hand = None if self._readers is None else self._readers.hand_of(asyncio.current_task())
+        spans: dict[Cursor, Range] = {}
         for tp in partitions:
             cursor = self._assignment[tp]
-            if cursor.position is not None:
-                ends[cursor] = cursor.position
-                cursor.enter_work(work, is_enough=True)
+            if cursor.position is None:
+                continue
+            first = cursor.processed
+            if hand is not None and cursor in hand.ranges:  # others may have some before
+                first = hand.ranges.pop(cursor).first
+            spans[cursor] = Range(cursor.position if first is None else first, cursor.position)
+            cursor.enter_work(work, is_enough=True)
         self.works.append(work)
         self._latest = [cursor for cursor in self._latest if cursor.worked_by is None]
-        if self._readers is not None:
-            self._readers.hand_of(asyncio.current_task()).drop(ends)
-        return ends
+        return spans
 
-    def end_work(self, work: Work, ends: Mapping[Cursor, int], *, is_done: bool) -> None:
+    def end_work(self, work: Work, spans: Mapping[Cursor, Range], *, is_done: bool) -> None:
         """Count what `begin_work` gave as processed, or have it handed out again.
 
         Where the application has moved the position since, it stays where that is.
         """
         self.works.remove(work)
-        for cursor, end in ends.items():
+        for cursor, (first, end) in spans.items():
             cursor.leave_work()
             if not cursor.is_assigned:
                 continue
+            if self._readers is not None and self._readers.first_of(cursor) is not None:
+                self._latest.append(cursor)
             if is_done:
                 self._release([cursor])
             elif cursor.position == end and cursor.processed not in (None, end):
-                self.start_at(cursor, cursor.processed)
+                self.start_at(cursor, max(first, cursor.processed))
             self.observers.partition_changed(cursor)
         self.observers.acted()
 

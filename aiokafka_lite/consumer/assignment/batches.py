@@ -104,35 +104,35 @@ class OpenBatch(Block):
         hold_s: How long it may hold up a rebalance; None: as long as other work.
     """
 
-    __slots__ = ("_assignment", "_given_up", "ends")
+    __slots__ = ("_assignment", "_given_up", "spans")
 
     def __init__(self, assignment: Assignment, hold_s: float | None = None) -> None:
         super().__init__(hold_s)
         self._assignment = assignment
-        # Its partitions, with the position behind its records of each.
-        self.ends: dict[Cursor, int] = {}
+        # Its partitions, with the offsets of its records of each.
+        self.spans: dict[Cursor, Range] = {}
         # Those that went though they were not finished.
         self._given_up: set[Cursor] = set()
 
     @override
     def _take(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
         """Take what a get has handed out."""
-        self.ends = self._assignment.begin_work(self, found)
+        self.spans = self._assignment.begin_work(self, found)
 
     @override
     def _end(self, *, is_done: bool) -> None:
         """Count its records as processed, or have them handed out again."""
-        self._assignment.end_work(self, self.ends, is_done=is_done)
+        self._assignment.end_work(self, self.spans, is_done=is_done)
 
     def partitions(self) -> set[TopicPartition]:
         """Return the partitions of which it has records."""
-        return {cursor.tp for cursor in self.ends}
+        return {cursor.tp for cursor in self.spans}
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
         """Return what is left to do of these partitions, less what the application committed."""
         return {
             cursor.tp: Range(cursor.processed, end)
-            for cursor, end in self.ends.items()
+            for cursor, (_, end) in self.spans.items()
             if cursor.tp in partitions
             and cursor.processed is not None
             and cursor.processed < end
@@ -144,18 +144,18 @@ class OpenBatch(Block):
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
         """Note that partitions go: what is undone of them may be another member's from now on."""
-        going = [cursor for cursor in self.ends if cursor.tp in partitions]
+        going = [cursor for cursor in self.spans if cursor.tp in partitions]
         if going:
             self.is_wanted_by(now)
         self._given_up.update(cursor for cursor in going if self._is_undone(cursor))
 
     def _is_undone(self, cursor: Cursor) -> bool:
-        return cursor.processed is None or cursor.processed < self.ends[cursor]
+        return cursor.processed is None or cursor.processed < self.spans[cursor].end
 
     @override
     def to_commit(self) -> dict[TopicPartition, int]:
         """Return the offsets behind its records, of the partitions that it holds."""
-        return {cursor.tp: end for cursor, end in self.ends.items() if self._holds(cursor)}
+        return {cursor.tp: end for cursor, (_, end) in self.spans.items() if self._holds(cursor)}
 
     @override
     def held(self) -> frozenset[TopicPartition]:
@@ -166,5 +166,7 @@ class OpenBatch(Block):
     def lost(self) -> frozenset[TopicPartition]:
         """Return the partitions that it does not hold any more, and had not finished."""
         return frozenset(
-            cursor.tp for cursor in self.ends if not self._holds(cursor) and self._is_undone(cursor)
+            cursor.tp
+            for cursor in self.spans
+            if not self._holds(cursor) and self._is_undone(cursor)
         )

@@ -86,11 +86,6 @@ class Hand:
             asyncio.get_running_loop().call_soon(self._look)
         self.ranges[cursor] = joined(self.ranges.get(cursor), offsets)
 
-    def drop(self, cursors: Iterable[Cursor]) -> None:
-        """Note that the task has records of these partitions in another way."""
-        for cursor in cursors:
-            self.ranges.pop(cursor, None)
-
     def release(self) -> Iterable[Cursor]:
         """Count all as finished; return the partitions."""
         ranges, self.ranges = self.ranges, {}

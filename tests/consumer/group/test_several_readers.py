@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.cluster import KafkaHandle, unique
@@ -140,6 +140,20 @@ async def pools(
             await first.stop()
 
 
+class CommitsWhatGoes(ConsumerRebalanceListener):
+    """Commits all that was returned, when partitions are revoked."""
+
+    def __init__(self, consumer: AIOKafkaConsumer) -> None:
+        self.consumer = consumer
+
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        if revoked:
+            await self.consumer.commit()
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        pass
+
+
 async def committed(kafka: KafkaHandle, consumer: AIOKafkaConsumer) -> dict[int, int]:
     """What the group has committed, as somebody else sees it."""
     topic, group = next(iter(consumer.subscription())), consumer.group_metadata().group_id
@@ -178,6 +192,23 @@ async def test_a_rebalance_waits_for_every_task_and_nothing_is_repeated(
             first.let_go(number)
         await joining
         await until(second.consumer.assignment)
+        await second.start()
+        await until(lambda: len(handled) == PARTITIONS * EACH)
+        assert [place for place, count in handled.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("protocol", WAYS.values(), ids=WAYS)
+async def test_what_the_application_commits_at_a_revocation_is_finished(
+    kafka: KafkaHandle, protocol: Mapping[str, object]
+) -> None:
+    async with pools(kafka, "getone", **protocol, enable_auto_commit=False) as pair:
+        first, second, handled = pair
+        for pool in (first, second):
+            topics = pool.consumer.subscription()
+            pool.consumer.subscribe(list(topics), listener=CommitsWhatGoes(pool.consumer))
+        await first.start()
+        await until(lambda: len(handled) > 2 * TASKS)
+        await second.consumer.start()
         await second.start()
         await until(lambda: len(handled) == PARTITIONS * EACH)
         assert [place for place, count in handled.items() if count > 1] == []
