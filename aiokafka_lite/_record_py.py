@@ -53,6 +53,7 @@ class ConsumerRecord(Generic[KT, VT]):
 
         Raises:
             RuntimeError: It was not handed out by such a consumer.
+            WrongLoopError: Another thread calls it.
         """
         return receipt_of(self).ack()
 
@@ -69,6 +70,7 @@ class ConsumerRecord(Generic[KT, VT]):
         Raises:
             RuntimeError: It was not handed out by a consumer with ``ack_mode="explicit"``.
             ValueError: The delay is negative.
+            WrongLoopError: Another thread calls it.
         """
         return receipt_of(self).nack(delay_ms)
 

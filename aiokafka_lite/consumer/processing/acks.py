@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from asyncio import _get_running_loop
 from collections.abc import Callable, Collection, Iterator, Set
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,7 @@ from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.processing.acked_records import MOST_AT_A_TIME, AckedRecords
 from aiokafka_lite.consumer.processing.intake import OneByOne
 from aiokafka_lite.consumer.processing.refusals import Refusals
+from aiokafka_lite.errors import WrongLoopError
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -278,6 +280,8 @@ class Acks:
     # --- Acknowledging --------------------------------------------------------------------
     def finish(self, receipt: RecordReceipt) -> bool:
         """Count a record as finished; False: it is another's by now, or finished."""
+        if _get_running_loop() is not self._loop:
+            self._refuse_elsewhere()
         if receipt.is_waiting and self.ready.partition is receipt.cursor:
             self.ready.close()  # it must not be returned by that any more
         cursor = receipt.cursor
@@ -294,6 +298,18 @@ class Acks:
             self._acted()
         return True
 
+    def _refuse_elsewhere(self) -> None:
+        """Refuse what comes from another thread or loop while that of the consumer runs.
+
+        Raises:
+            WrongLoopError: So it does.
+        """
+        if self._loop.is_running():
+            raise WrongLoopError(
+                "a record is acknowledged and refused on the event loop of its consumer: another "
+                "thread may call loop.call_soon_threadsafe(record.ack)"
+            )
+
     def _take_more(self, cursor: Cursor) -> None:
         progress = cursor.progress
         if cursor.has_enough and progress is not None and progress.uncommitted_count < self._most:
@@ -304,9 +320,12 @@ class Acks:
 
         Raises:
             ValueError: The delay is negative.
+            WrongLoopError: Another thread calls it.
         """
         if not delay_s >= 0:
             raise ValueError(f"a record is handed out again after 0 ms or more, not {delay_s:g} s")
+        if _get_running_loop() is not self._loop:
+            self._refuse_elsewhere()
         self._state.settle()
         if not receipt.is_current:
             return False

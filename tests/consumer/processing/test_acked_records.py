@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.assignment.cursor import Range
+from aiokafka_lite.errors import WrongLoopError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.consumer.processing.acking import Record
 from tests.support.buffers import A, B, Buffers, batch
@@ -129,14 +131,24 @@ async def test_what_was_finished_before_is_passed_over_wherever_the_list_is_clos
 
 async def test_no_more_is_returned_than_may_be_unacknowledged() -> None:
     reader = Reader(A, max_uncommitted=3)
-    records = await reader.read(3)
-    for freed in range(1, 4):
-        with pytest.raises(asyncio.TimeoutError):
-            async with timeout(1):
-                await reader.read()
-        assert await reader.buffers.poll() == {}
-        assert records.pop(0).ack()
-        assert [record.offset for record in await reader.read()] == [2 + freed]
+    in_hand = await reader.read(3)
+
+    async def is_held_up() -> bool:
+        reading = asyncio.create_task(reader.read())
+        await asyncio.sleep(1)
+        is_waiting = reading.cancel()
+        return is_waiting and await reader.buffers.poll() == {}
+
+    assert await is_held_up()
+    assert in_hand[1].ack()  # the first still holds the commit back
+    assert await is_held_up()
+    assert in_hand[0].ack()
+    in_hand = [in_hand[2], *await reader.read(2)]
+    assert [record.offset for record in in_hand] == [2, 3, 4]
+    assert await is_held_up()
+    assert in_hand[0].ack()
+    assert [record.offset for record in await reader.read()] == [5]
+    assert await is_held_up()
 
 
 async def test_a_refused_record_that_is_not_returned_yet_stays_where_it_is() -> None:
@@ -148,6 +160,29 @@ async def test_a_refused_record_that_is_not_returned_yet_stays_where_it_is() -> 
     assert (first, second) == tuple(records[:2])
     assert reader.in_hand() == {A: Range(0, 2)}
     assert records[2].ack()
-    assert await reader.buffers.poll(max_records=3) == {A: [3, 4, 5]}
+    assert [record.offset for record in await reader.read()] == [3]
+    assert await reader.buffers.poll(max_records=2) == {A: [4, 5]}
     assert [record.offset for record in await reader.read(4)] == [6, 7, 8, 9]
     assert reader.in_hand() == {A: Range(0, 10)}
+
+
+async def test_a_read_that_passes_over_finished_records_keeps_to_its_time() -> None:
+    loop = asyncio.get_running_loop()
+    buffers = Buffers(A, ack_mode="explicit")
+    buffers.state.start_behind(buffers.partition(), [Range(0, 10)], 0)
+    loop.call_later(0.6, buffers.put, {A: batch(0, 10)})
+    began_at = loop.time()
+    assert await buffers.poll(timeout_s=1) == {}
+    assert loop.time() - began_at == pytest.approx(1, abs=0.01)
+
+
+async def test_another_thread_is_told_how_to_acknowledge() -> None:
+    reader = Reader(A)
+    (record,) = await reader.read()
+    for method in (record.ack, record.nack):
+        with (
+            ThreadPoolExecutor() as threads,
+            pytest.raises(WrongLoopError, match="call_soon_threadsafe"),
+        ):
+            threads.submit(method).result()
+    assert record.ack()
