@@ -390,6 +390,7 @@ class Outbox:
     async def _write_next(self) -> float:
         """Write what may be written now; return how long to pause after that."""
         offsets: OffsetsByCursor = {}
+        lease: Lease | None = None
         try:
             lease = await self._source.lend()
             self._writing, offsets = self._choose()
@@ -404,7 +405,8 @@ class Outbox:
                 entries, self._writing = self._writing, ()
                 self._put_back(entries)
                 return 0.0
-            return self._not_written(error)
+            is_over = lease is not None and lease.fatal_error is not None
+            return self._not_written(error, is_over=is_over and not self._source.can_replace)
         except BaseException:
             # Nobody will learn what becomes of it.
             self._offsets.begin_anew(offsets)
@@ -582,8 +584,11 @@ class Outbox:
     def _put_back(self, entries: Sequence[Entry]) -> None:
         self._entries.extendleft(reversed(entries))
 
-    def _not_written(self, error: Exception) -> float:
-        """Try again after a pause, or tell that this makes no sense; return the pause."""
+    def _not_written(self, error: Exception, *, is_over: bool) -> float:
+        """Try again after a pause, or tell that this makes no sense; return the pause.
+
+        It makes none if the error is one that stays, or the producer can do nothing more.
+        """
         entries, self._writing = self._writing, ()
         cause = error.__cause__ if isinstance(error, TransactionAbortableError) else error
         is_passing = isinstance(cause, CommitFailedError) or (
@@ -597,7 +602,7 @@ class Outbox:
                 self._drop_all(error)
             return 0.0
         self._put_back(entries)
-        if not is_passing:
+        if is_over or not is_passing:
             self._task_failed(error)
             return 0.0
         log.warning("a transaction is written again, as it was aborted: %s", error)

@@ -15,6 +15,7 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import (
     CommitFailedError,
+    CoordinatorNotAvailableError,
     IllegalStateError,
     InvalidTxnState,
     TransactionalIdAuthorizationFailed,
@@ -281,12 +282,36 @@ async def test_what_was_committed_for_a_run_that_is_cancelled_is_not_undone() ->
 async def test_what_a_transaction_has_committed_is_not_committed_once_more() -> None:
     async with Broker() as broker:
         job = await Job.of(KafkaHandle("embedded", broker.bootstrap_servers))
-        await job.kafka.produce(job.topic, 0, BAD[1:2])
+        await job.kafka.produce(job.topic, 0, BAD[:1])
         async with job.running(auto_commit_interval_ms=20) as consumer:
-            await eventually(lambda: consumer.committed(TopicPartition(job.topic, 0)), 1)
+            await eventually(job.committed, 1)
             commits = broker.on("OffsetCommit").delay(0, times=None)
-            await asyncio.sleep(0.1)
+            await job.kafka.produce(job.topic, 0, BAD[1:2])
+            # Its own committed() would tell the consumer.
+            await eventually(job.committed, 2)
+            await until(lambda: consumer.metrics()["processing_dead_total"] == 1)
+            await asyncio.sleep(0.2)
         assert not commits.hits
+
+
+@pytest.mark.virtual_time
+async def test_the_end_of_a_run_does_not_wait_for_an_outcome_that_cannot_be_learned() -> None:
+    async with Broker() as broker:
+        job = await Job.of(KafkaHandle("embedded", broker.bootstrap_servers))
+        async with timeout(600), job.consumer(request_timeout_ms=1_000) as consumer:
+            task = job.run(consumer)
+            await job.kafka.produce(job.topic, 0, BAD[:1])
+            await until(lambda: consumer.metrics()["processing_finished_total"] == 1)
+            failed = broker.on("EndTxn").fail(InvalidTxnState)
+            unknown = broker.on("OffsetFetch").fail(CoordinatorNotAvailableError, times=None)
+            await job.kafka.produce(job.topic, 0, BAD[1:2])
+            await until(lambda: failed.hits)
+            await asyncio.sleep(30)
+            assert not task.done()
+            task.cancel()
+            await asyncio.wait([task], timeout=30)
+            assert task.done()
+            unknown.remove()
 
 
 async def test_a_letter_that_waited_while_its_partition_was_lost_is_not_written() -> None:

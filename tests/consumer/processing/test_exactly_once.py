@@ -20,6 +20,7 @@ from aiokafka_lite.errors import (
     IllegalStateError,
     InvalidTxnState,
     KafkaError,
+    KafkaTimeoutError,
     MessageSizeTooLargeError,
     ProducerFencedError,
     UnknownMemberIdError,
@@ -543,6 +544,28 @@ async def test_after_an_unknown_outcome_run_ends_and_the_next_one_repeats_nothin
                 await eventually(copy.committed, 20)
                 await consumer.stop()
                 await task
+        assert await copy.counts() == {b"%d" % n: 1 for n in range(20)}
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_a_commit_that_is_not_answered_in_time_ends_it_and_repeats_nothing(
+    *, is_committed: bool
+) -> None:
+    settings: dict[str, object] = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 2_000}
+    async with embedded() as (broker, copy), copy.consumer() as consumer:
+        await copy.kafka.produce(copy.source, 0, numbered(20))
+        rule = broker.on("EndTxn").silence(times=None, handled=is_committed)
+        async with copy.producer(**settings) as producer:
+            with pytest.raises(KafkaTimeoutError, match="whether it was done is not known"):
+                await consumer.run(copy.handle, transactions=producer)
+            assert producer.fatal_error is not None
+            rule.remove()
+        async with copy.producer() as producer:
+            task = asyncio.create_task(consumer.run(copy.handle, transactions=producer))
+            await eventually(copy.committed, 20)
+            await consumer.stop()
+            await task
         assert await copy.counts() == {b"%d" % n: 1 for n in range(20)}
 
 

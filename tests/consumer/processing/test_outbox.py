@@ -1,0 +1,250 @@
+"""An outbox by itself: what goes into a transaction, and what does not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence, Set
+from contextlib import asynccontextmanager
+from typing import Any, Final, cast
+
+import pytest
+
+from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.processing.lanes import Job
+from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
+from aiokafka_lite.errors import KafkaTimeoutError, MessageSizeTooLargeError
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+TP: Final = TopicPartition("t", 0)
+
+
+class FakeOutput:
+    size = 10
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class FakeJob:
+    def __init__(self, offset: int) -> None:
+        self.record = self
+        self.offset = offset
+        self.cursor = CURSOR
+        self.is_current = True
+
+
+class FakeCursor:
+    tp = TP
+
+
+CURSOR: Final = FakeCursor()
+
+
+class Transactions:
+    """Stands for producer, offsets and recipient; transactions wait for `gate`."""
+
+    can_replace: Final = False
+    most_bytes: Final = 100
+    fatal_error: Exception | None = None
+    encoded = None
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.written: list[list[str]] = []
+        self.finished: list[int] = []
+        self.refused_names: dict[str, Exception] = {}
+        self.errors: list[Exception] = []
+        # Above which offset the metadata have no room.
+        self.room_to = 1_000
+        self.told: list[tuple[str, list[int]]] = []
+
+    async def lend(self) -> Transactions:
+        return self
+
+    async def dismiss(self) -> None:
+        pass
+
+    async def write(
+        self, outputs: Sequence[FakeOutput], group: object, offsets: object
+    ) -> dict[int, Exception]:
+        await self.gate.wait()
+        if self.errors:
+            raise self.errors.pop(0)
+        names = [output.name for output in outputs]
+        if bad := {n: e for n, name in enumerate(names) if (e := self.refused_names.get(name))}:
+            return bad
+        self.written.append(names)
+        return {}
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        yield
+
+    def group(self) -> None:
+        return None
+
+    def if_finished(
+        self, cursor: Cursor, records: Set[int]
+    ) -> tuple[OffsetAndMetadata, Set[int]] | None:
+        fitting = {each for each in records if each <= self.room_to}
+        return (OffsetAndMetadata(0, ""), fitting) if fitting else None
+
+    def note_committed(self, offsets: object) -> None:
+        self.told.append(("noted", []))
+
+    def begin_anew(self, cursors: object) -> None:
+        self.told.append(("begun anew", []))
+
+    def finish(self, job: FakeJob) -> None:
+        job.is_current = False
+        self.finished.append(job.offset)
+
+    def refused(self, jobs: Sequence[FakeJob], error: Exception) -> None:
+        self.told.append((type(error).__name__, [job.offset for job in jobs]))
+
+    def handle_again(self, jobs: Sequence[FakeJob]) -> None:
+        self.told.append(("again", [job.offset for job in jobs]))
+
+    def outbox_failed(self, error: BaseException) -> None:
+        self.told.append((type(error).__name__, []))
+
+    def outbox_moved(self, jobs: object) -> None:
+        pass
+
+
+@pytest.fixture
+def transactions() -> Transactions:
+    return Transactions()
+
+
+@pytest.fixture
+async def outbox(transactions: Transactions) -> AsyncIterator[Outbox]:
+    any_of: Any = transactions
+    outbox = Outbox(any_of, any_of, any_of.finish, random.Random(1), any_of)
+    await outbox.open()
+    yield outbox
+    transactions.gate.set()
+    await outbox.close()
+
+
+def entry(*offsets: int) -> Entry:
+    jobs = [cast("Job", FakeJob(offset)) for offset in offsets]
+    return Entry(jobs, cast("Any", [FakeOutput(str(offset)) for offset in offsets]))
+
+
+async def settle() -> None:
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def test_what_came_meanwhile_shares_a_transaction(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    transactions.gate.clear()
+    for number in range(4):
+        outbox.put(entry(number))
+        await settle()
+    transactions.gate.set()
+    await settle()
+    assert transactions.written == [["0"], ["1", "2", "3"]]
+    assert transactions.finished == [0, 1, 2, 3]
+    assert [each for each, _ in transactions.told] == ["noted", "noted"]
+
+
+async def test_an_entry_whose_record_is_anothers_by_now_is_dropped(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    transactions.gate.clear()
+    outbox.put(entry(0))
+    await settle()
+    gone, half, kept = entry(1), entry(2, 3), entry(4)
+    for each in (gone, half, kept):
+        outbox.put(each)
+    cast("Any", gone.jobs[0]).is_current = cast("Any", half.jobs[0]).is_current = False
+    transactions.gate.set()
+    await settle()
+    assert transactions.written == [["0"], ["4"]]
+    assert ("again", [3]) in transactions.told
+
+
+async def test_one_that_is_refused_is_found_among_others_and_these_keep_their_order(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    transactions.refused_names = {"2": MessageSizeTooLargeError("2"), "5": ValueError("5")}
+    for number in range(8):
+        outbox.put(entry(number))
+    await settle()
+    assert [name for names in transactions.written for name in names] == list("013467")
+    assert [each for each in transactions.told if each[1]] == [
+        ("MessageSizeTooLargeError", [2]),
+        ("ValueError", [5]),
+    ]
+
+
+async def test_one_for_which_the_metadata_have_no_room_waits_for_those_before_it(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    transactions.room_to = 5
+    outbox.put(entry(7))
+    await settle()
+    assert not outbox.is_busy
+    assert "have no room" in "".join(outbox.troubles())
+    outbox.put(entry(3, 9))
+    outbox.put(entry(4))
+    await settle()
+    assert transactions.written == [["4"]]
+    transactions.room_to = 1_000
+    outbox.put(entry(5))
+    await settle()
+    assert transactions.written[1:] == [["7", "3", "9", "5"]]
+
+
+async def test_an_error_that_passes_is_tried_again_and_one_that_stays_ends_it(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    transactions.errors = [KafkaTimeoutError("passes")] * 3
+    outbox.put(entry(0))
+    await settle()
+    assert "1 records wait for one" in "".join(outbox.troubles())
+    await asyncio.sleep(2)
+    assert transactions.written == [["0"]]
+    assert not list(outbox.troubles())
+    transactions.fatal_error = KafkaTimeoutError("not known")
+    transactions.errors = [transactions.fatal_error]
+    outbox.put(entry(1))
+    await settle()
+    assert [each for each, _ in transactions.told[-2:]] == ["begun anew", "KafkaTimeoutError"]
+    assert not outbox.is_busy
+
+
+async def test_what_nobody_waits_for_any_more_is_not_written(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    transactions.gate.clear()
+    outbox.put(entry(0))
+    await settle()
+    job, output = cast("Any", FakeJob(1)), cast("Any", FakeOutput("letter"))
+    waiting = asyncio.ensure_future(outbox.deliver(job, output))
+    await settle()
+    waiting.cancel()
+    await settle()
+    transactions.gate.set()
+    await settle()
+    assert transactions.written == [["0"]]
+    assert waiting.cancelled()
+
+
+async def test_it_is_full_from_so_many_bytes_on(transactions: Transactions, outbox: Outbox) -> None:
+    transactions.gate.clear()
+    for number in range(9):
+        outbox.put(entry(number))
+    assert not outbox.is_full
+    outbox.put(entry(9))
+    assert outbox.is_full
+    outbox.give_up([TP])
+    assert not outbox.is_full
