@@ -711,14 +711,30 @@ def check_handler(handler: object, argument_count: int) -> None:
     Raises:
         TypeError: It is none.
     """
-    call = None if isinstance(handler, type) else getattr(handler, "__call__", None)  # noqa: B004
-    if not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)):
-        raise TypeError(f"the handler is an async def function of a record, not {handler!r}")
+    if not is_async_callable(handler):
+        name = getattr(handler, "__name__", "handler")
+        raise TypeError(
+            f"handler is an async def function of a record, not {handler!r}"
+            + (
+                f": let an async def function await asyncio.to_thread({name}, record), which also "
+                "keeps the event loop free"
+                if callable(handler) and not isinstance(handler, type)
+                else ""
+            )
+        )
     try:
         inspect.signature(handler).bind(*range(argument_count))  # type: ignore[arg-type]
     except TypeError as error:
         takes = "a record" if argument_count == 1 else "a record and of what takes its outputs"
         raise TypeError(f"the handler is a function of {takes}: {handler!r}: {error}") from error
+
+
+def is_async_callable(function: object) -> bool:
+    """Whether something is an async function, or an object that is called like one."""
+    if isinstance(function, type):
+        return False
+    call = getattr(function, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def check_hold(max_hold_ms: object) -> None:

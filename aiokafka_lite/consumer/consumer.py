@@ -642,8 +642,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         concurrency: int = ...,
         order: Order = ...,
         batch_size: None = ...,
-        retry: Retry | None = ...,
-        dead_letter: DeadLetter | None = ...,
+        retry: Retry | int | None = ...,
+        dead_letter: DeadLetter | str | None = ...,
         breaker: CircuitBreaker | Literal["default"] | None = ...,
         max_uncommitted: int = ...,
         transactions: None = ...,
@@ -656,8 +656,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         batch_size: int,
         concurrency: int = ...,
         order: Order = ...,
-        retry: Retry | None = ...,
-        dead_letter: DeadLetter | None = ...,
+        retry: Retry | int | None = ...,
+        dead_letter: DeadLetter | str | None = ...,
         breaker: CircuitBreaker | Literal["default"] | None = ...,
         max_uncommitted: int = ...,
         transactions: None = ...,
@@ -671,8 +671,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         concurrency: int = ...,
         order: Order = ...,
         batch_size: None = ...,
-        retry: Retry | None = ...,
-        dead_letter: DeadLetter | None = ...,
+        retry: Retry | int | None = ...,
+        dead_letter: DeadLetter | str | None = ...,
         breaker: CircuitBreaker | Literal["default"] | None = ...,
         max_uncommitted: int = ...,
     ) -> None: ...
@@ -687,8 +687,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         transactions: AIOKafkaProducer[Any, Any],
         concurrency: int = ...,
         order: Order = ...,
-        retry: Retry | None = ...,
-        dead_letter: DeadLetter | None = ...,
+        retry: Retry | int | None = ...,
+        dead_letter: DeadLetter | str | None = ...,
         breaker: CircuitBreaker | Literal["default"] | None = ...,
         max_uncommitted: int = ...,
     ) -> None: ...
@@ -699,8 +699,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         concurrency: int = DEFAULT_CONCURRENCY,
         order: Order = "key",
         batch_size: int | None = None,
-        retry: Retry | None = None,
-        dead_letter: DeadLetter | None = None,
+        retry: Retry | int | None = None,
+        dead_letter: DeadLetter | str | None = None,
         breaker: CircuitBreaker | Literal["default"] | None = "default",
         max_uncommitted: int = DEFAULT_MAX_UNCOMMITTED,
         transactions: AIOKafkaProducer[Any, Any] | None = None,
@@ -736,9 +736,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 without a key in none. "partition": all of a partition in order. None: in no order.
             batch_size: Give the handler lists of up to so many records, of any partitions: what is
                 ready just then. If it fails, each record is tried by itself.
-            retry: What is tried again, how often and when; None: nothing is.
-            dead_letter: `DeadLetters(topic)`, or an async function that keeps a record
-                (`DeadRecord`) with which nothing is left to try. The record is finished once that
+            retry: What is tried again, how often and when; a number: so often in all; None: nothing
+                is.
+            dead_letter: `DeadLetters(topic)`, or the name of a topic for that; or an async function
+                that keeps a record (`DeadRecord`) with which nothing is left to try. The record is
+                finished once that
                 returns. If it raises, it is called again after a pause, and the record is kept.
                 None: `run` ends instead, with the handler's error.
             breaker: When to pause because handlers fail one after the other, so that no dead
@@ -753,8 +755,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 is committed. The producer is nobody else's until `run` ends.
 
         Raises:
-            TypeError: The handler is no coroutine function of as many arguments; or keys are to be
-                told apart by order="key", and are not hashable.
+            TypeError: The handler is no coroutine function of as many arguments; another argument
+                has a wrong type; or keys are to be told apart by order="key", and are not hashable.
             ValueError: An argument cannot be used.
             IllegalStateError: It is going on already, or consumer or producer are not started.
             IllegalOperation: With `transactions`: the producer has no transactional_id, or the
@@ -765,9 +767,12 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 it.
         """
         # Imported where it is used: most consumers have no use for it.
-        from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
-        from aiokafka_lite.consumer.processing.handling import Handling
-        from aiokafka_lite.consumer.processing.retry import ONCE
+        from aiokafka_lite.consumer.processing.handling import (
+            Handling,
+            breaker_of,
+            dead_letter_of,
+            retry_of,
+        )
         from aiokafka_lite.consumer.processing.run import Run
 
         self._engine.owner.check()
@@ -781,9 +786,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             order=order,
             batch_size=batch_size,
             max_uncommitted=max_uncommitted,
-            retry=retry or ONCE,
-            dead_letter=dead_letter,
-            breaker=CircuitBreaker() if breaker == "default" else breaker,
+            retry=retry_of(retry),
+            dead_letter=dead_letter_of(dead_letter),
+            breaker=breaker_of(breaker),
         )
         _ = self._engine.running
         run = Run(
@@ -799,7 +804,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         outbox = None if transactions is None else self._new_outbox(transactions, run)
         # What is kept at the end of all is still finished.
         with run.opened():
-            async with self._writing(outbox, run), self._keeping(dead_letter, run, outbox):
+            async with self._writing(outbox, run), self._keeping(settings.dead_letter, run, outbox):
                 await run.run()
 
     def _new_outbox(self, producer: AIOKafkaProducer[Any, Any], run: Run) -> Outbox:

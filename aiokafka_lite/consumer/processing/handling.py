@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
 
 from aiokafka_lite.client.arguments import ClientArguments
 from aiokafka_lite.consumer.buffer.chunk import serialized
+from aiokafka_lite.consumer.config import is_async_callable
 from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
 from aiokafka_lite.consumer.processing.lanes import Job, Order
-from aiokafka_lite.consumer.processing.retry import Retry
+from aiokafka_lite.consumer.processing.retry import ONCE, Retry
 from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
@@ -78,6 +80,52 @@ class DeadLetterKeeper(Protocol):
 
     async def __call__(self, dead: DeadRecord) -> object:
         """Keep a record; its end says that it is kept."""
+
+
+def retry_of(retry: object) -> Retry:
+    """Return what an argument `retry` means.
+
+    Raises:
+        TypeError: It is neither a Retry, nor a number of attempts, nor None.
+    """
+    if retry is None:
+        return ONCE
+    if isinstance(retry, int) and not isinstance(retry, bool):
+        return Retry(attempts=retry)
+    if not isinstance(retry, Retry):
+        raise TypeError(f"retry is Retry(…), a number of attempts, or None, not {retry!r}")
+    return retry
+
+
+def dead_letter_of(dead_letter: object) -> DeadLetter | None:
+    """Return what an argument `dead_letter` means.
+
+    Raises:
+        TypeError: It is neither DeadLetters, nor a topic, nor an async function, nor None.
+    """
+    if isinstance(dead_letter, str):
+        # By name: the package of what users import stands above this one.
+        kept: DeadLetter = import_module("aiokafka_lite.processing").DeadLetters(dead_letter)
+        return kept
+    if dead_letter is not None and not is_async_callable(dead_letter):
+        raise TypeError(
+            'dead_letter is DeadLetters("topic"), the name of a topic, an async def function of a '
+            f"DeadRecord, or None, not {dead_letter!r}"
+        )
+    return cast("DeadLetter | None", dead_letter)
+
+
+def breaker_of(breaker: object) -> CircuitBreaker | None:
+    """Return what an argument `breaker` means.
+
+    Raises:
+        TypeError: It is neither a CircuitBreaker, nor "default", nor None.
+    """
+    if breaker == "default":
+        return CircuitBreaker()
+    if breaker is not None and not isinstance(breaker, CircuitBreaker):
+        raise TypeError(f'breaker is CircuitBreaker(…), "default" or None, not {breaker!r}')
+    return breaker
 
 
 @dataclass(frozen=True)

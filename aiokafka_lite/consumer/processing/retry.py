@@ -38,6 +38,7 @@ class Retry:
 
     Raises:
         ValueError: A number is too small.
+        TypeError: `on`, `dead` or `stop` are no classes of exceptions.
     """
 
     attempts: int | None = 5
@@ -55,6 +56,14 @@ class Retry:
                 "first_delay_ms is not negative, and no longer than max_delay_ms: "
                 f"{self.first_delay_ms}, {self.max_delay_ms}"
             )
+
+        for name in ("on", "dead", "stop"):
+            kinds = getattr(self, name)
+            for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+                if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                    raise TypeError(
+                        f"{name} is a class of exceptions, or a tuple of such, not {kinds!r}"
+                    )
 
     def verdict(self, error: BaseException, attempts: int) -> Verdict:
         """Return what is to become of a record after so many attempts, and this error of the last.

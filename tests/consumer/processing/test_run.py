@@ -14,7 +14,7 @@ from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import IllegalStateError
-from aiokafka_lite.processing import CircuitBreaker, DeadRecord, Retry
+from aiokafka_lite.processing import CircuitBreaker, DeadLetters, DeadRecord, Retry
 from aiokafka_lite.records import build_batch
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.cluster import KafkaHandle, unique
@@ -683,11 +683,57 @@ async def test_while_everything_fails_nothing_is_dead_and_one_record_is_tried_no
         ({"batch_size": True}, ValueError),
         ({"max_uncommitted": 0}, ValueError),
         ({"handler": print}, TypeError),
+        ({"retry": 0}, ValueError),
+        ({"retry": True}, TypeError),
+        ({"retry": "5"}, TypeError),
+        ({"dead_letter": ""}, ValueError),
+        ({"dead_letter": print}, TypeError),
+        ({"dead_letter": DeadLetters}, TypeError),
+        ({"dead_letter": 5}, TypeError),
+        ({"breaker": False}, TypeError),
+        ({"breaker": Retry()}, TypeError),
+        ({"order": []}, ValueError),
+        ({"concurrency": "5"}, ValueError),
     ],
 )
 async def test_an_argument_that_cannot_be_used_is_refused(
     kafka: KafkaHandle, topic: str, group: str, arguments: dict[str, object], kind: type[Exception]
 ) -> None:
     async with member(kafka, topic, group) as consumer:
-        with pytest.raises(kind):
+        (name,) = arguments
+        with pytest.raises(kind, match=f"{name}|dead letters|attempts"):
             await consumer.run(**{"handler": Handler(), **arguments})  # type: ignore[call-overload]
+        assert consumer.health().is_ok
+
+
+async def test_a_plain_function_is_refused_with_what_to_do_instead(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    def store(record: Record) -> None:
+        pass
+
+    async with member(kafka, topic, group) as consumer:
+        with pytest.raises(TypeError, match=r"asyncio\.to_thread\(store, record\)"):
+            await consumer.run(store)  # type: ignore[arg-type]
+
+
+async def test_a_number_of_attempts_and_the_name_of_a_topic_are_enough(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    letters = await kafka.create_topic(partitions=1)
+    await kafka.produce(topic, 0, rows(0, 10))
+    handler = Handler()
+    handler.failures[3] = [ValueError(), ValueError(), ValueError()]
+    consumer = member(kafka, topic, group)
+    arguments = {"order": None, "retry": 3, "dead_letter": letters, "breaker": None}
+    async with running(consumer, handler, **arguments):
+        await until(lambda: consumer.metrics()["processing_dead_total"] == 1)
+    assert sorted(handler.offsets) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert len([record for record in handler.begun if record.offset == 3]) == 3
+
+
+@pytest.mark.parametrize("name", ["on", "dead", "stop"])
+def test_what_a_policy_names_are_classes_of_exceptions(name: str) -> None:
+    for wrong in ("ValueError", ValueError(), (ValueError, "OSError"), int):
+        with pytest.raises(TypeError, match=name):
+            Retry(**{name: wrong})  # type: ignore[arg-type]
