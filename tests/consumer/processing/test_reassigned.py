@@ -1,0 +1,134 @@
+"""What `consumer.run` does after partitions went, came back, or were sought, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from aiokafka_lite.consumer.processing.handling import Handling
+from aiokafka_lite.consumer.processing.run import Run
+from aiokafka_lite.processing import Retry
+from aiokafka_lite.structs import TopicPartition
+from tests.support.buffers import A, B, Buffers, batch
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Case:
+    """A run of two partitions; handlers of what is `held` wait for an event."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.buffers = Buffers(A, B)
+        self.begun: list[tuple[int, list[int]]] = []
+        self.done: list[tuple[int, int]] = []
+        self.held: dict[TopicPartition, asyncio.Event] = {}
+        self.failures: list[Exception] = []
+        arguments: dict[str, Any] = {
+            "concurrency": 2,
+            "order": "partition",
+            "batch_size": None,
+            "max_uncommitted": 1000,
+            "retry": Retry(attempts=5, first_delay_ms=30_000),
+            "dead_letter": None,
+            "breaker": None,
+            **settings,
+        }
+        self.is_list = arguments["batch_size"] is not None
+        self.run = Run(
+            self.buffers.state,
+            self.buffers.buffer,
+            self._handle,
+            Handling(**arguments),
+            budget=self.buffers.budget,
+            hold_s=5,
+            rng=random.Random(1),
+        )
+
+    async def _handle(self, given: Any) -> None:
+        records = given if self.is_list else [given]
+        tp = TopicPartition(records[0].topic, records[0].partition)
+        self.begun.append((tp.partition, [record.offset for record in records]))
+        if tp in self.held:
+            await self.held[tp].wait()
+        if self.failures:
+            raise self.failures.pop()
+        self.done += [(record.partition, record.offset) for record in records]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        with self.run.opened():
+            task = asyncio.ensure_future(self.run.run())
+            try:
+                yield
+            finally:
+                await self.run.end(asyncio.get_running_loop().time())
+                await task
+
+    def take_away(self, tp: TopicPartition) -> None:
+        """Revoke a partition; handlers that are at work on it have had their time."""
+        self.buffers.state.begin_revocation([tp])
+        self.run.give_up([tp], asyncio.get_running_loop().time())
+
+    def give(self, *tps: TopicPartition) -> None:
+        self.buffers.state.change(tps, tps)
+        for tp in tps:
+            self.buffers.state.seek(self.buffers.partition(tp), 0)
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+async def test_handlers_that_a_rebalance_cuts_off_give_their_places_to_others(
+    batch_size: int | None,
+) -> None:
+    case = Case(order=None, batch_size=batch_size)
+    case.held[A] = asyncio.Event()
+    case.buffers.put({A: batch(0, 2)})
+    async with case.running():
+        for _ in range(3):
+            await until(lambda: len(case.begun) == 2)
+            case.take_away(A)
+            await asyncio.sleep(0.1)
+            case.begun.clear()
+            case.give(A)
+            case.buffers.put({A: batch(0, 2)})
+        await until(lambda: len(case.begun) == 2)
+        case.take_away(A)
+        await asyncio.sleep(0.1)
+        case.buffers.state.change([A], [])
+        case.buffers.put({B: batch(0, 10)})
+        await until(lambda: len(case.done) == 10)
+        assert case.run.counts()["at_work"] == 0
+
+
+async def test_a_retry_of_a_partition_that_went_holds_up_nothing_when_it_comes_back() -> None:
+    case = Case()
+    case.failures = [ConnectionError()]
+    case.buffers.put({A: batch(0, 3)})
+    async with case.running():
+        await until(lambda: not case.failures)
+        await asyncio.sleep(1)
+        case.take_away(A)
+        case.give(A)
+        case.buffers.put({A: batch(0, 3)})
+        await asyncio.sleep(1)
+        assert case.done == [(0, 0), (0, 1), (0, 2)]
+        assert case.run.counts()["waiting_for_retry"] == 0
+
+
+async def test_a_list_takes_no_records_of_before_a_seek() -> None:
+    case = Case(batch_size=2)
+    case.held[A] = asyncio.Event()
+    case.buffers.put({A: batch(0, 5)})
+    async with case.running():
+        await until(lambda: len(case.begun) == 1)
+        case.buffers.state.seek(case.buffers.partition(A), 3)
+        case.buffers.put({A: batch(3, 3)})
+        await asyncio.sleep(0.1)
+        case.held[A].set()
+        await until(lambda: (0, 5) in case.done)
+        assert case.begun == [(0, [0, 1]), (0, [2]), (0, [3, 4]), (0, [5])]
