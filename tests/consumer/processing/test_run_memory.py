@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from aiokafka_lite.structs import ConsumerRecord
-from tests.consumer.processing.test_run import member, running
+from tests.consumer.processing.running import member, running
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.waiting import until
 
