@@ -117,7 +117,8 @@ class ReadyRecords:
         # The latest get returned this one; all before it has been processed.
         latest = decoded[taken_count - 1]
         is_all = taken_count == len(decoded)
-        self._state.begin_get()
+        if not self._state.has_several_readers:  # otherwise the task has come back already
+            self._state.begin_get()
         self._state.hand_out(
             chunk.partition,
             latest.offset,
