@@ -350,6 +350,21 @@ async def test_a_topic_that_does_not_exist_is_not_asked_for_any_more() -> None:
             assert [topic.name for topic in last.topics or ()] == ["t"]
 
 
+async def test_a_producer_that_is_stopping_takes_no_record(broker: Broker) -> None:
+    producer = producer_of(broker)
+    await producer.start()
+    await producer.partitions_for("t")
+    with broker.on("Produce").hold():
+        first = await producer.send("t", b"0", partition=0)
+        stopping = asyncio.ensure_future(producer.stop())
+        await asyncio.sleep(0)
+        with pytest.raises(ProducerClosed):
+            await producer.send("t", b"1", partition=0)
+    await stopping
+    assert (await first).offset == 0
+    assert await values_in(broker, "t") == [b"0"]
+
+
 async def test_stop_in_time_fails_what_is_not_acknowledged(broker: Broker) -> None:
     producer = producer_of(broker)
     await producer.start()

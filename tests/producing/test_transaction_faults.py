@@ -149,6 +149,19 @@ async def test_a_coordinator_that_is_not_ready_is_asked_again(
     assert await committed_in(broker) == as_values(range(6))
 
 
+@pytest.mark.virtual_time
+async def test_a_transaction_that_is_not_over_yet_is_waited_for_briefly(broker: Broker) -> None:
+    loop = asyncio.get_running_loop()
+    async with producer_of(broker, transactional_id="tx", retry_backoff_ms=5_000) as producer:
+        await commit(producer, range(1))
+        broker.on("AddOffsetsToTxn").fail(ConcurrentTransactions)
+        broker.on("TxnOffsetCommit").fail(ConcurrentTransactions)
+        began = loop.time()
+        async with producer.transaction() as tx:
+            tx.commit_offsets({TP: 1}, "g")
+        assert loop.time() - began < 1
+
+
 @pytest.mark.parametrize("handled", [True, False], ids=["done", "not-done"])
 @pytest.mark.parametrize("api", ["AddPartitionsToTxn", "TxnOffsetCommit", "EndTxn", "Produce"])
 async def test_a_lost_connection_costs_no_transaction(
