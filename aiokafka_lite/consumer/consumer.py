@@ -828,9 +828,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             return None
         return OffsetsInTransaction(self._state, commits, self.group_metadata)
 
-    @staticmethod
     @asynccontextmanager
-    async def _writing(outbox: Outbox | None, run: Run) -> AsyncIterator[None]:
+    async def _writing(self, outbox: Outbox | None, run: Run) -> AsyncIterator[None]:
         """Have handlers' outputs written in transactions, while records are handled."""
         if outbox is None:
             yield
@@ -840,7 +839,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             run.write_into(outbox)
             yield
         finally:
-            await outbox.close()
+            await outbox.close(self._config.rebalance_hold_s)
 
     @asynccontextmanager
     async def _keeping(

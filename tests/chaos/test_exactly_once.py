@@ -1,8 +1,8 @@
 """An exactly-once copy between two topics, while three real brokers are killed in turn.
 
 A consumer of a group and a transactional producer: what was read and what was written is committed
-together. Whatever fails, the copier begins anew, as a process would that was restarted; the group's
-offsets and the producer's id say where.
+together, by a loop of polls or by handlers. Whatever fails, the copier begins anew, as a process
+would that was restarted; the group's offsets and the producer's id say where.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from confluent_kafka import Consumer
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.processing import Outputs
 from aiokafka_lite.producing import AIOKafkaProducer
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.cluster import unique
 from tests.support.failover.cluster import FailingCluster
 from tests.support.java import JavaTools
@@ -56,7 +57,6 @@ class Copier:
         self._protocol = protocol
         self._id = unique("copier")
         self.lives = 0
-        self.copied = 0
 
     async def run(self) -> None:
         """Copy without end; begin anew after whatever Kafka says."""
@@ -86,21 +86,31 @@ class Copier:
             request_timeout_ms=15_000,
         )
         async with consumer, producer:
-            while True:
-                found = await consumer.poll(200, max_records=BATCH)
-                if not found:
-                    continue
-                async with producer.transaction() as tx:
-                    for records in found.values():
-                        for record in records:
-                            await tx.send(
-                                self._target,
-                                record.value,
-                                key=record.key,
-                                partition=record.partition,
-                            )
-                    tx.commit_offsets(consumer)
-                self.copied += sum(map(len, found.values()))
+            await self._copy(consumer, producer)
+
+    async def _copy(self, consumer: AIOKafkaConsumer, producer: AIOKafkaProducer) -> None:
+        while True:
+            found = await consumer.poll(200, max_records=BATCH)
+            if not found:
+                continue
+            async with producer.transaction() as tx:
+                for records in found.values():
+                    for record in records:
+                        await tx.send(
+                            self._target, record.value, key=record.key, partition=record.partition
+                        )
+                tx.commit_offsets(consumer)
+
+
+class RunningCopier(Copier):
+    """Copies by handlers, and whatever was handled meanwhile is a transaction."""
+
+    async def _copy(self, consumer: AIOKafkaConsumer, producer: AIOKafkaProducer) -> None:
+        async def handle(record: ConsumerRecord[bytes | None, bytes | None], out: Outputs) -> None:
+            await asyncio.sleep(0.01)
+            out.send(self._target, record.value, key=record.key, partition=record.partition)
+
+        await consumer.run(handle, transactions=producer, order="partition")
 
 
 async def write(producer: AIOKafkaProducer, topic: str, written: list[int]) -> None:
@@ -169,13 +179,17 @@ async def read_java(tools: JavaTools, where: str, topic: str) -> Counter[int]:
 
 
 async def copy_under_kills(
-    cluster: FailingCluster, tools: JavaTools, protocol: str, kills: int
+    cluster: FailingCluster,
+    tools: JavaTools,
+    protocol: str,
+    kills: int,
+    kind: type[Copier] = Copier,
 ) -> None:
     where = cluster.bootstrap_servers
     source, target = unique("source"), unique("target")
     for topic in (source, target):
         await cluster.create(topic, PARTITIONS)
-    copier = Copier(where, source, target, protocol)
+    copier = kind(where, source, target, protocol)
     written: list[int] = []
     async with AIOKafkaProducer(bootstrap_servers=where, delivery_timeout_ms=120_000) as producer:
         writing = asyncio.ensure_future(write(producer, source, written))
@@ -208,11 +222,12 @@ async def copy_under_kills(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [Copier, RunningCopier])
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 async def test_brokers_are_killed_and_the_copy_is_exact(
-    cluster: FailingCluster, java_tools: JavaTools, protocol: str
+    cluster: FailingCluster, java_tools: JavaTools, protocol: str, kind: type[Copier]
 ) -> None:
-    await copy_under_kills(cluster, java_tools, protocol, 2)
+    await copy_under_kills(cluster, java_tools, protocol, 2, kind)
 
 
 @pytest.mark.slow

@@ -292,13 +292,17 @@ class Outbox:
         self._entries.remove(entry)
         self._size -= entry.size
 
-    async def close(self) -> None:
-        """Write nothing more, but end the transaction that is under way; give the producer back."""
+    async def close(self, wait_s: float | None = None) -> None:
+        """Write nothing more, but end the transaction that is under way; give the producer back.
+
+        Args:
+            wait_s: How long to wait for that end. Then its partitions begin from what is committed.
+        """
         self._is_closing = True
         self._came.set()
         try:
             if self._task is not None and self._is_holding:
-                await asyncio.wait([self._task])
+                await asyncio.wait([self._task], timeout=wait_s)
         finally:
             self._drop_all(IllegalStateError("nothing more is written"))
             await self._scope.close()

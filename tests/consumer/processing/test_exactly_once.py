@@ -618,6 +618,27 @@ async def test_a_run_that_is_cancelled_waits_for_the_end_of_its_transaction() ->
 
 
 @pytest.mark.virtual_time
+async def test_a_stop_does_not_wait_for_a_transaction_without_end() -> None:
+    async with embedded() as (broker, copy), copy.producer() as producer:
+        await copy.kafka.produce(copy.source, 0, numbered(20))
+        loop = asyncio.get_running_loop()
+        with broker.on("EndTxn").hold() as held:
+            async with copy.consumer(rebalance_hold_ms=2_000) as consumer:
+                task = asyncio.create_task(consumer.run(copy.handle, transactions=producer))
+                await held.reached()
+                stopped_at = loop.time()
+                await consumer.stop(timeout=5)
+                await task
+                assert loop.time() - stopped_at < 12
+        async with copy.consumer() as consumer:
+            task = asyncio.create_task(consumer.run(copy.handle, transactions=producer))
+            await eventually(copy.committed, 20)
+            await consumer.stop()
+            await task
+        assert await copy.counts() == {b"%d" % n: 1 for n in range(20)}
+
+
+@pytest.mark.virtual_time
 async def test_what_metadata_have_no_room_for_waits_for_the_records_before_it() -> None:
     """Every second record is held up: one may say so of 1,300 gaps, and not of 3,000."""
     count = 6_000
