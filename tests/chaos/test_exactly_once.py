@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from confluent_kafka import Consumer
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
@@ -23,6 +22,7 @@ from aiokafka_lite.processing import Outputs
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.cluster import unique
+from tests.support.committed import PATIENCE_S, read_java, read_librdkafka
 from tests.support.failover.cluster import FailingCluster
 from tests.support.java import JavaTools
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
@@ -34,7 +34,6 @@ PARTITIONS: Final = 3
 BATCH: Final = 20
 # A kill is missed after this; then leaders and coordinators move.
 QUICK: Final = {"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "250"}
-PATIENCE_S: Final = 120.0
 
 
 @pytest.fixture
@@ -142,40 +141,6 @@ async def read_ours(where: str, topic: str, count: int) -> list[list[int]]:
             for tp, batch in records.items():
                 found[tp.partition] += [int(record.value or b"-1") for record in batch]
     return found
-
-
-def read_librdkafka(where: str, topic: str, count: int) -> Counter[int]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": where,
-            "group.id": unique("reader"),
-            "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
-        }
-    )
-    consumer.subscribe([topic])
-    found: Counter[int] = Counter()
-    quiet = 0
-    while quiet < 5 or found.total() < count:
-        message = consumer.poll(1.0)
-        quiet = quiet + 1 if message is None else 0
-        if quiet > PATIENCE_S:
-            break
-        if message is not None and not message.error():
-            found[int(message.value() or b"-1")] += 1
-    consumer.close()
-    return found
-
-
-async def read_java(tools: JavaTools, where: str, topic: str) -> Counter[int]:
-    # It ends by its time-out.
-    ended = await tools.run(
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        "--bootstrap-server", where, "--topic", topic, "--from-beginning",
-        "--timeout-ms", "8000", "--isolation-level", "read_committed",
-        timeout_s=PATIENCE_S,
-    )  # fmt: skip
-    return Counter(int(line) for line in ended.stdout.splitlines() if line.strip().isdigit())
 
 
 async def copy_under_kills(

@@ -99,6 +99,11 @@ class Book:
         self.gone.update(each.number for each in self._logs[tp][:begin])
 
     @property
+    def present(self) -> list[Written]:
+        """The records that the logs hold now."""
+        return [each for log in self._logs.values() for each in log if each.number not in self.gone]
+
+    @property
     def partitions(self) -> Iterable[TopicPartition]:
         return self._logs.keys()
 

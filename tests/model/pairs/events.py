@@ -42,22 +42,15 @@ async def _seek(member: Member) -> None:
     if tp is not None:
         offset = max(0, member.next.get(tp, 0) + member.rng.randint(-10, 2))
         offset = min(offset, member.around.end_of(tp))
-        _sought(member, tp, offset)
+        member.sought(tp, offset)
         member.consumer.seek(tp, offset)
 
 
 async def _seek_to_beginning(member: Member) -> None:
     tp = _one(member)
     if tp is not None:
-        _sought(member, tp, 0)
+        member.sought(tp, 0)
         await member.consumer.seek_to_beginning(tp)
-
-
-def _sought(member: Member, tp: TopicPartition, offset: int) -> None:
-    member.note(f"seeks {offset} of {short(tp)}")
-    member.journal.seek(member.around.group, tp, offset)
-    member.next[tp] = offset
-    member.ages[tp] += 1  # records of before are no promise any more
 
 
 async def _pause(member: Member) -> None:

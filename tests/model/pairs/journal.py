@@ -25,6 +25,8 @@ from tests.model.pairs.book import Book, Written
 SHOWN: Final = 12
 # For so long after a topic was recreated clients take the new one for the old one.
 RECREATED_S: Final = 3.0
+# For so long after a truncation commits are of the records that were lost.
+TRUNCATED_S: Final = 10.0
 LAST_LINES: Final = 4_000
 
 
@@ -43,8 +45,8 @@ class GroupState:
     finished: set[int] = field(default_factory=set)
     settled: set[int] = field(default_factory=set)
     covered: set[int] = field(default_factory=set)
-    # In a transaction that is ending, or whose outcome the application was not told.
-    in_transaction: set[int] = field(default_factory=set)
+    # In a commit or a transaction that is ending, or whose outcome the application was not told.
+    in_commit: set[int] = field(default_factory=set)
     # Which a seek passed over.
     passed_over: set[int] = field(default_factory=set)
     # How many times more than once a record may be processed, because of seeks.
@@ -53,6 +55,7 @@ class GroupState:
     commits: dict[TopicPartition, Commit] = field(default_factory=dict)
     # Where seeks led that no commit has followed yet.
     sought: dict[TopicPartition, list[int]] = field(default_factory=lambda: defaultdict(list))
+    sought_at: dict[TopicPartition, float] = field(default_factory=dict)
     # Its offsets are committed by the names of topics: in transactions.
     commits_by_name: bool = False
     returned: int = 0
@@ -69,6 +72,8 @@ class Journal:
         self.violations: list[str] = []
         self._lines: list[str] = []
         self._recreated_at: dict[str, float] = {}
+        # When a log was truncated last, and where.
+        self._truncated: dict[TopicPartition, tuple[float, int]] = {}
 
     # --- Lines ----------------------------------------------------------------------------
     def note(self, who: str, words: str) -> None:
@@ -118,13 +123,13 @@ class Journal:
         state = self.groups[group]
         for number in numbers:
             state.finished.add(number)
-            state.in_transaction.discard(number)
+            state.in_commit.discard(number)
             if settles:
                 state.settled.add(number)
 
-    def enter_transaction(self, group: str, numbers: Iterable[int]) -> None:
-        """Note that a transaction with these records begins to end."""
-        self.groups[group].in_transaction.update(numbers)
+    def may_be_finished(self, group: str, numbers: Iterable[int]) -> None:
+        """Note that a commit, or a transaction, with these records begins to end."""
+        self.groups[group].in_commit.update(numbers)
 
     def check_order(self, group: str, who: str, number: int, *, by_key: bool) -> None:
         """Hold a record that begins against those before it."""
@@ -141,7 +146,7 @@ class Journal:
         state = self.groups[group]
         return (
             number in state.finished
-            or number in state.in_transaction
+            or number in state.in_commit
             or number in state.passed_over
             or number in self._book.gone
         )
@@ -156,15 +161,29 @@ class Journal:
     def seek(self, group: str, tp: TopicPartition, offset: int) -> None:
         """Note that the application asks for the records from an offset on."""
         state, log = self.groups[group], self._book.log(tp)
-        state.sought[tp].append(offset)
         state.passed_over.update(each.number for each in log[:offset])
+        state.sought_at[tp] = self._now()
+        state.sought[tp].append(offset)
         for each in log[offset:]:
             state.settled.discard(each.number)
             state.covered.discard(each.number)
             state.may_repeat[each.number] += 1
 
+    def is_sought(self, tp: TopicPartition) -> bool:
+        """Whether an application has just sought: such a position has no leader epoch.
+
+        Nobody can tell then whether the log was truncated before it.
+        """
+        recently = self._now() - TRUNCATED_S
+        return any(state.sought_at.get(tp, -1.0) > recently for state in self.groups.values())
+
     def truncated(self, tp: TopicPartition, end: int) -> None:
-        """Note that a log ends at an offset now: what groups commit may go back to it."""
+        """Note that a log ends at an offset now: what groups commit may go back to it.
+
+        For a while they commit what they have read of the lost records: with the leader epoch of
+        those, so that nobody takes it for a commit of the new ones.
+        """
+        self._truncated[tp] = self._now(), end
         for state in self.groups.values():
             state.sought[tp].append(end)
 
@@ -207,6 +226,9 @@ class Journal:
         covered = set(range(min(commit.offset, len(log))))
         for first, end in commit.ranges:
             covered.update(range(first, min(end, len(log))))
+        truncated_at, end = self._truncated.get(tp, (-TRUNCATED_S, 0))
+        if self._now() < truncated_at + TRUNCATED_S:
+            covered = {offset for offset in covered if offset < end}
         early = [
             offset for offset in sorted(covered) if not self._is_done(group, log[offset].number)
         ]
@@ -239,17 +261,13 @@ class Journal:
             if not self._is_done(group, each.number)
         ]
 
-    def check_outputs(
-        self, group: str, what: str, found: Counter[int], due: Iterable[int], *, is_exact: bool
-    ) -> None:
+    def check_outputs(self, group: str, what: str, found: Counter[int], due: set[int]) -> None:
         """Hold what a group has written for each record against what is due."""
         state, records = self.groups[group], self._book.records
-        optional = self._book.gone | state.passed_over
-        if missing := [n for n in due if n not in found and n not in optional]:
+        if missing := sorted(due - found.keys() - state.passed_over):
             places = [place(records[n]) for n in missing[:SHOWN]]
             self.violate("missing", group, f"{what} of {places}, {len(missing)} in all")
-        twice = {n: count for n, count in found.items() if count > 1 + state.may_repeat[n]}
-        if twice and is_exact:
+        if twice := {n: count for n, count in found.items() if count > 1 + state.may_repeat[n]}:
             places = [f"{place(records[n])} {count} times" for n, count in twice.items()]
             self.violate("twice", group, f"{what} of {places[:SHOWN]}, {len(twice)} in all")
 

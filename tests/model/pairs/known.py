@@ -9,7 +9,7 @@ from typing import Final
 
 KNOWN: Final = {
     "batch() in a transaction": "cancellations and rebalances copy records twice",
-    "run, letters in transactions": "letters are written twice after cancellations",
-    "log truncated": "an offset that is finished again is not committed under its new epoch",
+    "run in transactions": "unsubscribe() while handlers are at work copies records twice",
+    "run, letters in transactions": "run() cancelled while a transaction ends writes letters twice",
     "assign": "it does not finish what was returned, as unsubscribe() and stop() do",
 }

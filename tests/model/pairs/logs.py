@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -167,6 +168,8 @@ class EmbeddedLogs(Logs):
 
     async def _truncate(self, tp: TopicPartition, group: str) -> Collection[TopicPartition] | None:
         end = len(self.book.log(tp))
+        if self.journal.is_sought(tp):
+            return ()
         end = self.broker.truncate(tp, max(self.book.begins[tp], end - self.rng.randint(1, 5)))
         self.book.truncate(tp, end)
         self.journal.truncated(tp, end)
@@ -190,23 +193,33 @@ class RealLogs(Logs):
     kind = "real"
     session_s = 6.0
 
+    def __init__(
+        self, kafka: KafkaHandle, book: Book, journal: Journal, rng: random.Random
+    ) -> None:
+        super().__init__(kafka, book, journal, rng)
+        # So that no record of a deleted topic is written into its successor.
+        self._changing = asyncio.Lock()
+
     async def create_other(self, name: str, partitions: int) -> str:
         return await self.kafka.create_topic(unique(name), partitions)
 
     async def write(self, tp: TopicPartition, count: int) -> None:
-        new = self.book.write(tp, count)
-        await self.kafka.produce(*tp, [(each.key, each.value) for each in new])
+        async with self._changing:
+            if tp in self.book.ends:
+                new = self.book.write(tp, count)
+                await self.kafka.produce(*tp, [(each.key, each.value) for each in new])
 
     async def _delete_before(self, tp: TopicPartition, begin: int) -> None:
         await self.kafka.delete_records(*tp, begin)
 
     async def _recreate_with(self, topic: str, partitions: int) -> Collection[TopicPartition]:
-        before = {tp for tp in self.book.partitions if tp.topic == topic}
-        self.book.close(topic)
-        await self.kafka.delete_topic(topic)
-        await self.kafka.create_topic(topic, partitions)
-        self.book.open(topic, partitions)
-        self.journal.recreated(topic)
+        async with self._changing:
+            before = {tp for tp in self.book.partitions if tp.topic == topic}
+            self.book.close(topic)
+            await self.kafka.delete_topic(topic)
+            await self.kafka.create_topic(topic, partitions)
+            self.book.open(topic, partitions)
+            self.journal.recreated(topic)
         return before
 
     @property

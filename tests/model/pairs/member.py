@@ -38,6 +38,7 @@ from tests.model.world import Actor, VirtualWorld, World
 Record = ConsumerRecord[Any, Any]
 LOOK_EVERY_S: Final = 0.02
 WAKES_WITHIN_S: Final = 0.5
+SOUGHT_WITHIN_S: Final = 2.0
 STOP_S: Final = 10.0
 # For so long a partition with records may give none while health() says that all is well.
 SILENT_S: Final = 30.0
@@ -57,6 +58,20 @@ class Item(NamedTuple):
 
 
 @dataclass
+class Sought:
+    """A seek: in which assignment of the partition, where to, and from where.
+
+    Records of other keys, and those that were on their way, may come before the one sought. None
+    from where it left is one of those: when the first of them came is noted.
+    """
+
+    age: int
+    offset: int
+    left_at: int
+    passed_at: float | None = None
+
+
+@dataclass
 class Around:
     """What the members of one group have in common."""
 
@@ -73,6 +88,7 @@ class Around:
     outputs: str
     letters: str
     tps: Callable[[], list[TopicPartition]]
+    begin_of: Callable[[TopicPartition], int]
     end_of: Callable[[TopicPartition], int]
     is_calm: Callable[[], bool]
     events: Collection[str] = ()
@@ -85,13 +101,14 @@ class Hand:
         self._member = reader.member
         self._rng = reader.rng
         self.items: list[Item] = []
-        self._member.hands.add(self)
+        self._member.hands[self] = None
 
     def add(self, tp: TopicPartition, offset: int, value: bytes | None) -> None:
         """Take a record that was returned just now."""
         member, number = self._member, number_in(value)
         self.items.append(Item(number, tp, member.ages[tp]))
         member.returned_at[tp] = member.around.world.now()
+        member.see_sought(tp, offset)
         member.next[tp] = offset + 1
         member.note(f"gets {short(tp)} {offset} (number {number})")
         member.journal.return_(
@@ -108,10 +125,10 @@ class Hand:
         if self.items:
             await asyncio.sleep(self._rng.choice((0.0, 0.0, 0.01, 0.03, 0.1, 0.3)))
 
-    def enter_transaction(self) -> None:
-        """Note that a transaction with these begins to end."""
+    def may_be_finished(self) -> None:
+        """Note that a commit, or a transaction, with these begins: it may come to its end."""
         numbers = [item.number for item in self.items]
-        self._member.journal.enter_transaction(self._member.around.group, numbers)
+        self._member.journal.may_be_finished(self._member.around.group, numbers)
 
     def finish(self, *, settles: bool = True) -> None:
         """Note that all is done with these."""
@@ -133,7 +150,7 @@ class Hand:
     def drop(self) -> None:
         """Have nothing in hand any more."""
         self.items = []
-        self._member.hands.discard(self)
+        self._member.hands.pop(self, None)
 
 
 class Reader:
@@ -238,7 +255,7 @@ class Member:
         self.transactional_id = transactional_id
         self._act = act
         self._events: EventSubscription
-        self.hands: set[Hand] = set()
+        self.hands: dict[Hand, None] = {}  # in their order, as courses are to be the same again
         self.readers: list[Reader] = []
         self.owned: frozenset[TopicPartition] = frozenset()
         # All partitions that it ever had.
@@ -247,6 +264,7 @@ class Member:
         self.ages: Counter[TopicPartition] = Counter()
         self.unsettled: set[Item] = set()
         self.next: dict[TopicPartition, int] = {}
+        self._sought: dict[TopicPartition, Sought] = {}
         self.returned_at: dict[TopicPartition, float] = {}
         self.paused: set[TopicPartition] = set()
         self.ending = ""
@@ -287,6 +305,36 @@ class Member:
         if others := named - set(about) - {tp for tp in named if tp.topic == self.around.outputs}:
             words = f"{where}: {error!r:.300} names {sorted(map(short, others))}"
             self.violate("names what it has nothing to do with", words)
+
+    def sought(self, tp: TopicPartition, offset: int) -> None:
+        """Note that the application asks for the records of a partition from an offset on."""
+        self.note(f"seeks {offset} of {short(tp)}")
+        self.journal.seek(self.around.group, tp, offset)
+        self.ages[tp] += 1  # what was returned before is no promise any more
+        self._sought[tp] = Sought(self.ages[tp], offset, self.next.get(tp, 0))
+        self.next[tp] = offset
+
+    def see_sought(self, tp: TopicPartition, offset: int) -> None:
+        """Note a record that is returned after a seek of its partition."""
+        sought = self._sought.get(tp)
+        if sought is None:
+            return
+        wanted = max(sought.offset, self.around.begin_of(tp))
+        if sought.age != self.ages[tp] or offset == wanted or wanted >= sought.left_at:
+            del self._sought[tp]
+        elif offset >= sought.left_at and sought.passed_at is None:
+            sought.passed_at = self.around.world.now()
+
+    def check_sought(self) -> None:
+        """Find records that were asked for by a seek, and did not come though later ones have."""
+        for tp, sought in list(self._sought.items()):
+            is_late = sought.passed_at is not None and (
+                self.around.world.now() > sought.passed_at + SOUGHT_WITHIN_S
+            )
+            if is_late and sought.age == self.ages[tp] and tp not in self.in_hand():
+                del self._sought[tp]
+                words = f"{short(tp)}: {sought.offset} never came after a seek there"
+                self.violate("passed over after a seek", words)
 
     @property
     def has_just_woken(self) -> bool:
@@ -556,6 +604,7 @@ class Member:
         actor, now = self.actor, self.around.world.now()
         if actor is None or actor.is_blocked or actor.is_killed or not self.is_reading:
             return
+        self.check_sought()
         for tp in self.owned:
             lag = self.around.end_of(tp) - self.next.get(tp, 0)
             since = max(self.returned_at.get(tp, now), self.blocked_at)

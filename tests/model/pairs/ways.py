@@ -149,9 +149,10 @@ def _handler(
                 reader.check_order(record, by_key=order == "key")
             await hand.work()
             is_bad = (record.value or b"").endswith(BAD)
-            hand.finish(settles=not is_bad)
-            if reader.rng.random() < 0.02:
+            if not is_bad and reader.rng.random() < 0.02:
+                hand.may_be_finished()
                 await _commit_own(reader, record)
+            hand.finish(settles=not is_bad)  # and nothing more is awaited
             if is_bad:
                 raise BadRecordError
         finally:
@@ -223,7 +224,7 @@ async def _transaction(reader: Reader) -> None:
                 await tx.send(member.outputs, b"%d" % number_in(record.value), key=record.key)
             await hand.work()
             tx.commit_offsets(reader.consumer)
-            hand.enter_transaction()
+            hand.may_be_finished()
         hand.finish()
     except (CommitFailedError, TransactionAbortableError) as error:
         member.note(f"aborted: {error!r:.200}")
@@ -242,7 +243,7 @@ async def _run_in_transactions(reader: Reader) -> None:
             reader.check_order(record, by_key=True)
             await hand.work()
             outputs.send(member.outputs, b"%d" % number_in(record.value), key=record.key)
-            hand.enter_transaction()
+            hand.may_be_finished()
         finally:
             hand.drop()
 
