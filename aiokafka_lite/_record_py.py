@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Generic, Protocol
+from typing import Any, Generic, Protocol
 
 from aiokafka_lite._compat import KT, VT
 
@@ -81,6 +82,28 @@ class Receipt(Protocol):
     def ack(self) -> bool: ...
 
     def nack(self, delay_ms: float) -> bool: ...
+
+
+# Finds what a transaction commits of a record that the current call of a handler has, if it is one.
+HANDLED: ContextVar[Callable[[Any], Any]] = ContextVar("HANDLED")
+
+
+def record_delivery(record: object) -> Any:
+    """Return what a transaction commits of a record.
+
+    Raises:
+        RuntimeError: Its consumer does not finish records one by one.
+    """
+    receipt: Any = getattr(record, RECEIPT, None)
+    if receipt is not None:
+        return receipt.delivery()
+    find = HANDLED.get(None)
+    if find is None:
+        raise RuntimeError(
+            "a record is committed by itself in a handler of consumer.run(), or with ack_mode="
+            '"explicit"; otherwise a transaction commits a batch or what the consumer has returned'
+        )
+    return find(record)
 
 
 # Under which name a record has it among the attributes that may be set.

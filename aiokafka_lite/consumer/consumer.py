@@ -62,7 +62,6 @@ from aiokafka_lite.consumer.wrapped_gets import (
     wrap_as_getmany,
 )
 from aiokafka_lite.errors import (
-    CommitFailedError,
     ConsumerStoppedError,
     IllegalOperation,
     IllegalStateError,
@@ -82,7 +81,7 @@ if TYPE_CHECKING:
 
     from aiokafka_lite.client.aiokafka_names import ClientNames
     from aiokafka_lite.consumer.buffer.chunk import Record
-    from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
+    from aiokafka_lite.consumer.commits.transactional import DeliveryToCommit
     from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
     from aiokafka_lite.consumer.delivery.batch import BatchScope
     from aiokafka_lite.consumer.monitoring.health import Health
@@ -613,7 +612,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 max_records_per_partition=max_records_per_partition,
             )
 
-        return BatchScope(block, take, self.commit)
+        return BatchScope(block, take, self.commit, self._engine.deliver)
 
     def _block(self, hold_s: float | None) -> Block:
         if self._config.ack_mode != "explicit":
@@ -800,6 +799,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             hold_s=self._config.handler_hold_s,
             end_s=self._config.rebalance_hold_s,
             rng=_rng,
+            deliver=self._engine.deliver,
         )
         outbox = None if transactions is None else self._new_outbox(transactions, run)
         # What is kept at the end of all is still finished.
@@ -810,23 +810,13 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def _new_outbox(self, producer: AIOKafkaProducer[Any, Any], run: Run) -> Outbox:
         from aiokafka_lite.consumer.processing.outbox import GivenProducer, Outbox
 
-        offsets = self._offsets_in_transaction()
-        if offsets is None:
+        if self._group_id is None:
             raise IllegalOperation(
                 "run(transactions=…) commits the group's offsets in the transactions: the consumer "
                 "needs a group_id"
             )
+        offsets = self._engine.in_transactions()
         return Outbox(GivenProducer(producer), offsets, run.finish, _rng, run)
-
-    def _offsets_in_transaction(self) -> OffsetsInTransaction | None:
-        """Return what transactions commit of this consumer; None: it has no group."""
-        from aiokafka_lite.consumer.commits.commits import Commits
-        from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
-
-        commits = self._engine.running.commits
-        if not isinstance(commits, Commits):
-            return None
-        return OffsetsInTransaction(self._state, commits, self.group_metadata)
 
     @asynccontextmanager
     async def _writing(self, outbox: Outbox | None, run: Run) -> AsyncIterator[None]:
@@ -850,7 +840,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         keeper = dead_letter if isinstance(dead_letter, DeadLetterKeeper) else None
         if keeper is not None:
-            offsets = self._offsets_in_transaction() if self._config.enable_auto_commit else None
+            commits = self._group_id is not None and self._config.enable_auto_commit
+            offsets = self._engine.in_transactions() if commits else None
             await keeper.open(RunContext(self._config, self._group_id, offsets, run.finish, outbox))
         delivery = self._delivery
         try:
@@ -1166,11 +1157,24 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             IllegalStateError: It was not started.
         """
         self._engine.owner.check_now()
-        group_id, instance_id = self._require_group(), self._config.group_instance_id
-        held_as = self._engine.running.commits.assigned_as
-        if held_as is None:
-            raise CommitFailedError()
-        return ConsumerGroupMetadata(group_id, held_as.generation, held_as.member_id, instance_id)
+        self._require_group()
+        return self._engine.in_transactions().group()
+
+    def delivery(self) -> DeliveryToCommit:
+        """Return all records that the application has in hand, as a value.
+
+        That is what `tx.commit_offsets(consumer)` commits: all that was returned by now, or with
+        ack_mode="explicit" all that is not acknowledged, or in a handler of `run` its own records.
+        It stays bound to the assignment under which the records were returned.
+
+        Raises:
+            IllegalOperation: The consumer has no group; or `run` goes on, and this is no handler.
+            ConsumerStoppedError: The consumer is stopped.
+            IllegalStateError: It was not started.
+        """
+        self._engine.owner.check_now()
+        self._require_group()
+        return self._engine.deliver(self._state.delivery())
 
     @overload
     async def committed(

@@ -53,6 +53,7 @@ from aiokafka_lite.errors import (
     CommitFailedError,
     ConsumerStoppedError,
     FencedInstanceIdError,
+    IllegalOperation,
     IllegalStateError,
     KafkaError,
     UnknownTopicOrPartitionError,
@@ -61,6 +62,11 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.cluster import Cluster
+    from aiokafka_lite.consumer.assignment.delivery import Delivery
+    from aiokafka_lite.consumer.commits.transactional import (
+        DeliveryToCommit,
+        OffsetsInTransaction,
+    )
     from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
     from aiokafka_lite.consumer.parts import Running
 
@@ -256,8 +262,32 @@ class Engine:
         # Imported where it is used: most consumers have no use for it.
         from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
 
-        acks = Acks(state, buffer, DEFAULT_MAX_UNCOMMITTED, rng)
+        acks = Acks(state, buffer, DEFAULT_MAX_UNCOMMITTED, rng, self.deliver)
         return acks.ready, AckedGets(state, buffer, self.gate.check_poll, acks)
+
+    # --- Deliveries -----------------------------------------------------------------------
+    def in_transactions(self) -> OffsetsInTransaction:
+        """Return what a transaction may commit of this consumer.
+
+        Raises:
+            IllegalOperation: The consumer has no group.
+            ConsumerStoppedError: It is stopped.
+            IllegalStateError: It was not started.
+        """
+        # Imported where they are used: most consumers have no use for them.
+        from aiokafka_lite.consumer.commits.commits import Commits
+        from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
+
+        commits = self.running.commits
+        if not isinstance(commits, Commits):
+            raise IllegalOperation("offsets are committed in a group: give a group_id")
+        return OffsetsInTransaction(self.state, commits)
+
+    def deliver(self, delivery: Delivery) -> DeliveryToCommit:
+        """Return a delivery as a transaction takes it; raises as `in_transactions`."""
+        from aiokafka_lite.consumer.commits.transactional import DeliveryToCommit
+
+        return DeliveryToCommit(self.in_transactions(), delivery)
 
     # --- Hooks ----------------------------------------------------------------------------
     def _budget_released(self) -> None:

@@ -1,13 +1,16 @@
 """Offsets of a group that a transaction commits: whose they are, and what was read so far.
 
-The consumer they are of is met here only, by what `OffsetSource` asks of it.
+The consumer that they are of is known here only, by the protocols `Delivered` and `Delivery`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Protocol
 
+from aiokafka_lite._compat import Self
+from aiokafka_lite._record_py import record_delivery
 from aiokafka_lite.errors import (
     CommitFailedError,
     FencedMemberEpochError,
@@ -26,10 +29,18 @@ from aiokafka_lite.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
-from aiokafka_lite.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from aiokafka_lite.structs import (
+    ConsumerGroupMetadata,
+    ConsumerRecord,
+    OffsetAndMetadata,
+    TopicPartition,
+)
 
-Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+# Offset, metadata, and the leader epoch of the record before, -1 where that is not known.
+Offsets = Mapping[TopicPartition, tuple[int, str, int]]
 AnyOffset = int | tuple[int, str] | OffsetAndMetadata
+
+NO_EPOCH: Final = -1
 
 # What a group says to a member that has lost its partitions.
 LOST_MEMBERSHIP = (
@@ -41,17 +52,73 @@ LOST_MEMBERSHIP = (
 )
 
 
-class OffsetSource(Protocol):
-    """What a consumer says of itself to a transaction."""
+class Delivery(Protocol):
+    """Records that a consumer has returned, and that a transaction finishes."""
 
-    def positions(self) -> Offsets:
-        """Return the positions: the offset behind what was handed out of each partition."""
+    @property
+    def consumer(self) -> object:
+        """The consumer; deliveries of one are joined."""
 
-    def group_metadata(self) -> ConsumerGroupMetadata:
-        """Return as whom its partitions are held."""
+    def join(self, other: Self) -> None:
+        """Take over another delivery of the same consumer."""
+
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        """Return a block within which the consumer commits nothing in another way."""
+
+    def to_commit(self) -> tuple[ConsumerGroupMetadata, Offsets]:
+        """Return in whose name to commit which offsets.
+
+        Raises:
+            CommitFailedError: Partitions were taken away since the records were returned.
+            KafkaError: The offsets cannot say that they are finished.
+        """
+
+    def committed(self) -> None:
+        """Count the records as finished: the transaction is committed."""
+
+    def in_doubt(self) -> None:
+        """Have the records read again unless they turn out to be committed."""
 
 
-def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
+class Delivered(Protocol):
+    """A consumer, a batch of one, or anything else that knows which records it has returned."""
+
+    def delivery(self) -> Delivery:
+        """Return these records as a value."""
+
+
+def delivery_of(source: Delivered | ConsumerRecord[Any, Any]) -> Delivery:
+    """Return what a consumer, a batch or a record stands for in a transaction.
+
+    Raises:
+        TypeError: It is nothing that a consumer has returned.
+    """
+    found: Delivery
+    if isinstance(source, ConsumerRecord):
+        found = record_delivery(source)
+        return found
+    delivery = getattr(source, "delivery", None)
+    if delivery is None:
+        raise TypeError(
+            "a transaction commits the offsets of a consumer, a batch, a record, or a dict of "
+            f"offsets, not of {source!r}"
+        )
+    found = delivery()
+    return found
+
+
+def check_assigned(group: ConsumerGroupMetadata, offsets: Offsets) -> None:
+    """Refuse offsets that the consumer's present assignment cannot mean, if it tells.
+
+    Raises:
+        CommitFailedError: One is of records of an earlier assignment.
+    """
+    check = getattr(group, "check", None)
+    if check is not None:
+        check({tp: OffsetAndMetadata(*each[:2]) for tp, each in offsets.items()})
+
+
+def checked_offsets(offsets: object) -> Offsets:
     """Bring what is to be committed into one shape.
 
     Raises:
@@ -60,7 +127,7 @@ def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
     """
     if not offsets or not isinstance(offsets, Mapping):
         raise ValueError(f"offsets is a dict of TopicPartition to offset, not {offsets!r}")
-    checked = {}
+    checked: dict[TopicPartition, tuple[int, str, int]] = {}
     for tp, value in offsets.items():
         if getattr(tp, "_fields", None) != TopicPartition._fields:
             raise TypeError(f"Key should be TopicPartition instance, not {tp!r}")
@@ -68,7 +135,7 @@ def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
         is_offset = isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0
         if not is_offset or not isinstance(metadata, str):
             raise ValueError(f"an offset to commit is an int >= 0 or (int, str), not {value!r}")
-        checked[TopicPartition(*tp)] = OffsetAndMetadata(offset, metadata)
+        checked[TopicPartition(*tp)] = offset, metadata, NO_EPOCH
     return checked
 
 
@@ -80,10 +147,13 @@ def commit_request(
 ) -> TxnOffsetCommitRequest:
     """Return the request that stores offsets until the transaction ends."""
     topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
-    for tp, (offset, metadata) in offsets.items():
+    for tp, (offset, metadata, leader_epoch) in offsets.items():
         topics.setdefault(tp.topic, []).append(
             TxnOffsetCommitRequestPartition(
-                partition_index=tp.partition, committed_offset=offset, committed_metadata=metadata
+                partition_index=tp.partition,
+                committed_offset=offset,
+                committed_leader_epoch=leader_epoch,
+                committed_metadata=metadata,
             )
         )
     return TxnOffsetCommitRequest(

@@ -11,7 +11,7 @@ import warnings
 from asyncio import _get_running_loop
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Generic, NoReturn, SupportsIndex
+from typing import Any, Final, Generic, NoReturn, SupportsIndex
 
 from aiokafka_lite._compat import Self, SentKT, SentVT, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
@@ -25,15 +25,25 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
     WrongLoopError,
 )
-from aiokafka_lite.producing.accumulator import NO_HEADERS, Accumulator
+from aiokafka_lite.producing.accumulator import NO_HEADERS
 from aiokafka_lite.producing.batch import record_size_bound
 from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.engine import Intake, ProducerEngine
-from aiokafka_lite.producing.group_offsets import AnyOffset, OffsetSource, checked_offsets
+from aiokafka_lite.producing.group_offsets import (
+    AnyOffset,
+    Delivered,
+    checked_offsets,
+    delivery_of,
+)
 from aiokafka_lite.producing.lease import Lease
 from aiokafka_lite.producing.own_batch import OwnBatch, check_timestamp
-from aiokafka_lite.producing.transactions import Transactions
-from aiokafka_lite.structs import ConsumerGroupMetadata, RecordMetadata, TopicPartition
+from aiokafka_lite.producing.transactions import Transaction, Transactions
+from aiokafka_lite.structs import (
+    ConsumerGroupMetadata,
+    ConsumerRecord,
+    RecordMetadata,
+    TopicPartition,
+)
 
 log = logging.getLogger(__name__)
 
@@ -292,6 +302,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     ) -> asyncio.Future[RecordMetadata]:
         """Wait for what a record needs, and put it into a batch then."""
         engine = self._running()
+        transaction = engine.transaction
         deadline = self._loop.time() + self._config.request_timeout_s
         accumulator = engine.accumulator
         if not accumulator.has(topic, partition):
@@ -299,7 +310,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         accumulator.raise_if_never_fits(record_size_bound(key, value, headers))
 
         def append(*, is_in_turn: bool = True) -> asyncio.Future[RecordMetadata] | None:
-            self._raise_if_in_vain(accumulator, topic, partition)
+            self._raise_if_in_vain(engine, transaction, topic, partition)
             return accumulator.append(
                 topic, key, value, partition, timestamp_ms, headers, is_in_turn=is_in_turn
             )
@@ -344,6 +355,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             raise ValueError("a batch needs a record: append one")
         batch.close()
         engine = self._running()
+        transaction = engine.transaction
         deadline = self._loop.time() + self._config.request_timeout_s
         accumulator = engine.accumulator
         if not accumulator.has(topic, partition):
@@ -351,19 +363,26 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         accumulator.raise_if_never_fits(batch.size())
 
         def append(*, is_in_turn: bool = True) -> asyncio.Future[RecordMetadata] | None:
-            self._raise_if_in_vain(accumulator, topic, partition)
+            self._raise_if_in_vain(engine, transaction, topic, partition)
             return accumulator.append_batch(topic, partition, batch, is_in_turn=is_in_turn)
 
         future = append(is_in_turn=False)
         return await accumulator.in_turn(append, deadline) if future is None else future
 
     def _raise_if_in_vain(
-        self, accumulator: Accumulator, topic: str, partition: int | None
+        self,
+        engine: ProducerEngine,
+        transaction: Transaction | None,
+        topic: str,
+        partition: int | None,
     ) -> None:
-        """Raise if a record that has waited for room cannot be sent any more."""
+        """Raise if a record that has waited cannot be sent any more, or not in its transaction."""
+        if transaction is not None and engine.transactions is not None:
+            engine.raise_if_fatal()
+            engine.transactions.require(transaction)
         if self._gate.accumulator is None:
             raise self._refusal()
-        if not accumulator.has(topic, partition):
+        if not engine.accumulator.has(topic, partition):
             raise UnknownTopicOrPartitionError(
                 f"topic {topic!r} was deleted, or recreated with fewer partitions, while the "
                 "record waited for room"
@@ -426,13 +445,19 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             IllegalStateError: A transaction is open already.
             KafkaError: The error after which this producer can do nothing any more.
         """
-        await self._transactions().begin()
+        await self._begin()
+
+    async def _begin(self) -> Transaction:
+        transaction = await self._transactions().begin()
         self._running()
+        return transaction
 
     async def commit_transaction(self) -> None:
         """Wait for all records, commit offsets, and commit the transaction.
 
-        When it is cancelled the commit goes on, and the next `begin_transaction` waits for it.
+        When it is cancelled before the coordinator is asked to commit, the transaction is aborted.
+        Later it waits for the outcome, for `delivery_timeout_ms` at most. The cancellation is
+        raised after that, so the transaction is over then, one way or the other.
 
         Raises:
             IllegalOperation: There is no transaction, or the producer has no transactional_id.
@@ -447,8 +472,13 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             KafkaError: The error after which this producer can do nothing any more.
         """
         engine = self._running()
-        task = self._transactions().begin_commit()
-        await asyncio.wait([task])
+        transactions = self._transactions()
+        task = transactions.begin_commit()
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            await transactions.outlast_commit(task)
+            raise
         self._raise_outcome(engine, task)
 
     async def abort_transaction(self) -> None:
@@ -495,15 +525,17 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
     def _commit_offsets_at_the_end(
         self,
-        source: OffsetSource | Mapping[TopicPartition, AnyOffset],
+        transaction: Transaction | None,
+        source: Delivered | ConsumerRecord[Any, Any] | Mapping[TopicPartition, AnyOffset],
         group: ConsumerGroupMetadata | str | None,
     ) -> None:
         self._running()
         transactions = self._transactions()
+        transactions.require(transaction)
         if not isinstance(source, Mapping):
-            metadata = source.group_metadata() if group is None else _checked_group(group)
-            if offsets := source.positions():
-                transactions.commit_offsets_at_the_end(metadata, offsets)
+            if group is not None:
+                raise TypeError("a group is given with a dict of offsets only")
+            transactions.commit_delivery_at_the_end(delivery_of(source))
         elif group is None:
             raise TypeError("offsets are committed of a group: give consumer.group_metadata()")
         else:
@@ -610,16 +642,57 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
 
 class TransactionBlock(Generic[SentKT, SentVT]):
-    """A block of `AIOKafkaProducer.transaction()`."""
+    """A block of `AIOKafkaProducer.transaction()`.
+
+    What it sends is of its own transaction: once that is over, it sends nothing.
+    """
 
     def __init__(self, producer: AIOKafkaProducer[SentKT, SentVT]) -> None:
         self._producer = producer
-        self.send = producer.send
-        self.send_and_wait = producer.send_and_wait
+        self._transaction: Transaction | None = None
 
     async def __aenter__(self) -> Self:
-        await self._producer.begin_transaction()
+        if self._transaction is not None:
+            raise IllegalStateError(
+                "a block is one transaction: call producer.transaction() for the next"
+            )
+        self._transaction = await self._producer._begin()
         return self
+
+    @property
+    def is_committed(self) -> bool | None:
+        """Whether it was committed; None: it is not over, or the outcome is not known."""
+        return None if self._transaction is None else self._transaction.is_committed
+
+    async def send(
+        self,
+        topic: str,
+        value: SentVT | None = None,
+        key: SentKT | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Send a record in this transaction: arguments, result and errors are the producer's.
+
+        Raises:
+            IllegalOperation: The transaction is over. The record is not sent, whichever
+                transaction is open by then.
+        """
+        self._producer._transactions().require(self._transaction)
+        return await self._producer.send(topic, value, key, partition, timestamp_ms, headers)
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: SentVT | None = None,
+        key: SentKT | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> RecordMetadata:
+        """Send a record and return where it was written; as `send`."""
+        return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
 
     async def __aexit__(
         self,
@@ -631,23 +704,31 @@ class TransactionBlock(Generic[SentKT, SentVT]):
 
     def commit_offsets(
         self,
-        source: OffsetSource | Mapping[TopicPartition, AnyOffset],
+        source: Delivered | ConsumerRecord[Any, Any] | Mapping[TopicPartition, AnyOffset],
         group: ConsumerGroupMetadata | str | None = None,
     ) -> None:
         """Commit offsets with the transaction, at the end of its block; sends nothing yet.
 
+        What is committed says that these records are processed, in the name of the assignment
+        under which they were returned. When the transaction is committed they count as processed,
+        however the block is left.
+
         Args:
-            source: A consumer, whose positions are committed: of all that it has handed out by
-                now. It is made with `enable_auto_commit=False`. Or a dict of offsets.
+            source: A batch of `consumer.batch()`: its records. A record that is acknowledged by
+                itself, or that a handler of `run` has: that one. A consumer: all that it has
+                returned by now, which suits a program in which one task reads. Or a dict of
+                offsets.
             group: With a dict, `consumer.group_metadata()` of the consumer that it is of.
 
         Raises:
+            BatchRevokedError: A rebalance has taken some of the records' partitions away, or did so
+                before others came back. The transaction has to be aborted.
             CommitFailedError: The consumer has lost its partitions.
             TransactionAbortableError: The transaction has to be aborted.
             IllegalOperation: There is no transaction; or the consumer has no group.
             ValueError, TypeError: A dict has another shape, or there is no group.
         """
-        self._producer._commit_offsets_at_the_end(source, group)
+        self._producer._commit_offsets_at_the_end(self._transaction, source, group)
 
 
 def _checked_group(group: object) -> ConsumerGroupMetadata:

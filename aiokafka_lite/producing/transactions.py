@@ -12,7 +12,11 @@
     FATAL      nothing, for good                    never: another producer is needed
 
 `MOVES` has this as data; every state may become FATAL. What ends a transaction runs in a task of
-its own: whoever waits for it may be cancelled, the end goes on, and the next `begin` waits for it.
+its own. A commit that is cancelled before EndTxn is sent aborts. From then on whoever waits for it
+waits for the outcome (`outlast_commit`).
+
+A `Transaction` is one from begin to end. What waits for something to go on in one (a send for
+metadata or room) looks whether that one is still the current one.
 
 The ways to the coordinator. Where the cluster's feature transaction.version is 2 or more (KIP-890)
 brokers add partitions and groups to a transaction as they are written to, and its end brings a new
@@ -30,10 +34,12 @@ import asyncio
 import enum
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope, own_copy
 from aiokafka_lite.errors import (
     IllegalOperation,
@@ -74,7 +80,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.cluster import Cluster
     from aiokafka_lite.producing.accumulator import Accumulator
     from aiokafka_lite.producing.config import AnyProducerConfig
-    from aiokafka_lite.producing.group_offsets import Offsets
+    from aiokafka_lite.producing.group_offsets import Delivery, Offsets
     from aiokafka_lite.producing.identity import CurrentIdentity
     from aiokafka_lite.producing.partition_queue import PartitionQueue
     from aiokafka_lite.producing.sender import BatchSender
@@ -115,6 +121,24 @@ MOVES: Final[Mapping[TransactionStage, frozenset[TransactionStage]]] = MappingPr
         _S.FATAL: frozenset(),
     }
 )
+
+
+class Transaction:
+    """One transaction, from its beginning to its end. One writer: `Transactions`.
+
+    Attributes:
+        is_committed: Whether it was committed; None: it is not over, or nobody knows.
+        is_being_committed: The coordinator has been asked to commit it.
+    """
+
+    __slots__ = ("deliveries", "is_being_committed", "is_committed", "offsets")
+
+    def __init__(self) -> None:
+        self.is_committed: bool | None = None
+        self.is_being_committed = False
+        # What is committed with it: by group, and by the consumer that has returned the records.
+        self.offsets: dict[str, tuple[ConsumerGroupMetadata, Offsets]] = {}
+        self.deliveries: dict[object, Delivery] = {}
 
 
 class Transactions:
@@ -170,8 +194,8 @@ class Transactions:
         self._ending: asyncio.Task[KafkaError | None] | None = None
         # Offsets that are being stored now.
         self._storing: set[asyncio.Task[KafkaError | None]] = set()
-        # What is committed with the transaction, by group.
-        self._offsets: dict[str, tuple[ConsumerGroupMetadata, Offsets]] = {}
+        # The one that is open, or ends; None between two.
+        self.current: Transaction | None = None
 
     def _coordinator_of(self, key: str, key_type: int) -> CoordinatorClient:
         return CoordinatorClient(
@@ -275,7 +299,22 @@ class Transactions:
         error.__cause__ = self._error
         return error
 
-    async def begin(self) -> None:
+    def require(self, transaction: Transaction | None) -> None:
+        """Check that a transaction takes records still, and not another one in its place.
+
+        Raises:
+            IllegalOperation: It is over, or has not begun.
+            TransactionAbortableError: It has to be aborted.
+        """
+        if transaction is None or transaction is not self.current:
+            raise IllegalOperation(
+                "Can't send messages while not in transaction: the transaction that this record "
+                "is of is over, and the record is not sent"
+            )
+        if not self.takes_records:
+            raise self.refusal()
+
+    async def begin(self) -> Transaction:
         """Begin a transaction, once an end that is under way is over. Sends nothing.
 
         Raises:
@@ -289,7 +328,9 @@ class Transactions:
                 f"a transaction cannot begin: the producer is {self.state.value}; "
                 "one transaction at a time"
             )
+        self.current = Transaction()
         self._enter(TransactionStage.OPEN)
+        return self.current
 
     # --- While it is open ------------------------------------------------------------------
     def admit(self, queue: PartitionQueue) -> bool:
@@ -385,17 +426,52 @@ class Transactions:
             self._fail_producer(error)
 
     # --- Offsets ---------------------------------------------------------------------------
+    def _taking(self) -> Transaction:
+        """Return the transaction that takes records and offsets now.
+
+        Raises:
+            IllegalOperation: There is none.
+            TransactionAbortableError: It has to be aborted.
+        """
+        if not self.takes_records or self.current is None:
+            raise self.refusal()
+        return self.current
+
     def commit_offsets_at_the_end(self, group: ConsumerGroupMetadata, offsets: Offsets) -> None:
         """Commit a group's offsets with the transaction, in place of those given before.
 
         Raises:
             IllegalOperation: There is no transaction.
             TransactionAbortableError: It has to be aborted.
+            CommitFailedError: Records of an earlier assignment are meant: it has to be aborted.
         """
-        if not self.takes_records:
-            raise self.refusal()
-        _, before = self._offsets.get(group.group_id, (group, {}))
-        self._offsets[group.group_id] = (group, {**before, **offsets})
+        transaction = self._taking()
+        self._check(lambda: group_offsets.check_assigned(group, offsets))
+        _, before = transaction.offsets.get(group.group_id, (group, {}))
+        transaction.offsets[group.group_id] = (group, {**before, **offsets})
+
+    def commit_delivery_at_the_end(self, delivery: Delivery) -> None:
+        """Commit with the transaction the offsets that say that a delivery is finished.
+
+        Raises:
+            IllegalOperation: There is no transaction.
+            TransactionAbortableError: It has to be aborted.
+            CommitFailedError: Partitions were taken away since: it has to be aborted.
+        """
+        deliveries = self._taking().deliveries
+        self._check(delivery.to_commit)
+        if (earlier := deliveries.get(delivery.consumer)) is None:
+            deliveries[delivery.consumer] = delivery
+        else:
+            earlier.join(delivery)
+
+    def _check(self, check: Callable[[], object]) -> None:
+        """Let the transaction be aborted if offsets cannot be committed in it."""
+        try:
+            check()
+        except KafkaError as error:
+            self.spoil(error)
+            raise
 
     async def send_offsets(self, group: ConsumerGroupMetadata, offsets: Offsets) -> None:
         """Store a group's offsets now; they count when the transaction is committed.
@@ -407,6 +483,7 @@ class Transactions:
             KafkaTimeoutError: The group's coordinator did not do it in time.
             KafkaError: It refuses. After all of these the transaction has to be aborted.
         """
+        self._check(lambda: group_offsets.check_assigned(group, offsets))
         storing = self._scope.spawn(self._try_to_store(group, offsets), name="store offsets")
         self._storing.add(storing)
         storing.add_done_callback(self._storing.discard)
@@ -467,11 +544,22 @@ class Transactions:
             IllegalOperation: There is no transaction.
             TransactionAbortableError: It has to be aborted.
         """
-        if not self.takes_records:
-            raise self.refusal()
+        transaction = self._taking()
         self._enter(TransactionStage.COMMITTING)
-        self._ending = self._scope.spawn(self._commit(), name="commit")
+        self._ending = self._scope.spawn(self._commit(transaction), name="commit")
         return self._ending
+
+    async def outlast_commit(self, task: asyncio.Task[KafkaError | None]) -> None:
+        """Wait until a commit has come to its end though the wait for it was cancelled.
+
+        It aborts, unless the coordinator has been asked to commit. Bounded by the delivery timeout.
+        """
+        transaction = self.current
+        if transaction is not None and not transaction.is_being_committed:
+            self.spoil(TransactionAbortableError("its commit was cancelled"))
+        await _outlast(task)
+        if self.is_open:
+            await _outlast(self.begin_abort())
 
     def begin_abort(self) -> asyncio.Task[KafkaError | None]:
         """Begin to abort, or go on with an end that is under way; as `begin_commit`.
@@ -497,23 +585,64 @@ class Transactions:
         """The end that is under way, if there is one."""
         return None if self._ending is None or self._ending.done() else self._ending
 
-    async def _commit(self) -> KafkaError | None:
+    async def _commit(self, transaction: Transaction) -> KafkaError | None:
         await self._accumulator.flush()
         if self._storing:
             await asyncio.wait(self._storing)
         try:
-            if self.state is TransactionStage.COMMITTING:
-                for group, offsets in self._offsets.values():
-                    await self._store_offsets(group, offsets)
-            if self.state is not TransactionStage.COMMITTING:
-                return self._aborted()
-            if self._has_begun:
-                await self._end(is_commit=True)
+            async with self._alone(transaction.deliveries.values()):
+                if self.state is TransactionStage.COMMITTING:
+                    given = list(transaction.offsets.values())
+                    given += [each.to_commit() for each in transaction.deliveries.values()]
+                    for group, offsets in given:
+                        if offsets:
+                            await self._store_offsets(group, offsets)
+                if self.state is not TransactionStage.COMMITTING:
+                    return self._aborted()
+                await self._end_with_commit(transaction)
         except KafkaError as error:
             self._lose(error)
             return error
         self._ended()
         return None
+
+    @asynccontextmanager
+    async def _alone(self, deliveries: Iterable[Delivery]) -> AsyncIterator[None]:
+        """Let consumers commit nothing in another way, as long as these deliveries are committed.
+
+        Raises:
+            KafkaTimeoutError: Another commit takes too long.
+        """
+        async with AsyncExitStack() as stack:
+            try:
+                async with timeout_at(self._new_deadline()):
+                    # In one order for all transactions, so that none waits for another's.
+                    for delivery in sorted(deliveries, key=lambda each: id(each.consumer)):
+                        await stack.enter_async_context(delivery.alone())
+            except asyncio.TimeoutError:
+                raise KafkaTimeoutError(
+                    "the consumer's own commit is not answered, so no offsets can be committed in "
+                    "the transaction"
+                ) from None
+            yield
+
+    async def _end_with_commit(self, transaction: Transaction) -> None:
+        """Commit, and tell the consumers what has become of their deliveries.
+
+        Raises:
+            KafkaError: The coordinator refuses, or does not answer: nobody knows the outcome.
+        """
+        if self._has_begun:
+            transaction.is_being_committed = True
+            try:
+                await self._end(is_commit=True)
+            except BaseException:  # the end of the producer, too
+                for delivery in transaction.deliveries.values():
+                    delivery.in_doubt()
+                raise
+        transaction.is_committed = True
+        for delivery in transaction.deliveries.values():
+            delivery.committed()
 
     async def _abort(self) -> KafkaError | None:
         self._give_up_unsent()
@@ -578,7 +707,9 @@ class Transactions:
             queue.is_in_transaction = False
             if queue.identity != self._identity.current:
                 queue.reset()
-        self._offsets.clear()
+        if self.current is not None and self.current.is_committed is None:
+            self.current.is_committed = False
+        self.current = None
         self._to_add.clear()
         self._error = None
         self._has_begun = False
@@ -594,3 +725,12 @@ def _codes_of_added(answer: AddPartitionsToTxnResponse) -> list[int]:
         for topic in transaction.topic_results
         for partition in topic.results_by_partition
     ]
+
+
+async def _outlast(task: asyncio.Task[KafkaError | None]) -> None:
+    """Wait for a task's end; whoever calls raises the cancellation that comes meanwhile."""
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Literal
+from typing import Literal, NoReturn
 
 from aiokafka_lite import records
 from aiokafka_lite.bad_records import OnBadRecord
@@ -78,7 +78,8 @@ class Buffers:
         self.ready = ReadyRecords(self.state, self.buffer)
         self.gets = Gets(self.state, self.buffer, self.ready)
         if ack_mode == "explicit":
-            acks = Acks(self.state, self.buffer, max_uncommitted, random.Random(1))
+            rng = random.Random(1)
+            acks = Acks(self.state, self.buffer, max_uncommitted, rng, no_transactions)
             self.gets = AckedGets(self.state, self.buffer, lambda: None, acks)
             self.ready = acks.ready
         self.state.assign_from_user(assigned or (A,))
@@ -123,3 +124,7 @@ class Buffers:
         """The offsets that a poll hands out."""
         found = await self.gets.many((), timeout_s, max_records)
         return {tp: [record.offset for record in batch] for tp, batch in found.items()}
+
+
+def no_transactions(delivery: object) -> NoReturn:
+    raise AssertionError("a buffer alone knows no group")

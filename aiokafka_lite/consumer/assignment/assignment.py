@@ -19,6 +19,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
     Range,
     joined,
 )
+from aiokafka_lite.consumer.assignment.delivery import Delivery
 from aiokafka_lite.consumer.assignment.finished_ranges import (
     LEAST_CHARACTERS,
     MOST_CHARACTERS,
@@ -61,6 +62,7 @@ class Assignment:
         "_idle_since",
         "_latest",
         "_latest_hand_out",
+        "_lost_in_hand",
         "_of_former_logs",
         "_raised",
         "_reader_iterates",
@@ -85,6 +87,8 @@ class Assignment:
         self._taken: set[TopicPartition] = set()
         # What was handed out of partitions before another member may have had them.
         self._handed_out_earlier: dict[TopicPartition, Range] = {}
+        # What was taken away though the application was still at work on it, as far as is known.
+        self._lost_in_hand: dict[TopicPartition, Cursor] = {}
         # What was handed out of topics that were recreated since.
         self._of_former_logs: dict[TopicPartition, Range] = {}
         # What the latest get handed out from; everything else handed out has been processed, but
@@ -214,6 +218,8 @@ class Assignment:
             if (cursor := self._assignment.pop(tp, None)) is None:
                 continue
             gone[tp] = cursor
+            if (end := cursor.handed_out_to) is not None and cursor.has_uncommitted(end):
+                self._lost_in_hand[tp] = cursor
             cursor.end_assignment()
             self.observers.discarded(cursor)
             if (handed_out := cursor.handed_out) is None:
@@ -322,6 +328,18 @@ class Assignment:
                 former[tp] = joined(former.get(tp), handed_out)
         partition.forget_log()
         self.observers.partition_changed(partition)
+
+    def return_to_committed(self, cursors: Iterable[Cursor]) -> None:
+        """Read partitions from their committed offsets again: it is not known what was committed.
+
+        What is in hand of them is finished by nobody.
+        """
+        self._settle()
+        for cursor in cursors:
+            if cursor.is_assigned:
+                self.observers.discarded(cursor)
+                cursor.await_committed()
+                self.observers.partition_changed(cursor)
 
     def request_validation(self, partition: Cursor) -> None:
         """Fetch nothing more until the position was compared with the leader's log (KIP-320).
@@ -577,7 +595,7 @@ class Assignment:
         """Return what auto-commit may commit: all handed out before the latest get."""
         self._settle()
         return {
-            tp: self._to_commit(partition, partition.processed, partition.progress)
+            tp: self.to_commit(partition, partition.processed, partition.progress)
             for tp, partition in self._assignment.items()
             if partition.processed is not None
         }
@@ -608,7 +626,7 @@ class Assignment:
         )
         return OffsetAndMetadata(offset, metadata), is_all
 
-    def _to_commit(
+    def to_commit(
         self, cursor: Cursor, offset: int, progress: Progress | None
     ) -> OffsetAndMetadata:
         if progress is None:
@@ -633,7 +651,7 @@ class Assignment:
         """Return the positions: what commit() commits."""
         self._settle()
         return {
-            tp: self._to_commit(partition, offset, partition.progress)
+            tp: self.to_commit(partition, offset, partition.progress)
             for tp, partition in self._assignment.items()
             if (offset := self._handed_out_and_done(partition)) is not None
         }
@@ -652,7 +670,7 @@ class Assignment:
                 and partition.processed is not None
                 and partition.worked_by is not None
             ):
-                offsets[tp] = self._to_commit(partition, partition.processed, partition.progress)
+                offsets[tp] = self.to_commit(partition, partition.processed, partition.progress)
         return offsets
 
     def note_finished(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -711,6 +729,41 @@ class Assignment:
         finished = self.processed_offsets()
         return {tp: finished[tp] for tp in offsets if tp in finished}
 
+    # --- Deliveries -----------------------------------------------------------------------
+    def delivery(self) -> Delivery:
+        """Return all that the application has in hand; it answers for what was taken away of that.
+
+        Raises:
+            IllegalOperation: Handlers of `run` are at work on it.
+        """
+        self._settle()
+        if self.processing is not None:
+            return Delivery(receipts=self.processing.receipts())
+        lost = set(self._lost_in_hand)
+        self._lost_in_hand.clear()
+        ends = {
+            cursor: end
+            for cursor in self._assignment.values()
+            if (end := cursor.handed_out_to) is not None
+        }
+        return Delivery(ends, lost=lost)
+
+    def finish_delivery(
+        self, delivery: Delivery, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> None:
+        """Note that a transaction has committed a delivery, by these offsets."""
+        self._settle()
+        for cursor in delivery.cursors:
+            if cursor.is_assigned and (offset := offsets.get(cursor.tp)) is not None:
+                cursor.note_committed(offset)
+        for cursor, end in delivery.ends.items():
+            done, position = cursor.processed, cursor.handed_out_to
+            if done is not None and position is not None and done < end <= position:
+                cursor.process_to(end)
+        for receipt in delivery.receipts:
+            receipt.ack()
+        self.observers.acted()
+
     # --- Works ----------------------------------------------------------------------------
     def begin_work(self, work: Work, partitions: Iterable[TopicPartition]) -> dict[Cursor, Range]:
         """Give a work what a get has handed out, before anybody else runs.
@@ -744,6 +797,8 @@ class Assignment:
         for cursor, (first, end) in spans.items():
             cursor.leave_work()
             if not cursor.is_assigned:
+                if self._lost_in_hand.get(cursor.tp) is cursor:
+                    del self._lost_in_hand[cursor.tp]
                 continue
             if self._readers is not None and self._readers.first_of(cursor) is not None:
                 self._latest.append(cursor)

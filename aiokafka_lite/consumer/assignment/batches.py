@@ -17,6 +17,7 @@ from aiokafka_lite._compat import override
 from aiokafka_lite._event import Event
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
+from aiokafka_lite.consumer.assignment.delivery import Delivery
 from aiokafka_lite.structs import TopicPartition
 
 
@@ -83,6 +84,10 @@ class Block(ABC):
             The offsets behind its records, of the partitions that it holds; None: all that is
             acknowledged is to be committed.
         """
+
+    @abstractmethod
+    def delivery(self) -> Delivery:
+        """Return its records as a value, for a transaction that commits them."""
 
     @abstractmethod
     def held(self) -> frozenset[TopicPartition]:
@@ -156,6 +161,12 @@ class OpenBatch(Block):
     def to_commit(self) -> dict[TopicPartition, int]:
         """Return the offsets behind its records, of the partitions that it holds."""
         return {cursor.tp: end for cursor, (_, end) in self.spans.items() if self._holds(cursor)}
+
+    @override
+    def delivery(self) -> Delivery:
+        """Return its records as a value, for a transaction that commits them."""
+        ends = {cursor: end for cursor, (_, end) in self.spans.items()}
+        return Delivery(ends, lost=self.lost())
 
     @override
     def held(self) -> frozenset[TopicPartition]:

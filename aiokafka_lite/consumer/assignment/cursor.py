@@ -108,7 +108,8 @@ class Search:
         sought: What is searched for.
         timestamp: For RESET that of ListOffsets: -2 for the first offset, -1 for the end; None: not
             known yet.
-        replaced: For RESET the position that was given up; None: there was none.
+        replaced: For RESET the position that was given up; None: there was none. For COMMITTED
+            where to begin if nothing is committed; None: as auto_offset_reset says.
         reason: Why it was given up; "": the application asked for it.
     """
 
@@ -434,6 +435,23 @@ class Cursor:
         self._fetch_from_position()
         self._search(Search(self, Sought.VALIDATION))
 
+    def await_committed(self) -> None:
+        """Give the position up for the committed offset; the application finishes nothing more.
+
+        Without one the search leads back to the first record that was returned.
+        """
+        returned = self.handed_out
+        first = self.position if returned is None else returned.first
+        self._set_position(None)
+        self.processed = None
+        self.leader_epoch = NO_EPOCH
+        self.keeps_position = False
+        self.retry_at = 0.0
+        if self.progress is not None:
+            self.progress.go_back_to(0)
+            self.progress.forget_ahead()
+        self._search(Search(self, Sought.COMMITTED, replaced=first))
+
     def forget_log(self) -> None:
         """Forget all that is known of its log: there is another in its place."""
         self.committed = None
@@ -482,6 +500,12 @@ class Cursor:
         if self.started_at is None or self.position is None or self.position <= self.started_at:
             return self.reach
         return joined(self.reach, Range(self.started_at, self.position))
+
+    def has_uncommitted(self, end: int) -> bool:
+        """Whether records before an offset were returned that are not known to be committed."""
+        returned, committed = self.handed_out, self.committed
+        is_returned = returned is not None and returned.first < end
+        return is_returned and (committed is None or committed.offset < end)
 
     # --- Assignment -----------------------------------------------------------------------
     def begin_revocation(self) -> None:

@@ -8,10 +8,11 @@ waits for it, until a limit, and so does the stop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from typing import Any, Final, Protocol
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
+from aiokafka_lite.consumer.assignment.delivery import Receipt
 from aiokafka_lite.structs import TopicPartition
 
 PROCESSING_COUNTS: Final = ("at_work", "ready", "waiting_for_retry", "in_outbox", "uncommitted")
@@ -67,6 +68,13 @@ class Processing(Work, Protocol):
 
     async def end(self, until: float) -> None:
         """Begin with nothing more, and wait for what is being worked on; then cut it off."""
+
+    def receipts(self) -> Iterable[Receipt]:
+        """Return what the application has in hand.
+
+        Raises:
+            IllegalOperation: Handlers have it, and a transaction commits it one by one.
+        """
 
     def troubles(self, now: float) -> Iterator[str]:
         """Say what is wrong, at loop time `now`."""

@@ -191,16 +191,9 @@ class Commits(CommittedReader):
         if wanted:
             if self.assigned_as is None and not self._member.takes_commits():
                 raise self._member.why_lost()
-            for tp, offset in wanted.items():
+            for tp in wanted:
                 self._state.partition(tp)
-                if self._state.is_of_former_log(tp, offset.offset):
-                    raise _of_another_log(f"offset {offset.offset} of {tp}")
-                if self._state.is_of_earlier_assignment(tp, offset.offset):
-                    raise CommitFailedError(
-                        f"offset {offset.offset} of {tp} is of records of an earlier assignment: "
-                        "another member may have had the partition since. To commit it all the "
-                        "same, seek there first"
-                    )
+            self.check_assigned(wanted)
             if offsets is None:
                 self._state.note_finished(wanted)
             else:
@@ -315,10 +308,36 @@ class Commits(CommittedReader):
             while not self._member.takes_commits():
                 await self._member.wait_for_change()
                 self._cluster.raise_if_closed()
-            async with self._sending:
+            async with self.alone():
                 if self._member.takes_commits():
                     yield
                     return
+
+    def alone(self) -> asyncio.Lock:
+        """Return a block within which no commit is sent, whatever the group does meanwhile."""
+        return self._sending
+
+    @property
+    def group(self) -> tuple[str, str | None]:
+        """The group, and the name of a static member."""
+        return self._member.group_id, self._member.group_instance_id
+
+    def check_assigned(self, offsets: Offsets) -> None:
+        """Refuse offsets that the present assignment cannot mean.
+
+        Raises:
+            CommitFailedError: One is of records of an earlier assignment, or of a topic that was
+                recreated since.
+        """
+        for tp, offset in offsets.items():
+            if self._state.is_of_former_log(tp, offset.offset):
+                raise _of_another_log(f"offset {offset.offset} of {tp}")
+            if self._state.is_of_earlier_assignment(tp, offset.offset):
+                raise CommitFailedError(
+                    f"offset {offset.offset} of {tp} is of records of an earlier assignment: "
+                    "another member may have had the partition since. To commit it anyway, "
+                    "seek there first"
+                )
 
     def start_auto_commit(self, scope: TaskScope) -> None:
         """Start to commit what was handed out before the latest get, time and again."""

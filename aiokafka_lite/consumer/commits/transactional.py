@@ -8,15 +8,32 @@ next commit says what has been finished by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.delivery import Delivery
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.commits.commits import Commits
-from aiokafka_lite.structs import ConsumerGroupMetadata, OffsetAndMetadata
+from aiokafka_lite.consumer.commits.requests import OffsetToCommit
+from aiokafka_lite.errors import (
+    BatchRevokedError,
+    CommitFailedError,
+    OffsetMetadataTooLargeError,
+)
+from aiokafka_lite.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 OffsetsByCursor = dict[Cursor, OffsetAndMetadata]
+
+
+class HeldGroup(ConsumerGroupMetadata):
+    """Group metadata of a consumer that knows which offsets its present assignment can mean."""
+
+    check: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], None]
+
+    def __reduce__(self) -> tuple[type[ConsumerGroupMetadata], tuple[object, ...]]:
+        """Be the metadata alone in another process."""
+        return ConsumerGroupMetadata, tuple(self)
 
 
 class OffsetsInTransaction:
@@ -25,22 +42,22 @@ class OffsetsInTransaction:
     Args:
         state: What is assigned, and how far each partition is.
         commits: Of the same consumer.
-        group_metadata: Says as whom the partitions are held.
     """
 
-    def __init__(
-        self,
-        state: SubscriptionState,
-        commits: Commits,
-        group_metadata: Callable[[], ConsumerGroupMetadata],
-    ) -> None:
+    def __init__(self, state: SubscriptionState, commits: Commits) -> None:
         self._state = state
-        self._commits = commits
-        self._group_metadata = group_metadata
+        self.commits = commits
 
     def held(self) -> AbstractAsyncContextManager[None]:
         """Return a block within which the consumer commits nothing by itself."""
-        return self._commits.held()
+        return self.commits.held()
+
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        """Return such a block that begins at once, also while the group rebalances.
+
+        The rebalance waits for the records whose offsets are committed.
+        """
+        return self.commits.alone()
 
     def group(self) -> ConsumerGroupMetadata:
         """Return in whose name to commit.
@@ -48,7 +65,13 @@ class OffsetsInTransaction:
         Raises:
             CommitFailedError: The partitions are lost.
         """
-        return self._group_metadata()
+        held_as = self.commits.assigned_as
+        if held_as is None:
+            raise CommitFailedError()
+        group_id, instance_id = self.commits.group
+        group = HeldGroup(group_id, held_as.generation, held_as.member_id, instance_id)
+        group.check = self.commits.check_assigned
+        return group
 
     def if_finished(
         self, cursor: Cursor, records: Set[int]
@@ -85,7 +108,51 @@ class OffsetsInTransaction:
             KafkaError: The coordinator refuses, or cannot be reached in time.
         """
         wanted = {cursor.tp: offset for cursor, offset in offsets.items()}
-        return await self._commits.committed_now(wanted) == wanted
+        return await self.commits.committed_now(wanted) == wanted
+
+    def to_commit(self, delivery: Delivery) -> dict[TopicPartition, OffsetToCommit]:
+        """Return the offsets that say that a delivery is finished, with their leader epochs.
+
+        Raises:
+            BatchRevokedError: A partition was taken away before that could be committed.
+            OffsetMetadataTooLargeError: So much is finished out of order that it does not say so.
+        """
+        if revoked := delivery.revoked():
+            names = ", ".join(f"{tp.topic}/{tp.partition}" for tp in sorted(revoked))
+            raise BatchRevokedError(
+                f"the records were returned before a rebalance took away {names}, so others read "
+                f"them again; {BatchRevokedError.remedy}",
+                partitions=revoked,
+            )
+        offsets: OffsetsByCursor = {}
+        for cursor, records in delivery.unfinished().items():
+            offsets[cursor] = self._finishing(cursor, records)
+        for cursor, end in delivery.ends.items():
+            offsets[cursor] = self._state.to_commit(cursor, end, cursor.progress)
+        return {
+            cursor.tp: OffsetToCommit(*offset, cursor.epoch_before(offset.offset))
+            for cursor, offset in offsets.items()
+            if cursor.is_assigned
+        }
+
+    def _finishing(self, cursor: Cursor, records: Set[int]) -> OffsetAndMetadata:
+        """Return what to commit so that records count as finished, every one of them."""
+        if not records:
+            return self._state.offset_if_finished(cursor, records)[0]
+        found = self.if_finished(cursor, records)
+        if found is None or found[1] != records:
+            raise OffsetMetadataTooLargeError(
+                f"the metadata of a commit of {cursor.tp} have no room for all that is finished "
+                f"behind the first unfinished record, up to {max(records)}"
+            )
+        return found[0]
+
+    def finish(self, delivery: Delivery, offsets: Mapping[TopicPartition, OffsetToCommit]) -> None:
+        """Count a delivery as finished: a transaction has committed these offsets."""
+        committed = {
+            tp: OffsetAndMetadata(offset.offset, offset.metadata) for tp, offset in offsets.items()
+        }
+        self._state.finish_delivery(delivery, committed)
 
     def note_committed(self, offsets: OffsetsByCursor) -> None:
         """Note what a transaction has committed."""
@@ -94,10 +161,51 @@ class OffsetsInTransaction:
                 cursor.note_committed(offset)
 
     def begin_anew(self, cursors: Iterable[Cursor]) -> None:
-        """Let partitions start from what is committed, as nobody here knows what that is.
+        """Let partitions start from their committed offsets, as the outcome is not known.
 
         What is committed is read once the transaction that may change it is over. Until then
         there is no position, so that nothing is committed that lies behind it.
         """
-        partitions = [cursor.tp for cursor in cursors if cursor.is_assigned]
-        self._state.change(partitions, partitions)
+        self._state.return_to_committed(cursors)
+
+
+class DeliveryToCommit:
+    """A delivery of one consumer, on its way into a transaction (producing/group_offsets.py)."""
+
+    __slots__ = ("_committed", "_delivery", "_offsets")
+
+    def __init__(self, offsets: OffsetsInTransaction, delivery: Delivery) -> None:
+        self._offsets = offsets
+        self._delivery = delivery
+        self._committed: Mapping[TopicPartition, OffsetToCommit] = {}
+
+    @property
+    def consumer(self) -> object:
+        """What deliveries of one consumer have in common."""
+        return self._offsets.commits
+
+    def join(self, other: DeliveryToCommit) -> None:
+        """Take over another delivery of the same consumer."""
+        self._delivery.join(other._delivery)
+
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        """Return a block within which the consumer commits nothing in another way."""
+        return self._offsets.alone()
+
+    def to_commit(self) -> tuple[ConsumerGroupMetadata, Mapping[TopicPartition, OffsetToCommit]]:
+        """Return whose offsets are committed, and which.
+
+        Raises:
+            CommitFailedError: The partitions were taken away since the records were returned.
+            OffsetMetadataTooLargeError: So much is finished out of order that it cannot be said.
+        """
+        self._committed = self._offsets.to_commit(self._delivery)
+        return self._offsets.group(), self._committed
+
+    def committed(self) -> None:
+        """Count the records as finished: the transaction is committed."""
+        self._offsets.finish(self._delivery, self._committed)
+
+    def in_doubt(self) -> None:
+        """Have the records read again unless they turn out to be committed."""
+        self._offsets.begin_anew(self._delivery.cursors)

@@ -18,9 +18,12 @@ from aiokafka_lite.errors import BatchRevokedError, CommitFailedError, IllegalSt
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
+    from aiokafka_lite.consumer.assignment.delivery import Delivery
+    from aiokafka_lite.consumer.commits.transactional import DeliveryToCommit
     from aiokafka_lite.structs import ConsumerRecord
 
 Commit = Callable[[Mapping[TopicPartition, int] | None], Awaitable[None]]
+Deliver = Callable[["Delivery"], "DeliveryToCommit"]
 
 
 class Revoking:
@@ -63,19 +66,21 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
             whether one does, `revoking.left_s` for how many seconds it still will.
     """
 
-    __slots__ = ("_batch", "_commit", "by_partition", "records", "revoking")
+    __slots__ = ("_batch", "_commit", "_deliver", "by_partition", "records", "revoking")
 
     def __init__(
         self,
         by_partition: Mapping[TopicPartition, list[ConsumerRecord[KT, VT]]],
         batch: Block,
         commit: Commit,
+        deliver: Deliver,
     ) -> None:
         self.by_partition = by_partition
         self.records = [record for records in by_partition.values() for record in records]
         self.revoking = Revoking(batch)
         self._batch = batch
         self._commit = commit
+        self._deliver = deliver
 
     def __repr__(self) -> str:
         return f"<Batch of {len(self)} records of {sorted(self.by_partition)}>"
@@ -128,6 +133,18 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
                 partitions=lost,
             ) from cause
 
+    def delivery(self) -> DeliveryToCommit:
+        """Return the batch's records as a value, which `tx.commit_offsets(batch)` commits.
+
+        Raises:
+            IllegalStateError: The block has ended.
+            IllegalOperation: The consumer has no group.
+            ConsumerStoppedError: The consumer is stopped.
+        """
+        if not self._batch.is_open:
+            raise IllegalStateError("the batch's block has ended: commit inside of it")
+        return self._deliver(self._batch.delivery())
+
 
 class BatchScope(Generic[KT, VT]):
     """What `consumer.batch()` returns: the block of one batch.
@@ -136,19 +153,22 @@ class BatchScope(Generic[KT, VT]):
         batch: The block.
         take: Waits for records, and opens the block as they are handed out.
         commit: Commits offsets.
+        deliver: Makes a delivery ready for a transaction.
     """
 
-    __slots__ = ("_batch", "_commit", "_is_used", "_take")
+    __slots__ = ("_batch", "_commit", "_deliver", "_is_used", "_take")
 
     def __init__(
         self,
         batch: Block,
         take: Callable[[], Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]],
         commit: Commit,
+        deliver: Deliver,
     ) -> None:
         self._batch = batch
         self._take = take
         self._commit = commit
+        self._deliver = deliver
         self._is_used = False
 
     async def __aenter__(self) -> Batch[KT, VT]:
@@ -161,7 +181,7 @@ class BatchScope(Generic[KT, VT]):
         except BaseException:
             self._batch.close(is_done=False)
             raise
-        return Batch(found, self._batch, self._commit)
+        return Batch(found, self._batch, self._commit, self._deliver)
 
     async def __aexit__(
         self,

@@ -210,9 +210,13 @@ class PositionResolver:
                 continue
             for search in searches:
                 if search.is_current:
-                    self._start(search.cursor, committed.get(search.cursor.tp))
+                    self._start(search, committed.get(search.cursor.tp))
 
-    def _start(self, partition: Cursor, committed: CommittedPosition | None) -> None:
+    def _start(self, search: Search, committed: CommittedPosition | None) -> None:
+        partition = search.cursor
+        if committed is None and search.replaced is not None:
+            self._state.start_at(partition, search.replaced)
+            return
         if committed is None:
             error = NoOffsetForPartitionError(
                 f"no offset is committed for {partition.tp} and auto_offset_reset is none: "

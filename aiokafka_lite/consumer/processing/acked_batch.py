@@ -13,6 +13,7 @@ from aiokafka_lite._compat import override
 from aiokafka_lite._record_py import RECEIPT
 from aiokafka_lite.consumer.assignment.batches import Block
 from aiokafka_lite.consumer.assignment.cursor import Range, joined
+from aiokafka_lite.consumer.assignment.delivery import Delivery
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.processing.acks import RecordReceipt
 from aiokafka_lite.structs import TopicPartition
@@ -66,6 +67,11 @@ class AckedBatch(Block):
     def to_commit(self) -> None:
         """Acknowledge what is left: all that is acknowledged is to be committed."""
         self._acknowledge()
+
+    @override
+    def delivery(self) -> Delivery:
+        """Return its records as a value, but for those that were refused."""
+        return Delivery(receipts=(each for each in self._receipts if each.batch is self))
 
     @override
     def held(self) -> frozenset[TopicPartition]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka_lite._record_py import RECEIPT
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
+from aiokafka_lite.consumer.assignment.delivery import Delivery
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Wanted
 from aiokafka_lite.consumer.delivery.gets import Gets
@@ -29,6 +30,7 @@ from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
+    from aiokafka_lite.consumer.commits.transactional import DeliveryToCommit
 
 # A record that waits for its acknowledgement for longer than this is worth a word.
 LONG_WORK_S: Final = 60.0
@@ -90,6 +92,10 @@ class RecordReceipt:
         """Finish the record; False: it is another's by now, or finished."""
         return self._acks.finish(self)
 
+    def delivery(self) -> DeliveryToCommit:
+        """Return the record for a transaction that commits it."""
+        return self._acks.deliver(self)
+
     def nack(self, delay_ms: float) -> bool:
         """Have the record handed out again; False: it is another's by now, or finished."""
         return self._acks.refuse(self, delay_ms / 1000)
@@ -113,10 +119,12 @@ class Acks:
         buffer: Buffer,
         max_uncommitted: int,
         rng: random.Random,
+        deliver: Callable[[Delivery], DeliveryToCommit],
     ) -> None:
         self._state = state
         self._buffer = buffer
         self._most = max_uncommitted
+        self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._refusals = Refusals(buffer.wake, rng)
         # What is read one by one.
@@ -357,6 +365,20 @@ class Acks:
                 continue
             if holder.batch is None:  # that has its own time
                 yield holder
+
+    def deliver(self, receipt: RecordReceipt) -> DeliveryToCommit:
+        """Return a record for a transaction that commits it."""
+        return self._deliver(Delivery(receipts=[receipt]))
+
+    def receipts(self) -> list[RecordReceipt]:
+        """Return what the application has in hand, in open batches as well."""
+        return [
+            holder
+            for cursor in self._state.assignment.values()
+            if cursor.progress is not None
+            for holder in cursor.progress.holders()
+            if isinstance(holder, RecordReceipt) and holder.handed_out_at is not None
+        ]
 
     def partitions(self) -> Set[TopicPartition]:
         """Return the partitions of which records are to be acknowledged."""

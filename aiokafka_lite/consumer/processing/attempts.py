@@ -149,6 +149,12 @@ class Attempts:
         job.error = error
         counts = self.count_failure(job, error)
         if not job.is_current:
+            if job.cursor.is_assigned:  # a commit or a transaction of the handler has finished it
+                log.warning(
+                    "%s: the handler failed after its record was finished, which stays so: %s",
+                    place_of(job),
+                    one_line(error),
+                )
             return "gone"
         if not counts and not self._retry.stops(error):
             if self._is_given_up(job, error):

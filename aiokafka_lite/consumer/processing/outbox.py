@@ -452,7 +452,10 @@ class Outbox:
         group = self._offsets.group()
         outputs = [output for entry in self._writing for output in entry.outputs]
         try:
-            by_tp = {cursor.tp: offset for cursor, offset in offsets.items()}
+            by_tp = {
+                cursor.tp: (*offset, cursor.epoch_before(offset.offset))
+                for cursor, offset in offsets.items()
+            }
             return await lease.write(outputs, group, by_tp)
         except KafkaError as error:
             if lease.fatal_error is None:

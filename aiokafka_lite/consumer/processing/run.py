@@ -38,12 +38,14 @@ from collections.abc import (
 )
 from contextlib import contextmanager
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._event import Event
+from aiokafka_lite._record_py import HANDLED
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
+from aiokafka_lite.consumer.assignment.delivery import Delivery
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
@@ -64,12 +66,14 @@ from aiokafka_lite.errors import (
     ConsumerStoppedError,
     DeserializationError,
     DeserializerUnavailableError,
+    IllegalOperation,
     IllegalStateError,
 )
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Record
+    from aiokafka_lite.consumer.commits.transactional import DeliveryToCommit
     from aiokafka_lite.producing.lease import Output
 
 log = logging.getLogger(__name__)
@@ -85,6 +89,39 @@ SLICE_S: Final = 0.002
 LONG_WORK_S: Final = 60.0
 
 
+class JobReceipt(NamedTuple):
+    """A record that a handler has, for a transaction that finishes it."""
+
+    run: Run
+    job: Job
+
+    @property
+    def offset(self) -> int:
+        """The record's offset."""
+        return self.job.record.offset
+
+    @property
+    def cursor(self) -> Cursor:
+        """The assignment that it was returned of."""
+        return self.job.cursor
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is still to be finished."""
+        return self.job.is_current
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it was finished before."""
+        return self.job.cursor.is_assigned and not self.job.is_current
+
+    def ack(self) -> bool:
+        """Finish the record; False: it is another's by now, or finished."""
+        is_current = self.job.is_current
+        self.run.finish(self.job)
+        return is_current
+
+
 class Run:
     """One call of `consumer.run`.
 
@@ -97,6 +134,7 @@ class Run:
         hold_s: How long handlers may hold up a rebalance.
         end_s: How long they may go on when something else has failed; None: as long.
         rng: For the lengths of pauses.
+        deliver: Makes a delivery ready for a transaction.
     """
 
     #: Records are asked for as long as it goes on, whatever handlers do.
@@ -112,9 +150,11 @@ class Run:
         budget: ByteBudget,
         hold_s: float,
         rng: random.Random,
+        deliver: Callable[[Delivery], DeliveryToCommit],
         end_s: float | None = None,
     ) -> None:
         self.hold_s: Final[float | None] = hold_s
+        self._deliver = deliver
         self._state = state
         self._buffer = buffer
         self._handler = handler
@@ -131,6 +171,7 @@ class Run:
         # Of whoever has called `run`; and whether each call needs a copy of it, as one has changed
         # the variables of its worker.
         self._context = copy_context()
+        self._context.run(HANDLED.set, self._delivery_of)
         self._isolates = False
         self._runner: asyncio.Task[Any] | None = None
         # Who works on what just now; and whom we have cancelled.
@@ -704,6 +745,37 @@ class Run:
             if worker is task:
                 own.setdefault(job.cursor, {})[job.record.offset] = job
         return own
+
+    def receipts(self) -> list[JobReceipt]:
+        """Return the records whose handler is the current task.
+
+        Raises:
+            IllegalOperation: It is no handler.
+        """
+        task = asyncio.current_task()
+        own = [JobReceipt(self, job) for job, worker in self._flights.items() if worker is task]
+        if not own:
+            raise IllegalOperation(
+                "while consumer.run() goes on, its handlers commit their own records in "
+                "transactions: tx.commit_offsets(record)"
+            )
+        return own
+
+    def _delivery_of(self, record: ConsumerRecord) -> DeliveryToCommit:
+        """Return a record of a handler for a transaction that commits it.
+
+        Raises:
+            IllegalOperation: The record is finished, or was never this run's.
+            BatchRevokedError: A rebalance has taken its partition away.
+        """
+        tp = TopicPartition(record.topic, record.partition)
+        for job in self._flights:
+            if job.record is record:
+                return self._deliver(Delivery(receipts=[JobReceipt(self, job)]))
+        raise IllegalOperation(
+            f"offset {record.offset} of {tp.topic}/{tp.partition} is no record that a handler of "
+            "this run() works on"
+        )
 
     @property
     def is_open(self) -> bool:

@@ -37,6 +37,9 @@ class FakeJob:
 class FakeCursor:
     tp = TP
 
+    def epoch_before(self, offset: int) -> int:
+        return -1
+
 
 CURSOR: Final = FakeCursor()
 

@@ -16,7 +16,7 @@ from aiokafka_lite.consumer.processing.run import Run
 from aiokafka_lite.processing import CircuitBreaker, Retry
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.processing.acking import Record
-from tests.support.buffers import A, B, Buffers, batch
+from tests.support.buffers import A, B, Buffers, batch, no_transactions
 
 pytestmark = pytest.mark.virtual_time
 
@@ -65,6 +65,7 @@ class Case:
             budget=self.buffers.budget,
             hold_s=5.0,
             rng=random.Random(1),
+            deliver=no_transactions,
         )
 
     @property

@@ -14,7 +14,7 @@ from aiokafka_lite.consumer.processing.handling import Handling
 from aiokafka_lite.consumer.processing.run import Run
 from aiokafka_lite.processing import Retry
 from aiokafka_lite.structs import TopicPartition
-from tests.support.buffers import A, B, Buffers, batch
+from tests.support.buffers import A, B, Buffers, batch, no_transactions
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.virtual_time
@@ -48,6 +48,7 @@ class Case:
             budget=self.buffers.budget,
             hold_s=5,
             rng=random.Random(1),
+            deliver=no_transactions,
         )
 
     async def _handle(self, given: Any) -> None:

@@ -1,0 +1,427 @@
+"""Transactions commit deliveries: records, under the assignment that they were returned of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.errors import (
+    BatchRevokedError,
+    CommitFailedError,
+    IllegalOperation,
+    KafkaError,
+    TransactionAbortableError,
+)
+from aiokafka_lite.processing import Retry
+from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from tests.producing.sending import producer_of, values_in
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.protocols import WAYS
+from tests.support.reading import committed
+from tests.support.rows import rows
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.one_loop_each
+
+RECORDS = 20
+
+
+@pytest.fixture(params=WAYS)
+def protocol(request: pytest.FixtureRequest) -> Mapping[str, object]:
+    return WAYS[request.param]
+
+
+class Copying:
+    """A topic with records, one for their copies, and a group that copies them."""
+
+    def __init__(self, kafka: KafkaHandle, source: str, copies: str) -> None:
+        self.kafka = kafka
+        self.source, self.copies, self.group = source, copies, unique("g")
+        self.tp = TopicPartition(source, 0)
+
+    def consumer(self, **settings: object) -> AIOKafkaConsumer:
+        arguments: dict[str, object] = {
+            "bootstrap_servers": self.kafka.bootstrap_servers,
+            "group_id": self.group,
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+            "heartbeat_interval_ms": 100,
+            "session_timeout_ms": 6_000,
+            "fetch_max_wait_ms": 50,
+            **settings,
+        }
+        return AIOKafkaConsumer(self.source, **arguments)  # type: ignore[arg-type]
+
+    def producer(self) -> AIOKafkaProducer:
+        return producer_of(self.kafka, transactional_id=unique("tx"))
+
+    @asynccontextmanager
+    async def both(
+        self, **settings: object
+    ) -> AsyncIterator[tuple[AIOKafkaConsumer, AIOKafkaProducer]]:
+        async with self.consumer(**settings) as consumer, self.producer() as producer:
+            yield consumer, producer
+
+    async def read_copies(self) -> list[bytes | None]:
+        return await values_in(self.kafka, self.copies, 0, isolation_level="read_committed")
+
+    async def committed(self) -> int | None:
+        return await committed(self.kafka, self.group, self.tp)
+
+
+@pytest.fixture
+async def copying(kafka: KafkaHandle) -> Copying:
+    copying = Copying(kafka, await kafka.create_topic(partitions=2), await kafka.create_topic())
+    for number in range(2):
+        await kafka.produce(copying.source, number, rows(RECORDS * number, RECORDS))
+    return copying
+
+
+def sorted_values(count: int = 2 * RECORDS) -> list[bytes]:
+    return sorted(value or b"" for _, value in rows(0, count))
+
+
+async def copy_until_all_is_there(
+    copying: Copying, consumer: AIOKafkaConsumer, producer: AIOKafkaProducer
+) -> None:
+    """Copy as the documentation does, until nothing more comes."""
+    is_over = False
+    while not is_over:
+        try:
+            async with (
+                consumer.batch(timeout_ms=1_000) as batch,
+                producer.transaction() as tx,
+            ):
+                for record in batch:
+                    await tx.send(copying.copies, record.value, partition=0)
+                tx.commit_offsets(consumer)
+                is_over = not batch
+        except (CommitFailedError, TransactionAbortableError):
+            pass
+
+
+# --- Rebalances --------------------------------------------------------------------------------
+@pytest.mark.parametrize("names", ["consumer", "batch", "offsets"])
+async def test_a_transaction_does_not_commit_under_a_later_assignment_than_its_records(
+    copying: Copying, protocol: Mapping[str, object], names: str
+) -> None:
+    async with copying.both(rebalance_hold_ms=200, **protocol) as (consumer, producer):
+        await until(lambda: len(consumer.assignment()) == 2)
+
+        async def copy_slowly() -> None:
+            async with consumer.batch() as batch, producer.transaction() as tx:
+                assert batch
+                for record in batch:
+                    await tx.send(copying.copies, record.value, partition=0)
+                positions = consumer.positions()
+                async with copying.consumer(**protocol):
+                    await until(lambda: len(consumer.assignment()) < 2)
+                await until(lambda: len(consumer.assignment()) == 2)
+                if names == "offsets":
+                    tx.commit_offsets(positions, consumer.group_metadata())
+                else:
+                    tx.commit_offsets(consumer if names == "consumer" else batch)
+
+        async with timeout(60):
+            with pytest.raises(CommitFailedError):
+                await copy_slowly()
+            await copy_until_all_is_there(copying, consumer, producer)
+    assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
+
+
+async def test_a_read_before_a_rebalance_is_not_committed_with_one_after_it(
+    copying: Copying, protocol: Mapping[str, object]
+) -> None:
+    """Without a batch: the first read's partition has gone and come back before the second."""
+    async with copying.both(rebalance_hold_ms=200, **protocol) as (consumer, producer):
+        await until(lambda: len(consumer.assignment()) == 2)
+        first = await consumer.getmany(timeout_ms=5_000)
+        assert first
+        async with copying.consumer(**protocol):
+            await until(lambda: len(consumer.assignment()) < 2)
+        await until(lambda: len(consumer.assignment()) == 2)
+        second = await consumer.getmany(timeout_ms=5_000)
+
+        async def commit() -> None:
+            async with producer.transaction() as tx:
+                for records in (*first.values(), *second.values()):
+                    for record in records:
+                        await tx.send(copying.copies, record.value, partition=0)
+                tx.commit_offsets(consumer)
+
+        with pytest.raises(BatchRevokedError) as caught:
+            await commit()
+        assert caught.value.partitions
+        # Once it was told: what is read from now on is committed.
+        await consumer.seek_to_beginning()
+        await copy_until_all_is_there(copying, consumer, producer)
+    assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
+
+
+# --- Cancellations -----------------------------------------------------------------------------
+async def test_a_block_that_is_cancelled_while_it_commits_counts_as_it_turns_out() -> None:
+    async with Broker() as broker:
+        broker.create_topic("source")
+        broker.create_topic("copies")
+        for _, value in rows(0, RECORDS):
+            broker.produce("source", value)
+        copying = Copying(KafkaHandle("embedded", broker.bootstrap_servers), "source", "copies")
+        async with copying.both() as (consumer, producer):
+            outcomes: list[bool | None] = []
+
+            async def copy() -> None:
+                async with consumer.batch(5) as batch:
+                    tx = producer.transaction()
+                    try:
+                        async with tx:
+                            for record in batch:
+                                await tx.send("copies", record.value)
+                            tx.commit_offsets(batch)
+                    finally:
+                        outcomes.append(tx.is_committed)
+
+            with broker.on("EndTxn").hold() as rule:
+                task = asyncio.ensure_future(copy())
+                await rule.reached()
+                task.cancel()
+                await asyncio.sleep(0.05)
+                task.cancel()
+                assert not task.done()  # it waits for the outcome, however often it is cancelled
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert outcomes == [True]
+            assert (await consumer.getone()).offset == 5
+        assert await copying.read_copies() == [value for _, value in rows(0, 5)]
+        assert broker.committed(copying.group) == {TopicPartition("source", 0): 5}
+    assert broker.failure is None
+
+
+async def test_a_block_that_is_cancelled_before_it_commits_aborts_and_its_records_come_again() -> (
+    None
+):
+    async with Broker() as broker:
+        broker.create_topic("source")
+        broker.create_topic("copies")
+        for _, value in rows(0, RECORDS):
+            broker.produce("source", value)
+        copying = Copying(KafkaHandle("embedded", broker.bootstrap_servers), "source", "copies")
+        async with copying.both() as (consumer, producer):
+
+            async def copy() -> None:
+                async with consumer.batch(5) as batch, producer.transaction() as tx:
+                    for record in batch:
+                        await tx.send("copies", record.value)
+                    tx.commit_offsets(consumer)
+
+            with broker.on("TxnOffsetCommit").hold() as rule:
+                task = asyncio.ensure_future(copy())
+                await rule.reached()
+                task.cancel()
+                await asyncio.sleep(0.05)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await consumer.getone()).offset == 0
+            async with producer.transaction() as tx:  # nothing is left of it
+                await tx.send("copies", b"next")
+        assert await copying.read_copies() == [b"next"]
+    assert broker.failure is None
+
+
+async def test_copies_are_exact_though_every_turn_may_time_out(
+    copying: Copying, protocol: Mapping[str, object]
+) -> None:
+    async with copying.both(**protocol) as (consumer, producer):
+        for turn in range(60):
+            try:
+                async with (
+                    timeout(0.002 + 0.0005 * turn),
+                    consumer.batch(3) as batch,
+                    producer.transaction() as tx,
+                ):
+                    for record in batch:
+                        await tx.send(copying.copies, record.value, partition=0)
+                    tx.commit_offsets(batch)
+            except (asyncio.TimeoutError, CommitFailedError, TransactionAbortableError):
+                pass
+        await copy_until_all_is_there(copying, consumer, producer)
+    assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_records_are_read_from_the_committed_offset_where_the_outcome_is_not_known(
+    is_committed: bool,
+) -> None:
+    async with Broker() as broker:
+        broker.create_topic("source")
+        broker.create_topic("copies")
+        for _, value in rows(0, RECORDS):
+            broker.produce("source", value)
+        copying = Copying(KafkaHandle("embedded", broker.bootstrap_servers), "source", "copies")
+        lost = producer_of(
+            broker, transactional_id="t", delivery_timeout_ms=700, request_timeout_ms=300
+        )
+        async with copying.consumer(auto_offset_reset="latest") as consumer, lost:
+            await consumer.seek_to_beginning()
+            tx = lost.transaction()
+
+            async def copy() -> None:
+                async with consumer.batch(5) as batch, tx:
+                    for record in batch:
+                        await tx.send("copies", record.value)
+                    tx.commit_offsets(batch)
+
+            with (
+                broker.on("EndTxn").silence(times=None, handled=is_committed),
+                pytest.raises(KafkaError),
+            ):
+                await copy()
+            assert tx.is_committed is None
+            # Its successor ends the transaction; until then nothing is read.
+            async with producer_of(broker, transactional_id="t"), timeout(10):
+                assert (await consumer.getone()).offset == (5 if is_committed else 0)
+    assert broker.failure is None
+
+
+# --- Records that are acknowledged one by one ---------------------------------------------------
+@pytest.mark.parametrize("names", ["consumer", "batch"])
+async def test_a_transaction_acknowledges_the_records_of_a_block(
+    copying: Copying, names: str
+) -> None:
+    async with copying.both(ack_mode="explicit") as (consumer, producer):
+        seen = 0
+        while seen < 2 * RECORDS:
+            async with consumer.batch(10) as batch, producer.transaction() as tx:
+                for record in batch:
+                    await tx.send(copying.copies, record.value, partition=0)
+                tx.commit_offsets(consumer if names == "consumer" else batch)
+            assert not any(record.ack() for record in batch)  # the transaction has done that
+            seen += len(batch)
+    assert await copying.committed() == RECORDS
+    assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
+
+
+async def test_a_record_that_is_refused_is_not_committed_with_its_block(copying: Copying) -> None:
+    async with copying.both(ack_mode="explicit") as (consumer, producer):
+        async with (
+            consumer.batch(5, max_records_per_partition=5) as batch,
+            producer.transaction() as tx,
+        ):
+            batch[2].nack(delay_ms=60_000)
+            tx.commit_offsets(batch)
+        tp = TopicPartition(copying.source, batch[0].partition)
+        assert await consumer.committed(tp) == batch[2].offset
+
+
+async def test_a_record_is_committed_by_itself(copying: Copying) -> None:
+    async with copying.both(ack_mode="explicit") as (consumer, producer):
+        records = [await consumer.getone() for _ in range(3)]
+        async with producer.transaction() as tx:
+            tx.commit_offsets(records[0])
+        tp = TopicPartition(records[0].topic, records[0].partition)
+        assert await consumer.committed(tp) == records[0].offset + 1
+        assert not records[0].ack()
+        assert records[1].ack()
+
+
+async def test_a_record_of_a_plain_consumer_is_not_committed_by_itself(copying: Copying) -> None:
+    async with copying.both() as (consumer, producer):
+        record = await consumer.getone()
+        async with producer.transaction() as tx:
+            with pytest.raises(RuntimeError, match="batch"):
+                tx.commit_offsets(record)
+            with pytest.raises(TypeError, match="not of"):
+                tx.commit_offsets(7)  # type: ignore[arg-type]
+
+
+# --- Handlers -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("names", ["record", "consumer"])
+async def test_a_transaction_in_a_handler_commits_its_own_record(
+    copying: Copying, caplog: pytest.LogCaptureFixture, names: str
+) -> None:
+    """One producer, so one transaction at a time; the other handlers wait."""
+    done: list[tuple[int, int]] = []
+    turn = asyncio.Lock()
+    async with copying.both() as (consumer, producer):
+
+        async def handle(record: ConsumerRecord) -> None:
+            async with turn, producer.transaction() as tx:
+                await tx.send(copying.copies, record.value, partition=0)
+                tx.commit_offsets(record if names == "record" else consumer)
+            done.append((record.partition, record.offset))
+            if len(done) == 2 * RECORDS:
+                asyncio.get_running_loop().create_task(consumer.stop())
+            elif len(done) == 13:
+                raise ZeroDivisionError  # behind its transaction, which counts
+
+        async with timeout(30):
+            await consumer.run(handle, concurrency=5)
+    assert len(done) == len(set(done))
+    assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
+    assert await copying.committed() == RECORDS
+    assert "failed after its record was finished" in caplog.text
+
+
+async def test_what_a_consumer_has_read_is_not_committed_from_outside_of_its_handlers(
+    copying: Copying,
+) -> None:
+    async with copying.both() as (consumer, producer):
+        is_handled = asyncio.Event()
+
+        async def handle(record: ConsumerRecord) -> None:
+            is_handled.set()
+
+        running = asyncio.ensure_future(consumer.run(handle, retry=Retry()))
+        await is_handled.wait()
+        async with producer.transaction() as tx:
+            with pytest.raises(IllegalOperation, match="handlers"):
+                tx.commit_offsets(consumer)
+        await consumer.stop()
+        await running
+
+
+# --- Blocks that are over -----------------------------------------------------------------------
+async def test_a_send_of_a_transaction_that_is_over_does_not_get_into_the_next(
+    copying: Copying,
+) -> None:
+    async with copying.producer() as producer:
+        first = producer.transaction()
+
+        async def fail() -> None:
+            async with first:
+                await first.send(copying.copies, b"aborted", partition=0)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        async with producer.transaction() as second:
+            with pytest.raises(IllegalOperation, match="over"):
+                await first.send_and_wait(copying.copies, b"late", partition=0)
+            with pytest.raises(IllegalOperation, match="over"):
+                first.commit_offsets({copying.tp: 3}, copying.group)
+            await second.send(copying.copies, b"second", partition=0)
+    assert (first.is_committed, second.is_committed) == (False, True)
+    assert await copying.read_copies() == [b"second"]
+
+
+async def test_a_send_that_waits_for_a_topic_does_not_get_into_the_next_transaction(
+    copying: Copying,
+) -> None:
+    other = await copying.kafka.create_topic()
+    async with copying.producer() as producer:
+        await producer.begin_transaction()
+        waiting = asyncio.ensure_future(producer.send_and_wait(other, b"of the first"))
+        await asyncio.sleep(0)  # it asks for the topic's metadata
+        await producer.abort_transaction()
+        async with producer.transaction() as tx:
+            with pytest.raises(IllegalOperation, match="over"):
+                await waiting
+            await tx.send(other, b"of the second")
+    found = await values_in(copying.kafka, other, 0, isolation_level="read_committed")
+    assert found == [b"of the second"]
