@@ -13,6 +13,7 @@ from confluent_kafka import Consumer
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.config import parse_address
 from aiokafka_lite.errors import IllegalOperation, KafkaError
 from aiokafka_lite.processing import Outputs
@@ -86,6 +87,8 @@ class Member:
             )
             async with consumer:
                 self._consumer = consumer
+                if self._is_stopping:
+                    return
                 await consumer.run(self._handle, transactions=producer, concurrency=20)
 
     async def stop(self) -> None:
@@ -160,6 +163,30 @@ async def test_members_join_and_leave_and_each_record_is_copied_once(
         finally:
             await asyncio.gather(*(member.stop() for member in members))
         assert [member.lives for member in members] == [1] * len(members)
+        assert sum((member.handled for member in members), Counter()) == Counter(range(RECORDS))
+        found = await asyncio.to_thread(read_by_librdkafka, where, topics[1], RECORDS)
+    assert found == Counter(range(RECORDS))
+
+
+@pytest.mark.parametrize("way", sorted(WAYS))
+async def test_a_rebalance_waits_for_transactions_and_no_record_is_handled_twice(way: str) -> None:
+    async with timeout(PATIENCE_S), Broker(group_consumer_heartbeat_interval_ms=100) as broker:
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        topics, group = await fill(kafka), unique("group")
+        where = kafka.bootstrap_servers
+        with broker.on("EndTxn").hold() as held:
+            members = [Member(where, topics, group, WAYS[way])]
+            await held.reached()
+            await until(lambda: members[0].handled.total() == RECORDS)
+            members.append(Member(where, topics, group, WAYS[way]))
+            await asyncio.sleep(1)
+            assert not members[1].handled
+        async with AIOKafkaConsumer(
+            bootstrap_servers=where, group_id=group, enable_auto_commit=False
+        ) as reader:
+            await until_committed(reader, topics[0])
+        await asyncio.gather(*(member.stop() for member in members))
+        assert members[0].handled + members[1].handled == Counter(range(RECORDS))
         found = await asyncio.to_thread(read_by_librdkafka, where, topics[1], RECORDS)
     assert found == Counter(range(RECORDS))
 
