@@ -19,6 +19,7 @@ from unittest import mock
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer import consumer as consumer_module
+from aiokafka_lite.consumer.caller import as_if_running
 from aiokafka_lite.consumer.membership.kip848 import member as epoch_member
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.processing import dead_letters
@@ -190,7 +191,7 @@ class Course:
         for number, kind in enumerate(kinds):
             outputs = await logs.create_other(f"out-{number}", 2)
             letters = await logs.create_other(f"dead-{number}", 2)
-            protocol = protocols[(seed + number) % 3]
+            protocol = protocols[(seed // 3 + number) % 3]
             if number == seed % 3 and kind in ("plain", "records"):
                 protocol = "none"
             ways = [
@@ -315,11 +316,13 @@ class Course:
     def _lose(self, group: Group, member: Member) -> None:
         """Have the coordinator give up a member that is well."""
         assert isinstance(self._logs, EmbeddedLogs)
+        assert member.actor is not None
         try:
-            member_id = member.consumer.group_metadata().member_id
+            with as_if_running(member.actor.loop):
+                member_id = member.consumer.group_metadata().member_id
             self._logs.broker.expire_session(group.around.group, member_id)
-        except (KafkaError, AttributeError, RuntimeError):
-            return
+        except (KafkaError, AttributeError):
+            return  # it is no member just now
         self._journal.note(member.name, "is given up by its coordinator")
         self._journal.excuse(group.around.group, EXCUSED_S)
 
@@ -328,24 +331,19 @@ class Course:
         names = [name for name in troubles if name not in self._plan.without]
         if not names:
             return
-        counts = {
-            name: min(table.counts[m.way.name, name] for g in self._groups for m in g.alive or ())
-            if any(g.alive for g in self._groups)
-            else 0
-            for name in names
-        }
-        name = self._rng.choice(sorted(names, key=lambda each: counts[each])[:3])
+        meeting = [(m, m.in_hand()) for each in self._groups for m in each.alive if m.in_hand()]
+        counts = {name: sum(table.counts[m.way.name, name] for m, _ in meeting) for name in names}
+        name = self._rng.choice(sorted(names, key=counts.__getitem__)[:2])
         in_hand = sorted({tp for g in self._groups for m in g.alive for tp in m.in_hand()})
         in_hand = [tp for tp in in_hand if tp in self._logs.book.ends]
         if not in_hand:
             return
         tp = self._rng.choice(in_hand)
-        meeting = [(m, m.in_hand()) for g in self._groups for m in g.alive]
         about = await troubles[name](tp, group.around.group)
         self._journal.note("conductor", f"{name}: {tp.topic}/{tp.partition}, {group.around.group}")
         for member, held in meeting:
             is_met = member in group.members if about is None else held & set(about)
-            if held and is_met:
+            if is_met:
                 table.met(member.way.name, name)
 
     async def _pass(self, seconds: float) -> None:
@@ -420,8 +418,11 @@ class Course:
             commits = self._journal.groups[name].commits
             for tp, end in self._logs.book.ends.items():
                 found = commits.get(tp)
-                if end and (found is None or found.offset < end):
-                    left[f"{name} {tp.topic}/{tp.partition}"] = (found and found.offset, end)
+                offset = 0
+                if found is not None and found.life == self._logs.book.lives[tp]:
+                    offset = found.offset
+                if offset < end:
+                    left[f"{name} {tp.topic}/{tp.partition}"] = offset, end
         return left
 
     def _tell_lost(self) -> None:

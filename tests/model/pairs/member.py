@@ -569,6 +569,9 @@ class Member:
             self.meet(self.ending)
         if self.ending == "error out of async with":
             self.is_leaving = True
+            if self.way.reading_finishes and self.way.tasks > 1:
+                # What is finished behind another task's record is not committed.
+                self.journal.excuse(self.around.group, EXCUSED_S)
             raise Boom
         if self.way.reading_finishes:
             self.finish_all()
