@@ -31,7 +31,7 @@ def main() -> int:
         os.execv(sys.executable, [sys.executable, "-m", "tests.model.pairs", *sys.argv[1:]])  # noqa: S606
     logging.basicConfig(level=logging.DEBUG if arguments.verbose else logging.CRITICAL)
     left_out = frozenset(arguments.without) | (frozenset() if arguments.all else KNOWN.keys())
-    plan = Plan(without=left_out)
+    plan = Plan(wild_s=arguments.wild_s, without=left_out)
     table, failed = new_table(plan), Counter[str]()
     ends_at = time.monotonic() + arguments.minutes * 60
     for seed in itertools.count(arguments.seed):
@@ -66,6 +66,7 @@ def _arguments() -> argparse.Namespace:
     add("--seed", type=int, default=1, help="of the first round")
     add("--minutes", type=float, default=1.0, help="how long; the last round is finished")
     add("--rounds", type=int, default=None, help="how many, instead of --minutes")
+    add("--wild-s", type=float, default=20.0, help="how long events happen in a round")
     add("--without", nargs="*", default=(), help="ways and events to leave out")
     add("--all", action="store_true", help="do not leave out what is known not to work")
     add("--lines", type=int, default=200, help="how much of the journal to print of a failure")

@@ -244,9 +244,7 @@ class Journal:
         sought = state.sought[tp]
         if explained := [target for target in sought if target <= offset]:
             sought.remove(max(explained))
-        elif state.commits_by_name and self._is_recreated(tp.topic):
-            pass
-        elif offset < min(before, end):
+        elif offset < min(before, end) and not self._is_recreated(tp.topic):
             self.violate("back", group, f"{short(tp)}: {before}, then {offset}")
 
     # --- The end --------------------------------------------------------------------------
