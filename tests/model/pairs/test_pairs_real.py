@@ -16,6 +16,7 @@ LONG_S: Final = 600.0
 pytestmark = pytest.mark.real_kafka
 
 
+@pytest.mark.slow  # a course in real time is another one each time
 def test_records_are_processed_once_and_in_order_on_a_real_kafka(real_kafka: str) -> None:
     check([1], real_kafka, PLAN, within_s=0.0)
 
