@@ -509,12 +509,14 @@ class Member:
             self.consumer._closed = True
             for task in tasks:
                 task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
-            watching.cancel()
-            self.drain()
-            if self.producer is not None:
-                await self.producer.stop()
+            try:
+                if tasks:  # a transaction that is being committed has an outcome first
+                    await asyncio.wait(tasks)
+            finally:
+                watching.cancel()
+                self.drain()
+                if self.producer is not None:
+                    await self.producer.stop()
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
