@@ -156,6 +156,7 @@ async def test_a_read_before_a_rebalance_is_not_committed_with_one_after_it(
                         await tx.send(copying.copies, record.value, partition=0)
                 tx.commit_offsets(consumer)
 
+        consumer.delivery()  # which alone tells nobody
         with pytest.raises(BatchRevokedError) as caught:
             await commit()
         assert caught.value.partitions

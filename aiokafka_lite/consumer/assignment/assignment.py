@@ -739,14 +739,17 @@ class Assignment:
         self._settle()
         if self.processing is not None:
             return Delivery(receipts=self.processing.receipts())
-        lost = set(self._lost_in_hand)
-        self._lost_in_hand.clear()
         ends = {
             cursor: end
             for cursor in self._assignment.values()
             if (end := cursor.handed_out_to) is not None
         }
-        return Delivery(ends, lost=lost)
+        return Delivery(ends, lost=self._lost_in_hand)
+
+    def forget_lost(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that the application has heard that it lost partitions that it was at work on."""
+        for tp in partitions:
+            self._lost_in_hand.pop(tp, None)
 
     def finish_delivery(
         self, delivery: Delivery, offsets: Mapping[TopicPartition, OffsetAndMetadata]

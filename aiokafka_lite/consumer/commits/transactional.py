@@ -118,6 +118,7 @@ class OffsetsInTransaction:
             OffsetMetadataTooLargeError: So much is finished out of order that it does not say so.
         """
         if revoked := delivery.revoked():
+            self._state.forget_lost(revoked)
             names = ", ".join(f"{tp.topic}/{tp.partition}" for tp in sorted(revoked))
             raise BatchRevokedError(
                 f"the records were returned before a rebalance took away {names}, so others read "
