@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import FencedLeaderEpochError, LogTruncationError
 from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
@@ -192,3 +193,89 @@ async def test_a_run_that_is_begun_again_commits_the_epoch_of_its_records(cluste
         await running
     append(cluster, b"e")
     assert await read(cluster, 1) == [b"e"]  # not c once more: no log was truncated
+
+
+async def finish_only(consumer: AIOKafkaConsumer, wanted: bytes) -> None:
+    """Have one record finished and committed, and those before it not."""
+    is_done = asyncio.Event()
+
+    async def handle(record: ConsumerRecord[bytes | None, bytes | None]) -> None:
+        if record.value != wanted:
+            await asyncio.Event().wait()
+        is_done.set()
+
+    running = asyncio.ensure_future(consumer.run(handle, order=None))
+    await is_done.wait()
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def handled_by(consumer: AIOKafkaConsumer, last: bytes) -> list[bytes | None]:
+    """Return the values that `run` gives to a handler, up to one of them."""
+    handled: list[bytes | None] = []
+
+    async def handle(record: ConsumerRecord[bytes | None, bytes | None]) -> None:
+        handled.append(record.value)
+
+    running = asyncio.ensure_future(consumer.run(handle, order=None))
+    await until(lambda: last in handled)
+    running.cancel()
+    await asyncio.wait([running])
+    return handled
+
+
+@pytest.mark.parametrize("finished", [b"a", b"b", b"c"])
+async def test_the_next_owner_passes_over_finished_records_though_the_leader_has_moved(
+    cluster: Broker, finished: bytes
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        await finish_only(consumer, finished)
+    cluster.move_leader(TP)
+    append(cluster, b"d")  # comes in one answer with them
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        left = [value for value in (b"a", b"b", b"c", b"d") if value != finished]
+        assert await handled_by(consumer, b"d") == left
+
+
+async def test_a_run_begun_again_passes_over_finished_records_though_the_leader_has_moved(
+    cluster: Broker,
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        await finish_only(consumer, b"b")
+        for value in (b"d", b"e"):
+            cluster.move_leader(TP)
+            append(cluster, value)
+            await inside.cluster(consumer).refresh()
+        assert await handled_by(consumer, b"e") == [b"a", b"c", b"d", b"e"]
+
+
+async def test_finished_records_are_passed_over_by_a_seek_though_the_leader_has_moved(
+    cluster: Broker,
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        await finish_only(consumer, b"b")
+        await consumer.commit()
+        cluster.move_leader(TP)
+        append(cluster, b"d")
+        await inside.cluster(consumer).refresh()
+        await consumer.seek_to_committed(TP)
+        assert await handled_by(consumer, b"d") == [b"a", b"c", b"d"]
+
+
+@pytest.mark.parametrize("length", [0, 1, 2])
+async def test_records_that_replaced_finished_ones_are_not_passed_over(
+    cluster: Broker, length: int
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        await finish_only(consumer, b"c")
+    cluster.truncate(TP, length)
+    append(cluster, b"A", b"B", b"C", b"D")
+    cluster.move_leader(TP)
+    append(cluster, b"e")
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        expected = [*[b"a", b"b", b"c"][:length], b"A", b"B", b"C", b"D", b"e"]
+        assert await handled_by(consumer, b"e") == expected

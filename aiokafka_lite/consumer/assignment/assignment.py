@@ -273,6 +273,8 @@ class Assignment:
         finished = decode(partition.topic_id, *committed)
         if finished is not None:
             self.start_behind(partition, finished.ranges, finished.leader_epoch)
+            if partition.needs_validation(partition.current_epoch):
+                self.request_validation(partition)
 
     def start_at(
         self,
@@ -344,12 +346,24 @@ class Assignment:
     def request_validation(self, partition: Cursor) -> None:
         """Fetch nothing more until the position was compared with the leader's log (KIP-320).
 
-        What is buffered is dropped: it may be of a log that is no more.
+        So is what was finished behind the position. What is buffered is dropped: it may be of a
+        log that is no more.
         """
         self._settle()
         self.observers.discarded(partition)
         partition.await_validation()
         self.observers.partition_changed(partition)
+
+    def verify_ahead(self, partition: Cursor, epoch_end: int | None, leader_epoch: int) -> None:
+        """Keep what was finished behind the position if the log of that leader epoch has it.
+
+        Args:
+            partition: Whose position is being compared with the leader's log.
+            epoch_end: Where `newest_epoch` ends in that log; None: it has no records of it.
+            leader_epoch: Of that leader.
+        """
+        if partition.progress is not None:
+            partition.progress.verify_ahead(epoch_end, leader_epoch)
 
     def validated(self, partition: Cursor, leader_epoch: int) -> None:
         """Go on from the position: the log of that leader epoch has what was read before."""
@@ -848,7 +862,7 @@ class Assignment:
             if progress is None:
                 continue
             first = progress.first_unfinished
-            progress.interrupt(cursor.leader_epoch)
+            progress.interrupt(cursor.leader_epoch, cursor.validated_epoch)
             cursor.leave_work()
             if first is not None and cursor.position is not None:
                 self.start_at(cursor, first, cursor.epoch_before(first), cursor.validated_epoch)
@@ -876,9 +890,8 @@ class Assignment:
         if (progress := cursor.progress) is None:
             progress = Progress()
             cursor.track(progress)
-        if leader_epoch > progress.ahead_epoch:
-            progress.forget_ahead()  # the log may have been cut: these may be other records
-        if not progress.has_ahead:
+        if not progress.has_ahead_in(leader_epoch):
+            progress.forget_ahead()
             holders = [holder_of(record) for record in records]
             progress.hand_out([record.offset for record in records], holders)
             return holders
@@ -905,7 +918,7 @@ class Assignment:
             How many these are, and where the run of others ends that comes next.
         """
         progress, count = cursor.progress, len(records)
-        if progress is None or leader_epoch > progress.ahead_epoch or not progress.has_ahead:
+        if progress is None or not progress.has_ahead_in(leader_epoch):
             return 0, count
         first = next(
             (n for n in range(count) if not progress.passes_over(records[n].offset)), count

@@ -749,10 +749,22 @@ class Cursor:
             end = self.last_stable_offset
         return end is not None and self.fetched < end
 
+    @property
+    def newest_epoch(self) -> int:
+        """The newest leader epoch of a returned record, or of one that was finished before.
+
+        A log that has this epoch has all records before it, too: logs part where epochs do.
+        """
+        progress = self.progress
+        if progress is None or not progress.has_ahead:
+            return self.leader_epoch
+        return max(self.leader_epoch, progress.ahead_epoch)
+
     def needs_validation(self, current_epoch: int) -> bool:
-        """Whether a leader of this epoch may not have the records before the position."""
+        """Whether a leader of this epoch may not have the records that were returned."""
+        newest = self.newest_epoch
         return (
             self.search is None
-            and self.leader_epoch != NO_EPOCH
-            and current_epoch > max(self.leader_epoch, self.validated_epoch)
+            and newest != NO_EPOCH
+            and current_epoch > max(newest, self.validated_epoch)
         )

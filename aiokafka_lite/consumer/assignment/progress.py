@@ -33,7 +33,7 @@ class Progress:
         ahead_epoch: The newest leader epoch of which these may be.
     """
 
-    __slots__ = ("_ahead", "_handed_out", "_unfinished", "ahead_epoch")
+    __slots__ = ("_ahead", "_handed_out", "_unfinished", "_verified_epoch", "ahead_epoch")
 
     def __init__(self, ahead: Iterable[Range] = (), ahead_epoch: int = NO_EPOCH) -> None:
         # In offset order, from the first that is not finished.
@@ -42,6 +42,8 @@ class Progress:
         self._unfinished: dict[int, object] = {}
         self._ahead = deque(ahead)
         self.ahead_epoch = ahead_epoch
+        # The newest leader epoch whose log is known to have what lies ahead.
+        self._verified_epoch = NO_EPOCH
 
     def __repr__(self) -> str:
         first = self._handed_out[0] if self._handed_out else None
@@ -72,6 +74,13 @@ class Progress:
     def first_ahead(self) -> int | None:
         """The first offset ahead that was finished before."""
         return self._ahead[0].first if self._ahead else None
+
+    def has_ahead_in(self, leader_epoch: int) -> bool:
+        """Whether what lies ahead may be in a log that has records of this leader epoch.
+
+        If not, the log may have been truncated, and other records may have the same offsets.
+        """
+        return bool(self._ahead) and leader_epoch <= max(self.ahead_epoch, self._verified_epoch)
 
     def holder_of_first(self) -> object | None:
         """Return who works on the record that holds the commit back; None: there is none."""
@@ -143,20 +152,33 @@ class Progress:
     def look_ahead(self, ahead: Iterable[Range], leader_epoch: int) -> None:
         """Pass over what a commit says was finished behind the position, and nothing else."""
         self._ahead = deque(ahead)
-        self.ahead_epoch = leader_epoch
+        self.ahead_epoch, self._verified_epoch = leader_epoch, NO_EPOCH
+
+    def verify_ahead(self, epoch_end: int | None, leader_epoch: int) -> None:
+        """Keep what lies ahead if a leader's log has it, otherwise forget it.
+
+        Args:
+            epoch_end: Where the newest known epoch ends in that log; None: it has none of it.
+            leader_epoch: Of that leader.
+        """
+        if epoch_end is None or (self._ahead and epoch_end < self._ahead[-1].end):
+            self.forget_ahead()
+        self._verified_epoch = leader_epoch
 
     def forget_ahead(self) -> None:
         """Pass over nothing more that was finished before."""
         self._ahead.clear()
 
-    def interrupt(self, leader_epoch: int) -> None:
+    def interrupt(self, leader_epoch: int, verified_epoch: int = NO_EPOCH) -> None:
         """Take unfinished records from their holders; what is finished behind them lies ahead.
 
         Args:
             leader_epoch: Of the newest record that was handed out.
+            verified_epoch: The newest leader epoch whose log is known to have what was handed out.
         """
         self._ahead = deque(self.finished_ranges())
         self.ahead_epoch = max(self.ahead_epoch, leader_epoch)
+        self._verified_epoch = max(self._verified_epoch, verified_epoch)
         self._handed_out.clear()
         self._unfinished.clear()
 

@@ -185,7 +185,7 @@ class PositionResolver:
             )
         checks, resets = searches.get(Sought.VALIDATION, ()), searches.get(Sought.RESET, ())
         retries = (
-            self._checks.advance({s: (s.cursor.tp, s.cursor.leader_epoch) for s in checks}),
+            self._checks.advance({s: (s.cursor.tp, s.cursor.newest_epoch) for s in checks}),
             self._resets.advance(
                 {s: (s.cursor.tp, s.timestamp) for s in resets if s.timestamp is not None}
             ),
@@ -283,6 +283,14 @@ class PositionResolver:
         position = partition.position
         if position is None:
             raise AssertionError("a position was validated that there is not")
+        asked = partition.newest_epoch
+        is_known = end.is_defined and end.leader_epoch == asked
+        self._state.verify_ahead(partition, end.end_offset if is_known else None, current_epoch)
+        if partition.leader_epoch == NO_EPOCH:  # only that was to be found out
+            self._state.validated(partition, current_epoch)
+            return
+        if partition.newest_epoch != asked:  # the position has an epoch of its own
+            return
         if not end.is_defined:
             text = f"whether {partition.tp} was truncated below offset {position} is not known"
             self.reset_by_policy(partition, LogTruncationError(text), TRUNCATED)

@@ -242,3 +242,19 @@ def test_a_hundred_thousand_records_in_reverse_cost_no_more_than_in_order() -> N
     assert list(progress.finished_ranges()) == [Range(1, count)]
     assert progress.finish(0, ME)
     assert progress.first_unfinished is None
+
+
+def test_what_lies_ahead_counts_in_the_epochs_in_which_it_is_verified() -> None:
+    progress = Progress((Range(6, 9),), 4)
+    assert progress.has_ahead_in(4)
+    assert not progress.has_ahead_in(5)
+    progress.verify_ahead(9, 5)
+    assert progress.has_ahead_in(5)
+    assert not progress.has_ahead_in(6)
+
+
+@pytest.mark.parametrize("epoch_end", [None, 8])
+def test_what_a_new_leader_does_not_have_is_forgotten(epoch_end: int | None) -> None:
+    progress = Progress((Range(6, 9),), 4)
+    progress.verify_ahead(epoch_end, 5)
+    assert not progress.has_ahead

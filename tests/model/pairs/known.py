@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 KNOWN: Final = {
-    "run in transactions": "unsubscribe() while handlers are at work copies records twice",
     "run, letters in transactions": "run() cancelled while a transaction ends writes letters twice",
     "assign": "it does not finish what was returned, as unsubscribe() and stop() do",
 }
