@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
@@ -73,6 +74,7 @@ class ProducerEngine:
         sender: What takes them to brokers.
         transactions: Of a producer with a transactional id; otherwise None.
         fatal: The error after which nothing can be done any more, None as long as that is not so.
+        on_end: Called when the producer can do nothing more, or is stopped, while it is lent.
     """
 
     def __init__(self, config: AnyProducerConfig, gate: Intake, rng: random.Random) -> None:
@@ -82,6 +84,7 @@ class ProducerEngine:
         self._is_running = False
         # Who has the transactions to itself (lease.py); None: nobody.
         self._borrower: str | None = None
+        self.on_end: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._rng = rng
         self._scope = TaskScope("produce", on_failure=self._task_failed)
@@ -160,7 +163,21 @@ class ProducerEngine:
     def lend_to(self, borrower: str | None) -> None:
         """Let nobody but one caller have transactions; None: let all have them again."""
         self._borrower = borrower
+        self.on_end = None
         self._set_gate()
+
+    @property
+    def ended(self) -> KafkaError | None:
+        """The error that whoever has the transactions to itself raises; None: it may go on."""
+        if self.fatal is None and not self._is_running:
+            return ProducerClosed("the producer was stopped")
+        return self.fatal
+
+    def _note_end(self) -> None:
+        self._is_running = False
+        self._set_gate()
+        if self.on_end is not None:
+            self.on_end()
 
     def raise_if_lent(self) -> None:
         """Refuse what is only for who has the transactions to itself.
@@ -173,8 +190,7 @@ class ProducerEngine:
 
     async def finish(self) -> None:
         """Wait until everything sent has an outcome; a transaction that is open is aborted."""
-        self._is_running = False
-        self._set_gate()
+        self._note_end()
         if self.transactions is not None:
             ending = self.transactions.ending
             if self.transactions.is_open:
@@ -191,12 +207,13 @@ class ProducerEngine:
 
     def abort(self, error: KafkaError) -> None:
         """Stop at once; waits for nothing."""
-        self._is_running = False
-        self._set_gate()
+        self._note_end()
         self.sender.close()
         self.accumulator.fail_all(error)
         self.accumulator.close()
         self._scope.cancel_all()
+        if self.transactions is not None:
+            self.transactions.settle()
         self.cluster.abort()
 
     def _task_failed(self, error: BaseException) -> None:
@@ -215,6 +232,8 @@ class ProducerEngine:
             self.accumulator.fail_all(error)
             if self.transactions is not None:
                 self.transactions.fail(error)
+            if self.on_end is not None:
+                self.on_end()
 
     def raise_if_fatal(self) -> None:
         """Raise the error after which nothing can be done any more, if there was one."""

@@ -59,6 +59,13 @@ class Delivery(Protocol):
     def consumer(self) -> object:
         """The consumer; deliveries of one are joined."""
 
+    @property
+    def opened_at(self) -> float:
+        """The loop time at which the latest block of its batches was entered."""
+
+    def enlist(self, transaction: object) -> None:
+        """Let a transaction decide what becomes of the records, also of blocks that end before."""
+
     def join(self, other: Self) -> None:
         """Take over another delivery of the same consumer."""
 
@@ -73,11 +80,8 @@ class Delivery(Protocol):
             KafkaError: The offsets cannot say that they are finished.
         """
 
-    def committed(self) -> None:
-        """Count the records as finished: the transaction is committed."""
-
-    def in_doubt(self) -> None:
-        """Have the records read again unless they turn out to be committed."""
+    def settle(self, transaction: object, *, is_committed: bool | None) -> None:
+        """Note that the transaction is over; None: it is not known whether it was committed."""
 
 
 class Delivered(Protocol):
@@ -116,6 +120,15 @@ def check_assigned(group: ConsumerGroupMetadata, offsets: Offsets) -> None:
     check = getattr(group, "check", None)
     if check is not None:
         check({tp: OffsetAndMetadata(*each[:2]) for tp, each in offsets.items()})
+
+
+def settle_offsets(
+    group: ConsumerGroupMetadata, offsets: Offsets, *, is_committed: bool | None
+) -> None:
+    """Tell the consumer what became of offsets that were named, if the metadata are its own."""
+    settle = getattr(group, "settle", None)
+    if settle is not None:
+        settle({tp: OffsetAndMetadata(*each[:2]) for tp, each in offsets.items()}, is_committed)
 
 
 def checked_offsets(offsets: object) -> Offsets:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiokafka_lite._tasks import own_copy
 from aiokafka_lite.errors import (
     IllegalArgumentError,
     InvalidTopicError,
@@ -79,13 +80,17 @@ class Lease:
 
     @property
     def fatal_error(self) -> KafkaError | None:
-        """The error after which the producer can do nothing any more; None: there is none."""
-        return self._engine.fatal
+        """The error after which the producer can do nothing any more, or that it was stopped."""
+        return self._engine.ended
 
     @property
     def most_bytes(self) -> int:
         """How many bytes of records may wait at a time."""
         return self._engine.config.buffer_memory
+
+    def on_end(self, tell: Callable[[], None]) -> None:
+        """Call a function when there is a fatal error."""
+        self._engine.on_end = tell
 
     def release(self) -> None:
         """Let others use the producer again; idempotent."""
@@ -169,7 +174,7 @@ class Lease:
         Raises:
             KafkaError: Nothing is written; or `fatal_error` is there, and that is not known.
         """
-        self._engine.raise_if_fatal()
+        self._raise_if_ended()
         await self._transactions.begin()
         futures: list[asyncio.Future[RecordMetadata]] = []
         refused: dict[int, Exception] = {}
@@ -180,7 +185,7 @@ class Lease:
             if self._transactions.is_open:
                 self._transactions.begin_abort()  # goes on by itself
             failures = [each.exception() if _has_failed(each) else None for each in futures]
-        self._engine.raise_if_fatal()
+        self._raise_if_ended()
         refused |= {n: each for n, each in enumerate(failures) if isinstance(each, REFUSALS)}
         if error is not None and not refused:
             raise error
@@ -236,11 +241,15 @@ class Lease:
             KafkaError: Why it does not.
         """
         if not self._transactions.takes_records:
-            self._engine.raise_if_fatal()
+            self._raise_if_ended()
             refusal = self._transactions.refusal()
             if isinstance(refusal, KafkaError):
                 raise refusal
             raise ProducerClosed("the producer was stopped meanwhile")
+
+    def _raise_if_ended(self) -> None:
+        if (error := self._engine.ended) is not None:
+            raise own_copy(error)
 
     async def _abort(self) -> None:
         """Abort what is open, and wait for that; why it fails is the producer's fatal error."""

@@ -127,18 +127,39 @@ class Transaction:
     """One transaction, from its beginning to its end. One writer: `Transactions`.
 
     Attributes:
+        begun_at: A loop time.
         is_committed: Whether it was committed; None: it is not over, or nobody knows.
         is_being_committed: The coordinator has been asked to commit it.
     """
 
-    __slots__ = ("deliveries", "is_being_committed", "is_committed", "offsets")
+    __slots__ = (
+        "begun_at",
+        "deliveries",
+        "is_being_committed",
+        "is_committed",
+        "offsets",
+        "stored",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
+        self.begun_at = now
         self.is_committed: bool | None = None
         self.is_being_committed = False
         # What is committed with it: by group, and by the consumer that has returned the records.
         self.offsets: dict[str, tuple[ConsumerGroupMetadata, Offsets]] = {}
         self.deliveries: dict[object, Delivery] = {}
+        # Offsets that were sent to their group before the end.
+        self.stored: list[tuple[ConsumerGroupMetadata, Offsets]] = []
+
+    def settle(self) -> None:
+        """Tell consumers that it is over, or cannot be committed any more; idempotent."""
+        is_committed = self.is_committed or (None if self.is_being_committed else False)
+        deliveries, self.deliveries = self.deliveries, {}
+        for delivery in deliveries.values():
+            delivery.settle(self, is_committed=is_committed)
+        named, self.offsets, self.stored = [*self.offsets.values(), *self.stored], {}, []
+        for group, offsets in named:
+            group_offsets.settle_offsets(group, offsets, is_committed=is_committed)
 
 
 class Transactions:
@@ -328,7 +349,7 @@ class Transactions:
                 f"a transaction cannot begin: the producer is {self.state.value}; "
                 "one transaction at a time"
             )
-        self.current = Transaction()
+        self.current = Transaction(self._loop.time())
         self._enter(TransactionStage.OPEN)
         return self.current
 
@@ -408,6 +429,12 @@ class Transactions:
             self._error = error
             self._enter(TransactionStage.BROKEN)
             self._give_up_unsent()
+            self.settle()
+
+    def settle(self) -> None:
+        """Tell consumers what became of the present transaction, or that it is not committed."""
+        if self.current is not None:
+            self.current.settle()
 
     def _give_up_unsent(self) -> None:
         """Send nothing more in this transaction."""
@@ -423,6 +450,7 @@ class Transactions:
         """End the producer: every later call raises the error."""
         if self.state is not TransactionStage.FATAL:
             self._enter(TransactionStage.FATAL)
+            self.settle()
             self._fail_producer(error)
 
     # --- Offsets ---------------------------------------------------------------------------
@@ -457,13 +485,21 @@ class Transactions:
             IllegalOperation: There is no transaction.
             TransactionAbortableError: It has to be aborted.
             CommitFailedError: Partitions were taken away since: it has to be aborted.
+            IllegalStateError: The block of a batch is inside of the transaction's.
         """
-        deliveries = self._taking().deliveries
-        self._check(delivery.to_commit)
+        transaction = self._taking()
+        if delivery.opened_at > transaction.begun_at:
+            raise IllegalStateError(
+                "the block of a batch ends before the transaction that commits it: begin the "
+                "transaction inside of the batch's block"
+            )
+        deliveries = transaction.deliveries
+        delivery.enlist(transaction)
         if (earlier := deliveries.get(delivery.consumer)) is None:
             deliveries[delivery.consumer] = delivery
         else:
             earlier.join(delivery)
+        self._check(delivery.to_commit)
 
     def _check(self, check: Callable[[], object]) -> None:
         """Let the transaction be aborted if offsets cannot be committed in it."""
@@ -483,7 +519,9 @@ class Transactions:
             KafkaTimeoutError: The group's coordinator did not do it in time.
             KafkaError: It refuses. After all of these the transaction has to be aborted.
         """
+        transaction = self._taking()
         self._check(lambda: group_offsets.check_assigned(group, offsets))
+        transaction.stored.append((group, offsets))
         storing = self._scope.spawn(self._try_to_store(group, offsets), name="store offsets")
         self._storing.add(storing)
         storing.add_done_callback(self._storing.discard)
@@ -572,6 +610,7 @@ class Transactions:
         if self.state not in (TransactionStage.OPEN, TransactionStage.BROKEN):
             raise self.refusal()
         self._enter(TransactionStage.ABORTING)
+        self.settle()
         self._ending = self._scope.spawn(self._abort(), name="abort")
         return self._ending
 
@@ -637,12 +676,10 @@ class Transactions:
             try:
                 await self._end(is_commit=True)
             except BaseException:  # the end of the producer, too
-                for delivery in transaction.deliveries.values():
-                    delivery.in_doubt()
+                transaction.settle()
                 raise
         transaction.is_committed = True
-        for delivery in transaction.deliveries.values():
-            delivery.committed()
+        transaction.settle()
 
     async def _abort(self) -> KafkaError | None:
         self._give_up_unsent()

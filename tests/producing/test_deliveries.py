@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -11,10 +12,12 @@ import pytest
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.delivery.batch import Batch
 from aiokafka_lite.errors import (
     BatchRevokedError,
     CommitFailedError,
     IllegalOperation,
+    IllegalStateError,
     KafkaError,
     TransactionAbortableError,
 )
@@ -255,9 +258,10 @@ async def test_copies_are_exact_though_every_turn_may_time_out(
     assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
 
 
+@pytest.mark.parametrize("names", ["batch", "offsets"])
 @pytest.mark.parametrize("is_committed", [True, False])
 async def test_records_are_read_from_the_committed_offset_where_the_outcome_is_not_known(
-    is_committed: bool,
+    is_committed: bool, names: str
 ) -> None:
     async with Broker() as broker:
         broker.create_topic("source")
@@ -276,7 +280,10 @@ async def test_records_are_read_from_the_committed_offset_where_the_outcome_is_n
                 async with consumer.batch(5) as batch, tx:
                     for record in batch:
                         await tx.send("copies", record.value)
-                    tx.commit_offsets(batch)
+                    if names == "batch":
+                        tx.commit_offsets(batch)
+                    else:
+                        tx.commit_offsets({copying.tp: 5}, consumer.group_metadata())
 
             with (
                 broker.on("EndTxn").silence(times=None, handled=is_committed),
@@ -288,6 +295,111 @@ async def test_records_are_read_from_the_committed_offset_where_the_outcome_is_n
             async with producer_of(broker, transactional_id="t"), timeout(10):
                 assert (await consumer.getone()).offset == (5 if is_committed else 0)
     assert broker.failure is None
+
+
+# --- Who decides what becomes of a block --------------------------------------------------------
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+async def test_a_block_that_swallows_the_error_of_its_transaction_is_returned_again(
+    copying: Copying, mode: str
+) -> None:
+    async with copying.both(ack_mode=mode) as (consumer, producer):
+        async with consumer.batch(5) as batch:
+            with contextlib.suppress(ZeroDivisionError):
+                async with producer.transaction() as tx:
+                    for record in batch:
+                        await tx.send(copying.copies, record.value, partition=0)
+                    tx.commit_offsets(batch)
+                    raise ZeroDivisionError
+        await copy_until_all_is_there(copying, consumer, producer)
+    assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
+
+
+async def test_the_latest_transaction_of_a_block_counts(copying: Copying) -> None:
+    async with copying.both() as (consumer, producer):
+        async with consumer.batch(5) as batch:
+            for is_good in (False, True):
+                with contextlib.suppress(ZeroDivisionError):
+                    async with producer.transaction() as tx:
+                        for record in batch:
+                            await tx.send(copying.copies, record.value, partition=0)
+                        tx.commit_offsets(batch)
+                        if not is_good:
+                            raise ZeroDivisionError
+        await copy_until_all_is_there(copying, consumer, producer)
+    assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
+
+
+@pytest.mark.parametrize("is_good", [True, False])
+async def test_a_block_that_is_left_first_ends_as_the_transaction_of_another_task(
+    copying: Copying, is_good: bool
+) -> None:
+    async with copying.both() as (consumer, producer):
+        is_given, is_left = asyncio.Event(), asyncio.Event()
+
+        async def copy(batch: Batch[bytes | None, bytes | None]) -> None:
+            async with producer.transaction() as tx:
+                for record in batch:
+                    await tx.send(copying.copies, record.value, partition=0)
+                tx.commit_offsets(batch)
+                is_given.set()
+                await is_left.wait()
+                if not is_good:
+                    raise ZeroDivisionError
+
+        async with consumer.batch(5) as batch:
+            copied = asyncio.ensure_future(copy(batch))
+            await is_given.wait()
+        with pytest.raises(IllegalStateError, match="has ended"):
+            await batch.commit()
+        is_left.set()
+        with contextlib.suppress(ZeroDivisionError):
+            await copied
+        await copy_until_all_is_there(copying, consumer, producer)
+    assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
+
+
+@pytest.mark.parametrize("names", ["consumer", "batch"])
+async def test_a_transaction_does_not_commit_a_batch_whose_block_is_inside_of_its_own(
+    copying: Copying, names: str
+) -> None:
+    """That block ends first, and would count its records as processed if the other aborts."""
+    async with copying.both() as (consumer, producer):
+
+        async def copy() -> None:
+            async with producer.transaction() as tx, consumer.batch(5) as batch:
+                for record in batch:
+                    await tx.send(copying.copies, record.value, partition=0)
+                tx.commit_offsets(batch if names == "batch" else consumer)
+
+        with pytest.raises(IllegalStateError, match=r"inside of the batch's block"):
+            await copy()
+        await copy_until_all_is_there(copying, consumer, producer)
+    assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
+
+
+@pytest.mark.parametrize("is_at_once", [True, False])
+async def test_named_offsets_of_a_block_that_fails_later_are_not_returned_again(
+    copying: Copying, is_at_once: bool
+) -> None:
+    async with copying.both() as (consumer, producer):
+
+        async def copy() -> None:
+            async with consumer.batch(5, max_records_per_partition=5) as batch:
+                tp = TopicPartition(copying.source, batch[0].partition)
+                offsets, group = {tp: batch[2].offset + 1}, consumer.group_metadata()
+                async with producer.transaction() as tx:
+                    for record in batch[:3]:
+                        await tx.send(copying.copies, record.value, partition=0)
+                    if is_at_once:
+                        await producer.send_offsets_to_transaction(offsets, group)
+                    else:
+                        tx.commit_offsets(offsets, group)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await copy()
+        await copy_until_all_is_there(copying, consumer, producer)
+    assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
 
 
 # --- Records that are acknowledged one by one ---------------------------------------------------

@@ -19,7 +19,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
     Range,
     joined,
 )
-from aiokafka_lite.consumer.assignment.delivery import Delivery
+from aiokafka_lite.consumer.assignment.delivery import Delivery, Enlisted
 from aiokafka_lite.consumer.assignment.finished_ranges import (
     LEAST_CHARACTERS,
     MOST_CHARACTERS,
@@ -751,14 +751,15 @@ class Assignment:
             IllegalOperation: Handlers of `run` are at work on it.
         """
         self._settle()
+        blocks = [each for each in self.works if isinstance(each, Enlisted)]
         if self.processing is not None:
-            return Delivery(receipts=self.processing.receipts())
+            return Delivery(receipts=self.processing.receipts(), blocks=blocks)
         ends = {
             cursor: end
             for cursor in self._assignment.values()
             if (end := cursor.handed_out_to) is not None
         }
-        return Delivery(ends, lost=self._lost_in_hand)
+        return Delivery(ends, lost=self._lost_in_hand, blocks=blocks)
 
     def forget_lost(self, partitions: Iterable[TopicPartition]) -> None:
         """Note that the application has heard that it lost partitions that it was at work on."""
@@ -779,6 +780,23 @@ class Assignment:
                 cursor.process_to(end)
         for receipt in delivery.receipts:
             receipt.ack()
+        self.observers.acted()
+
+    def finish_offsets(
+        self,
+        cursors: Mapping[TopicPartition, Cursor],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    ) -> None:
+        """Note that a transaction has committed these offsets of these cursors, by name."""
+        found = {
+            tp: offset
+            for tp, offset in offsets.items()
+            if tp in cursors and cursors[tp].is_assigned
+        }
+        for tp, offset in found.items():
+            cursors[tp].note_committed(offset)
+        if self.processing is None or self.processing.own_records() is None:
+            self.note_finished(found)
         self.observers.acted()
 
     # --- Works ----------------------------------------------------------------------------

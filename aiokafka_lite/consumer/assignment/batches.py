@@ -24,17 +24,42 @@ from aiokafka_lite.structs import TopicPartition
 class Block(ABC):
     """What the block of `async with consumer.batch()` holds: a work (work.py).
 
+    If a transaction commits its records, that decides what becomes of them, however the block is
+    left. So a block that is left before holds its partitions until the transaction is over.
+
     Writers: whoever gives partitions back says since when they are wanted.
 
     Args:
         hold_s: How long it may hold up a rebalance; None: as long as other work.
+
+    Attributes:
+        is_open: Whether its records are neither processed nor to be returned again.
+        is_left: Whether the application has left it.
+        opened_at: The loop time at which its records were returned.
     """
 
-    __slots__ = ("_task", "hold_s", "is_open", "revoking", "until")
+    __slots__ = (
+        "_deciding",
+        "_is_aborted",
+        "_is_done",
+        "_task",
+        "hold_s",
+        "is_left",
+        "is_open",
+        "opened_at",
+        "revoking",
+        "until",
+    )
 
     def __init__(self, hold_s: float | None = None) -> None:
         self.hold_s = hold_s
-        self.is_open = False
+        self.is_open = self.is_left = False
+        self.opened_at = -math.inf
+        # Transactions that commit it and are not over, and whether the latest one was aborted.
+        self._deciding: set[object] = set()
+        self._is_aborted = False
+        # Whether the application has left it without an exception.
+        self._is_done = False
         # Whose block it is, while it is open.
         self._task: asyncio.Task[Any] | None = None
         # Set once a rebalance or the stop wants some of it; and the loop time at which that goes
@@ -58,15 +83,32 @@ class Block(ABC):
     def open(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
         """Take what a get has handed out, before anybody else runs."""
         self.is_open = True
+        self.opened_at = asyncio.get_running_loop().time()
         self._task = asyncio.current_task()
         self._take(found)
 
     def close(self, *, is_done: bool) -> None:
         """Count its records as processed, or have them handed out again; idempotent."""
-        if self.is_open:
+        if self.is_open and not self.is_left:
+            self.is_left = True
+            self._is_done = is_done
+            self._end_if_decided()
+
+    def enlist(self, transaction: object) -> None:
+        """Let a transaction decide what becomes of the records."""
+        self._deciding.add(transaction)
+
+    def decide(self, transaction: object, *, is_committed: bool) -> None:
+        """Note that a transaction which the block was enlisted in is over."""
+        self._deciding.discard(transaction)
+        self._is_aborted = not is_committed
+        self._end_if_decided()
+
+    def _end_if_decided(self) -> None:
+        if self.is_open and self.is_left and not self._deciding:
             self.is_open = False
             self._task = None
-            self._end(is_done=is_done)
+            self._end(is_done=self._is_done and not self._is_aborted)
 
     @abstractmethod
     def _take(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
@@ -166,7 +208,7 @@ class OpenBatch(Block):
     def delivery(self) -> Delivery:
         """Return its records as a value, for a transaction that commits them."""
         ends = {cursor: end for cursor, (_, end) in self.spans.items()}
-        return Delivery(ends, lost=self.lost())
+        return Delivery(ends, lost=self.lost(), blocks=[self])
 
     @override
     def held(self) -> frozenset[TopicPartition]:

@@ -8,7 +8,7 @@ the cursors that they were returned of, and so by this assignment of these parti
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.structs import TopicPartition
@@ -37,23 +37,39 @@ class Receipt(Protocol):
         """Finish the record; False: it is another's by now, or finished."""
 
 
+@runtime_checkable
+class Enlisted(Protocol):
+    """The block of a batch, which ends as the transaction does that commits its records."""
+
+    opened_at: float
+
+    def enlist(self, transaction: object) -> None:
+        """Let a transaction decide what becomes of the records."""
+
+    def decide(self, transaction: object, *, is_committed: bool) -> None:
+        """Note that the transaction is over."""
+
+
 class Delivery:
     """Records of some partitions.
 
     Attributes:
+        blocks: The open blocks of batches that the records are of.
         ends: Of partitions whose records are finished in their order, the offset behind the last.
         receipts: The records that are finished one by one.
         lost: Partitions that were taken away before the records were put into this.
     """
 
-    __slots__ = ("ends", "lost", "receipts")
+    __slots__ = ("blocks", "ends", "lost", "receipts")
 
     def __init__(
         self,
         ends: dict[Cursor, int] | None = None,
         receipts: Iterable[Receipt] = (),
         lost: Iterable[TopicPartition] = (),
+        blocks: Iterable[Enlisted] = (),
     ) -> None:
+        self.blocks = list(blocks)
         self.ends: dict[Cursor, int] = ends or {}
         self.receipts = list(receipts)
         self.lost = set(lost)
@@ -73,6 +89,7 @@ class Delivery:
 
     def join(self, other: Delivery) -> None:
         """Take over the records of another one."""
+        self.blocks += other.blocks
         self.ends |= other.ends
         self.receipts += other.receipts
         self.lost |= other.lost

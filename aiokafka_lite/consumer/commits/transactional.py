@@ -8,6 +8,7 @@ next commit says what has been finished by then.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager
 
@@ -27,9 +28,13 @@ OffsetsByCursor = dict[Cursor, OffsetAndMetadata]
 
 
 class HeldGroup(ConsumerGroupMetadata):
-    """Group metadata of a consumer that knows which offsets its present assignment can mean."""
+    """Group metadata of a consumer that knows which offsets its present assignment can mean.
+
+    It is told what becomes of a transaction that commits some of them.
+    """
 
     check: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], None]
+    settle: Callable[[Mapping[TopicPartition, OffsetAndMetadata], bool | None], None] | None = None
 
     def __reduce__(self) -> tuple[type[ConsumerGroupMetadata], tuple[object, ...]]:
         """Be the metadata alone in another process."""
@@ -59,7 +64,7 @@ class OffsetsInTransaction:
         """
         return self.commits.alone()
 
-    def group(self) -> ConsumerGroupMetadata:
+    def group(self) -> HeldGroup:
         """Return in whose name to commit.
 
         Raises:
@@ -71,6 +76,26 @@ class OffsetsInTransaction:
         group_id, instance_id = self.commits.group
         group = HeldGroup(group_id, held_as.generation, held_as.member_id, instance_id)
         group.check = self.commits.check_assigned
+        return group
+
+    def group_to_show(self) -> HeldGroup:
+        """Return it for offsets that the application names: it is told what becomes of them.
+
+        Raises:
+            CommitFailedError: The partitions are lost.
+        """
+        group = self.group()
+        cursors = dict(self._state.assignment)
+
+        def settle(
+            offsets: Mapping[TopicPartition, OffsetAndMetadata], is_committed: bool | None
+        ) -> None:
+            if is_committed:
+                self._state.finish_offsets(cursors, offsets)
+            elif is_committed is None:
+                self.begin_anew(cursors[tp] for tp in offsets if tp in cursors)
+
+        group.settle = settle
         return group
 
     def if_finished(
@@ -185,6 +210,16 @@ class DeliveryToCommit:
         """What deliveries of one consumer have in common."""
         return self._offsets.commits
 
+    @property
+    def opened_at(self) -> float:
+        """The loop time at which the latest block of its batches was entered."""
+        return max((block.opened_at for block in self._delivery.blocks), default=-math.inf)
+
+    def enlist(self, transaction: object) -> None:
+        """Let a transaction decide what becomes of the records."""
+        for block in self._delivery.blocks:
+            block.enlist(transaction)
+
     def join(self, other: DeliveryToCommit) -> None:
         """Take over another delivery of the same consumer."""
         self._delivery.join(other._delivery)
@@ -203,10 +238,14 @@ class DeliveryToCommit:
         self._committed = self._offsets.to_commit(self._delivery)
         return self._offsets.group(), self._committed
 
-    def committed(self) -> None:
-        """Count the records as finished: the transaction is committed."""
-        self._offsets.finish(self._delivery, self._committed)
+    def settle(self, transaction: object, *, is_committed: bool | None) -> None:
+        """Note that the transaction is over, and count the records as finished if it did so.
 
-    def in_doubt(self) -> None:
-        """Have the records read again unless they turn out to be committed."""
-        self._offsets.begin_anew(self._delivery.cursors)
+        If that is not known, they are read again unless they turn out to be committed.
+        """
+        if is_committed:
+            self._offsets.finish(self._delivery, self._committed)
+        elif is_committed is None:
+            self._offsets.begin_anew(self._delivery.cursors)
+        for block in self._delivery.blocks:
+            block.decide(transaction, is_committed=bool(is_committed))

@@ -115,7 +115,7 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
             KafkaError: The broker refused, or could not be reached in time.
         """
         batch = self._batch
-        if not batch.is_open:
+        if not batch.is_open or batch.is_left:
             raise IllegalStateError("the batch's block has ended: commit inside of it")
         cause: CommitFailedError | None = None
         lost = batch.lost()
@@ -141,7 +141,7 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
             IllegalOperation: The consumer has no group.
             ConsumerStoppedError: The consumer is stopped.
         """
-        if not self._batch.is_open:
+        if not self._batch.is_open or self._batch.is_left:
             raise IllegalStateError("the batch's block has ended: commit inside of it")
         return self._deliver(self._batch.delivery())
 

@@ -71,7 +71,8 @@ class AckedBatch(Block):
     @override
     def delivery(self) -> Delivery:
         """Return its records as a value, but for those that were refused."""
-        return Delivery(receipts=(each for each in self._receipts if each.batch is self))
+        receipts = (each for each in self._receipts if each.batch is self)
+        return Delivery(receipts=receipts, blocks=[self])
 
     @override
     def held(self) -> frozenset[TopicPartition]:

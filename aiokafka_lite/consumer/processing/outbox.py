@@ -236,6 +236,8 @@ class Outbox:
         self._is_holding = self._is_closing = False
         self._error: BaseException | None = None
         self._failures = 0
+        # The producer, if it cannot be replaced.
+        self._lease: Lease | None = None
         self._scope = TaskScope("transactions", on_failure=self._task_failed)
         self._task: asyncio.Task[None] | None = None
 
@@ -249,6 +251,9 @@ class Outbox:
         lease = await self._source.lend()
         self._most_bytes = lease.most_bytes
         self._encoded = lease.encoded
+        if not self._source.can_replace:
+            self._lease = lease
+            lease.on_end(self._came.set)
         self._task = self._scope.spawn(self._run(), name="writer")
 
     async def lease(self) -> Lease:
@@ -375,6 +380,9 @@ class Outbox:
     # --- The task -------------------------------------------------------------------------
     async def _run(self) -> None:
         while not self._is_closing:
+            if self._lease is not None and (error := self._lease.fatal_error) is not None:
+                self._task_failed(own_copy(error))
+                return
             if self._is_blocked or not self._entries:
                 self._came.clear()
                 await self._came.wait()

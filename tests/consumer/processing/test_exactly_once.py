@@ -22,6 +22,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
+    ProducerClosed,
     ProducerFencedError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
@@ -615,6 +616,48 @@ async def test_a_run_that_is_cancelled_waits_for_the_end_of_its_transaction() ->
             await consumer.stop()
             await again
         assert await copy.counts() == {b"%d" % n: 1 for n in range(5)}
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+async def test_it_ends_when_its_producer_is_stopped(copy: Copy, is_idle: bool) -> None:
+    await copy.kafka.produce(copy.source, 0, numbered(20))
+    async with timeout(PATIENCE_S), copy.consumer() as consumer:
+        producer = copy.producer()
+        await producer.start()
+        task = asyncio.create_task(consumer.run(copy.handle, transactions=producer))
+        await until(lambda: bool(copy.handled))
+        if is_idle:
+            await eventually(copy.committed, 20)
+        await producer.stop()
+        with pytest.raises(ProducerClosed):
+            await task
+        async with copy.producer() as another:  # and the next run repeats nothing
+            task = asyncio.create_task(consumer.run(copy.handle, transactions=another))
+            await eventually(copy.committed, 20)
+            await consumer.stop()
+            await task
+    assert await copy.counts() == {b"%d" % n: 1 for n in range(20)}
+
+
+@pytest.mark.virtual_time
+async def test_a_stop_of_the_producer_that_cuts_a_commit_off_repeats_nothing() -> None:
+    async with embedded() as (broker, copy):
+        await copy.kafka.produce(copy.source, 0, numbered(20))
+        async with copy.consumer() as consumer:
+            producer = copy.producer()
+            await producer.start()
+            with broker.on("EndTxn").silence(times=None, handled=True) as lost:
+                task = asyncio.create_task(consumer.run(copy.handle, transactions=producer))
+                await lost.reached()
+                await producer.stop(timeout=1)
+                with pytest.raises(ProducerClosed):
+                    await task
+            async with copy.producer() as another:
+                task = asyncio.create_task(consumer.run(copy.handle, transactions=another))
+                await eventually(copy.committed, 20)
+                await consumer.stop()
+                await task
+        assert await copy.counts() == {b"%d" % n: 1 for n in range(20)}
 
 
 @pytest.mark.virtual_time
