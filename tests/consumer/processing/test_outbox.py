@@ -13,7 +13,11 @@ import pytest
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.processing.lanes import Job
 from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
-from aiokafka_lite.errors import KafkaTimeoutError, MessageSizeTooLargeError
+from aiokafka_lite.errors import (
+    IllegalStateError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+)
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 TP: Final = TopicPartition("t", 0)
@@ -251,3 +255,13 @@ async def test_it_is_full_from_so_many_bytes_on(transactions: Transactions, outb
     assert outbox.is_full
     outbox.give_up([TP])
     assert not outbox.is_full
+
+
+async def test_what_comes_after_the_close_is_refused_and_holds_nobody_up(outbox: Outbox) -> None:
+    await outbox.close()
+    outbox.put(entry(0))
+    assert not outbox.is_busy
+    assert not outbox.record_count
+    job, output = cast("Any", FakeJob(1)), cast("Any", FakeOutput("letter"))
+    with pytest.raises(IllegalStateError, match="nothing more is written"):
+        await outbox.deliver(job, output)

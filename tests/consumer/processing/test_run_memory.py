@@ -9,6 +9,7 @@ import pytest
 from aiokafka_lite.structs import ConsumerRecord
 from tests.consumer.processing.running import member, running
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.rows import rows
 from tests.support.waiting import until
 
 Record = ConsumerRecord[bytes | None, bytes | None]
@@ -61,3 +62,27 @@ async def test_a_hot_key_of_large_records_is_read_only_as_far_as_bytes_go(
         handle.gate.set()
         await until(lambda: held_bytes() and handle.handled.get(0) == 150)
     assert most_bytes <= LIMIT_BYTES
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+async def test_a_finished_record_makes_room_for_another_while_the_next_is_handled(
+    kafka: KafkaHandle, batch_size: int | None
+) -> None:
+    topic = await kafka.create_topic(partitions=1)
+    await kafka.produce(topic, 0, rows(0, 4))
+    gate = asyncio.Event()
+    begun: list[int] = []
+
+    async def handle(given: Record | list[Record]) -> None:
+        record = given[0] if isinstance(given, list) else given
+        begun.append(record.offset)
+        if record.offset == 1:
+            await gate.wait()
+
+    consumer = member(kafka, topic, unique("memory"))
+    settings = {"concurrency": 2, "order": None, "max_uncommitted": 2, "batch_size": batch_size}
+    async with running(consumer, handle, **settings):
+        await until(lambda: 2 in begun)
+        assert not gate.is_set()
+        gate.set()
+        await until(lambda: sorted(begun) == [0, 1, 2, 3])
