@@ -146,6 +146,21 @@ async def test_poison_pills_at_the_head_of_every_partition_all_end() -> None:
     assert len(case.done) == 98
 
 
+async def test_records_that_have_succeeded_since_give_a_poison_pill_no_more_tries() -> None:
+    failed: set[int] = set()
+
+    async def handle(record: Record) -> None:
+        if record.offset == 5 or record.offset not in failed:
+            failed.add(record.offset)
+            raise ConnectionError("it looks as if something were down")
+
+    case = Case(handle, {A: 6})
+    async with case.running():
+        await case.patiently(3600)
+    assert len(case.done) == 5
+    assert [each.attempts for each in case.dead] == [3 + CircuitBreaker().probes]
+
+
 async def test_without_dead_letters_a_poison_pill_ends_run_by_its_error() -> None:
     case = Case(bad((0, 0)), {A: 5}, is_keeping=False)
     async with case.running() as task:
