@@ -302,12 +302,11 @@ class Run:
             return
         if (
             self._handling.dead_letter is None
+            or cursor is None
             or not isinstance(record, ConsumerRecord)
             or next_offset is None
         ):
             raise error
-        if cursor is None:
-            return
         self._allowance.admit(cursor, [record])
         self._accept(cursor, [record], cursor.leader_epoch, error)
         self._state.start_at(cursor, next_offset, cursor.leader_epoch, cursor.validated_epoch)

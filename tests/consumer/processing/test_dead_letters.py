@@ -20,7 +20,7 @@ from aiokafka_lite.errors import (
     MessageSizeTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.processing import DeadLetters, Retry, dead_letters
+from aiokafka_lite.processing import DeadLetters, DeadRecord, Retry, dead_letters
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
@@ -185,6 +185,14 @@ async def test_one_is_for_one_run_and_for_nobody_else(kafka: KafkaHandle) -> Non
             with pytest.raises(IllegalStateError, match="in use by another run"):
                 await other.run(refuse_two, dead_letter=dead_letters)
         assert consumer.health().is_ok
+
+
+async def test_without_a_run_it_refuses_records_and_says_so() -> None:
+    record: ConsumerRecord[bytes, bytes] = ConsumerRecord(
+        "t", 0, 3, 0, 0, b"k", b"v", None, 1, 1, ()
+    )
+    with pytest.raises(IllegalStateError, match=r"is not open: give it to consumer.run"):
+        await DeadLetters("dead")(DeadRecord(record, ValueError("bad"), 1, None))
 
 
 async def test_a_producer_that_is_given_is_used_and_stays_started(kafka: KafkaHandle) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, RecordDead
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.lanes import Order
 from aiokafka_lite.consumer.processing.run import Run
@@ -17,6 +18,7 @@ from aiokafka_lite.processing import CircuitBreaker, Retry
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.processing.acking import Record
 from tests.support.buffers import A, B, Buffers, batch, no_transactions
+from tests.support.events import events_so_far
 
 pytestmark = pytest.mark.virtual_time
 
@@ -166,6 +168,31 @@ async def test_without_dead_letters_a_poison_pill_ends_run_by_its_error() -> Non
     async with case.running() as task:
         with pytest.raises(ConnectionError, match="as if something"):
             await task
+
+
+@pytest.mark.parametrize("what_fails", ["everything for some seconds", "one record"])
+async def test_a_pause_of_handling_and_its_end_are_events(what_fails: str) -> None:
+    is_down = what_fails != "one record"
+
+    async def handle(record: Record) -> None:
+        if now() < 10 if is_down else record.offset == 0:
+            raise ConnectionError("the database is down")
+
+    case = Case(handle, {A: 10})
+    with case.buffers.state.events.subscribe() as events:
+        async with case.running():
+            await case.patiently(600)
+        opened, closed, *dead = [
+            event
+            for event in events_so_far(events)
+            if isinstance(event, CircuitOpened | CircuitClosed | RecordDead)
+        ]
+    assert isinstance(opened, CircuitOpened)
+    assert "the database is down" in opened.reason
+    assert isinstance(closed, CircuitClosed)
+    assert 5 < closed.open_s < 30
+    assert [type(event) for event in dead] == ([] if is_down else [RecordDead])
+    assert len(case.done) == (10 if is_down else 9)
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
