@@ -1,4 +1,4 @@
-"""What `consumer.run` does after partitions went, came back, or were sought, in virtual time."""
+"""What `consumer.run` does after partitions or records went and came back, in virtual time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from aiokafka_lite.consumer.processing.handling import Handling
+from aiokafka_lite.consumer.processing.lanes import Job
 from aiokafka_lite.consumer.processing.run import Run
 from aiokafka_lite.processing import Retry
 from aiokafka_lite.structs import TopicPartition
@@ -133,3 +134,19 @@ async def test_a_list_takes_no_records_of_before_a_seek() -> None:
         case.held[A].set()
         await until(lambda: (0, 5) in case.done)
         assert case.begun == [(0, [0, 1]), (0, [2]), (0, [3, 4]), (0, [5])]
+
+
+async def test_a_record_that_an_outbox_returns_begins_at_once() -> None:
+    case = Case()
+    case.failures = [ConnectionError()]
+    case.buffers.put({A: batch(0, 1)})
+    async with case.running():
+        await until(lambda: not case.failures)
+        await asyncio.sleep(1)
+        progress = case.buffers.partition(A).progress
+        assert progress is not None
+        job = progress.holder_of_first()
+        assert isinstance(job, Job)
+        case.run.handle_again([job])
+        await asyncio.sleep(1)
+        assert case.done == [(0, 0)]
