@@ -381,6 +381,24 @@ async def test_offsets_of_a_deleted_topic_are_not_committed_to_the_one_that_repl
         assert await keys_read(successor, 150) == sorted(b"%d" % key for key in range(1000, 1150))
 
 
+async def test_what_was_read_before_a_topic_was_deleted_is_not_committed_to_its_successor() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        broker.produce("t", b"old")
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        settings = {"group_id": "g", "enable_auto_commit": False}
+        async with reading_by("assign", kafka, {"t": 1}, **settings) as consumer:
+            events = consumer.events()
+            await keys_read(consumer, 1)
+            broker.delete_topic("t")
+            await next_of(events, TopicDeleted)
+            # Metadata do not say so yet.
+            broker.create_topic("t")
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await consumer.commit()
+        assert not broker.committed("g")
+
+
 async def test_an_offset_of_a_deleted_topic_is_committed_after_a_seek_there() -> None:
     async with Broker() as broker:
         broker.create_topic("t")
