@@ -69,6 +69,25 @@ async def test_an_interval_that_is_given_is_kept_between_commits() -> None:
         assert 1 <= commits(broker) <= 1 + took_s / 0.2
 
 
+@pytest.mark.virtual_time
+async def test_after_run_what_is_read_is_committed_once_an_interval_again() -> None:
+    async with reading(ack_mode="implicit") as (broker, consumer):
+
+        async def handle(record: object) -> None:
+            """Finish a record."""
+
+        task = asyncio.create_task(consumer.run(handle))
+        await eventually(lambda: consumer.committed(A), COUNT)
+        task.cancel()
+        await asyncio.wait([task])
+        broker.produce_all("t", [NewRecord(b"%d" % number) for number in range(COUNT)])
+        before = commits(broker)
+        for _ in range(COUNT):
+            await consumer.getone()
+            await asyncio.sleep(0.1)
+        assert commits(broker) - before <= 1
+
+
 async def test_a_default_is_the_number_that_the_documentation_says() -> None:
     consumer = AIOKafkaConsumer()
     given = AIOKafkaConsumer(auto_commit_interval_ms=5_000)
