@@ -62,7 +62,7 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.cluster import Cluster
-    from aiokafka_lite.consumer.assignment.delivery import Delivery
+    from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
     from aiokafka_lite.consumer.commits.transactional import (
         DeliveryToCommit,
         OffsetsInTransaction,
@@ -283,7 +283,7 @@ class Engine:
             raise IllegalOperation("offsets are committed in a group: give a group_id")
         return OffsetsInTransaction(self.state, commits)
 
-    def deliver(self, delivery: Delivery) -> DeliveryToCommit:
+    def deliver(self, delivery: DeliveredRecords) -> DeliveryToCommit:
         """Return a delivery as a transaction takes it; raises as `in_transactions`."""
         from aiokafka_lite.consumer.commits.transactional import DeliveryToCommit
 

@@ -20,7 +20,7 @@ from aiokafka_lite.consumer.processing.handling import DeadRecord
 from aiokafka_lite.consumer.processing.outbox import Outbox
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.producing import AIOKafkaProducer
-from aiokafka_lite.producing.lease import Lease
+from aiokafka_lite.producing.lease import ProducerLease
 
 Headers = Sequence[tuple[str, bytes]]
 NewProducer = Callable[[], AIOKafkaProducer]
@@ -97,9 +97,9 @@ class OwnProducer:
     def __init__(self, make: NewProducer) -> None:
         self._make = make
         self._producer: AIOKafkaProducer | None = None
-        self._lease: Lease | None = None
+        self._lease: ProducerLease | None = None
 
-    async def lend(self) -> Lease:
+    async def lend(self) -> ProducerLease:
         """Return the producer; start one if there is none."""
         if self._lease is None:
             producer = self._make()
@@ -140,7 +140,7 @@ class OutboxWriter:
         """Have a letter written in the next transaction, and wait until that is committed."""
         if dead.job is None:
             raise IllegalStateError("only a record of consumer.run() has an offset to commit")
-        output = Lease.output(
+        output = ProducerLease.output(
             letter.topic, letter.key, letter.value, letter.partition, None, letter.headers
         )
         await self._outbox.deliver(dead.job, output)

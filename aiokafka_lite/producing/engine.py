@@ -40,7 +40,7 @@ from aiokafka_lite.producing.identity import CurrentIdentity
 from aiokafka_lite.producing.outcomes import is_fatal
 from aiokafka_lite.producing.partition_queue import PartitionQueue
 from aiokafka_lite.producing.sender import BatchSender
-from aiokafka_lite.producing.transactions import Transaction, Transactions
+from aiokafka_lite.producing.transactions import ProducerTransaction, Transactions
 from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class ProducerEngine:
         )
 
     @property
-    def transaction(self) -> Transaction | None:
+    def transaction(self) -> ProducerTransaction | None:
         """The transaction that is open; None without one."""
         return None if self.transactions is None else self.transactions.current
 

@@ -1,6 +1,7 @@
 """Offsets of a group that a transaction commits: whose they are, and what was read so far.
 
-The consumer that they are of is known here only, by the protocols `Delivered` and `Delivery`.
+The consumer that they are of is known here only, by two protocols: `DeliverySource` and
+`DeliveryInTransaction`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ LOST_MEMBERSHIP = (
 )
 
 
-class Delivery(Protocol):
+class DeliveryInTransaction(Protocol):
     """Records that a consumer has returned, and that a transaction finishes."""
 
     @property
@@ -84,20 +85,20 @@ class Delivery(Protocol):
         """Note that the transaction is over; None: it is not known whether it was committed."""
 
 
-class Delivered(Protocol):
+class DeliverySource(Protocol):
     """A consumer, a batch of one, or anything else that knows which records it has returned."""
 
-    def delivery(self) -> Delivery:
+    def delivery(self) -> DeliveryInTransaction:
         """Return these records as a value."""
 
 
-def delivery_of(source: Delivered | ConsumerRecord[Any, Any]) -> Delivery:
+def delivery_of(source: DeliverySource | ConsumerRecord[Any, Any]) -> DeliveryInTransaction:
     """Return what a consumer, a batch or a record stands for in a transaction.
 
     Raises:
         TypeError: It is nothing that a consumer has returned.
     """
-    found: Delivery
+    found: DeliveryInTransaction
     if isinstance(source, ConsumerRecord):
         found = record_delivery(source)
         return found

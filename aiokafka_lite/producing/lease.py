@@ -63,7 +63,7 @@ class Output(NamedTuple):
     size: int
 
 
-class Lease:
+class ProducerLease:
     """A producer in one caller's hands.
 
     Args:

@@ -31,13 +31,13 @@ from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.engine import Intake, ProducerEngine
 from aiokafka_lite.producing.group_offsets import (
     AnyOffset,
-    Delivered,
+    DeliverySource,
     checked_offsets,
     delivery_of,
 )
-from aiokafka_lite.producing.lease import Lease
+from aiokafka_lite.producing.lease import ProducerLease
 from aiokafka_lite.producing.own_batch import OwnBatch, check_timestamp
-from aiokafka_lite.producing.transactions import Transaction, Transactions
+from aiokafka_lite.producing.transactions import ProducerTransaction, Transactions
 from aiokafka_lite.structs import (
     ConsumerGroupMetadata,
     ConsumerRecord,
@@ -372,7 +372,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     def _raise_if_in_vain(
         self,
         engine: ProducerEngine,
-        transaction: Transaction | None,
+        transaction: ProducerTransaction | None,
         topic: str,
         partition: int | None,
     ) -> None:
@@ -447,7 +447,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         """
         await self._begin()
 
-    async def _begin(self) -> Transaction:
+    async def _begin(self) -> ProducerTransaction:
         transaction = await self._transactions().begin()
         self._running()
         return transaction
@@ -525,8 +525,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
     def _commit_offsets_at_the_end(
         self,
-        transaction: Transaction | None,
-        source: Delivered | ConsumerRecord[Any, Any] | Mapping[TopicPartition, AnyOffset],
+        transaction: ProducerTransaction | None,
+        source: DeliverySource | ConsumerRecord[Any, Any] | Mapping[TopicPartition, AnyOffset],
         group: ConsumerGroupMetadata | str | None,
     ) -> None:
         self._running()
@@ -553,7 +553,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             raise AssertionError("a transactional id makes transactions")
         return engine.transactions
 
-    def lend(self, borrower: str) -> Lease:
+    def lend(self, borrower: str) -> ProducerLease:
         """Give the transactions to one caller, such as `consumer.run`, until it releases them.
 
         Args:
@@ -569,7 +569,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             raise IllegalStateError("the producer is in a transaction: end that first")
         engine = self._running()
         engine.lend_to(borrower)
-        return Lease(engine, transactions, self._encode)
+        return ProducerLease(engine, transactions, self._encode)
 
     def _raise_outcome(self, engine: ProducerEngine, task: asyncio.Task[KafkaError | None]) -> None:
         """Raise why a transaction could not be ended as it was to be."""
@@ -649,7 +649,7 @@ class TransactionBlock(Generic[SentKT, SentVT]):
 
     def __init__(self, producer: AIOKafkaProducer[SentKT, SentVT]) -> None:
         self._producer = producer
-        self._transaction: Transaction | None = None
+        self._transaction: ProducerTransaction | None = None
 
     async def __aenter__(self) -> Self:
         if self._transaction is not None:
@@ -704,7 +704,7 @@ class TransactionBlock(Generic[SentKT, SentVT]):
 
     def commit_offsets(
         self,
-        source: Delivered | ConsumerRecord[Any, Any] | Mapping[TopicPartition, AnyOffset],
+        source: DeliverySource | ConsumerRecord[Any, Any] | Mapping[TopicPartition, AnyOffset],
         group: ConsumerGroupMetadata | str | None = None,
     ) -> None:
         """Commit offsets with the transaction, at the end of its block; sends nothing yet.

@@ -15,8 +15,8 @@
 its own. A commit that is cancelled before EndTxn is sent aborts. From then on whoever waits for it
 waits for the outcome (`outlast_commit`).
 
-A `Transaction` is one from begin to end. What waits for something to go on in one (a send for
-metadata or room) looks whether that one is still the current one.
+A `ProducerTransaction` is one from begin to end. What waits for something to go on in one (a send
+for metadata or room) looks whether that one is still the current one.
 
 The ways to the coordinator. Where the cluster's feature transaction.version is 2 or more (KIP-890)
 brokers add partitions and groups to a transaction as they are written to, and its end brings a new
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.cluster import Cluster
     from aiokafka_lite.producing.accumulator import Accumulator
     from aiokafka_lite.producing.config import AnyProducerConfig
-    from aiokafka_lite.producing.group_offsets import Delivery, Offsets
+    from aiokafka_lite.producing.group_offsets import DeliveryInTransaction, Offsets
     from aiokafka_lite.producing.identity import CurrentIdentity
     from aiokafka_lite.producing.partition_queue import PartitionQueue
     from aiokafka_lite.producing.sender import BatchSender
@@ -123,7 +123,7 @@ MOVES: Final[Mapping[TransactionStage, frozenset[TransactionStage]]] = MappingPr
 )
 
 
-class Transaction:
+class ProducerTransaction:
     """One transaction, from its beginning to its end. One writer: `Transactions`.
 
     Attributes:
@@ -147,7 +147,7 @@ class Transaction:
         self.is_being_committed = False
         # What is committed with it: by group, and by the consumer that has returned the records.
         self.offsets: dict[str, tuple[ConsumerGroupMetadata, Offsets]] = {}
-        self.deliveries: dict[object, Delivery] = {}
+        self.deliveries: dict[object, DeliveryInTransaction] = {}
         # Offsets that were sent to their group before the end.
         self.stored: list[tuple[ConsumerGroupMetadata, Offsets]] = []
 
@@ -216,7 +216,7 @@ class Transactions:
         # Offsets that are being stored now.
         self._storing: set[asyncio.Task[KafkaError | None]] = set()
         # The one that is open, or ends; None between two.
-        self.current: Transaction | None = None
+        self.current: ProducerTransaction | None = None
 
     def _coordinator_of(self, key: str, key_type: int) -> CoordinatorClient:
         return CoordinatorClient(
@@ -320,7 +320,7 @@ class Transactions:
         error.__cause__ = self._error
         return error
 
-    def require(self, transaction: Transaction | None) -> None:
+    def require(self, transaction: ProducerTransaction | None) -> None:
         """Check that a transaction takes records still, and not another one in its place.
 
         Raises:
@@ -335,7 +335,7 @@ class Transactions:
         if not self.takes_records:
             raise self.refusal()
 
-    async def begin(self) -> Transaction:
+    async def begin(self) -> ProducerTransaction:
         """Begin a transaction, once an end that is under way is over. Sends nothing.
 
         Raises:
@@ -349,7 +349,7 @@ class Transactions:
                 f"a transaction cannot begin: the producer is {self.state.value}; "
                 "one transaction at a time"
             )
-        self.current = Transaction(self._loop.time())
+        self.current = ProducerTransaction(self._loop.time())
         self._enter(TransactionStage.OPEN)
         return self.current
 
@@ -454,7 +454,7 @@ class Transactions:
             self._fail_producer(error)
 
     # --- Offsets ---------------------------------------------------------------------------
-    def _taking(self) -> Transaction:
+    def _taking(self) -> ProducerTransaction:
         """Return the transaction that takes records and offsets now.
 
         Raises:
@@ -478,7 +478,7 @@ class Transactions:
         _, before = transaction.offsets.get(group.group_id, (group, {}))
         transaction.offsets[group.group_id] = (group, {**before, **offsets})
 
-    def commit_delivery_at_the_end(self, delivery: Delivery) -> None:
+    def commit_delivery_at_the_end(self, delivery: DeliveryInTransaction) -> None:
         """Commit with the transaction the offsets that say that a delivery is finished.
 
         Raises:
@@ -624,7 +624,7 @@ class Transactions:
         """The end that is under way, if there is one."""
         return None if self._ending is None or self._ending.done() else self._ending
 
-    async def _commit(self, transaction: Transaction) -> KafkaError | None:
+    async def _commit(self, transaction: ProducerTransaction) -> KafkaError | None:
         await self._accumulator.flush()
         if self._storing:
             await asyncio.wait(self._storing)
@@ -646,7 +646,7 @@ class Transactions:
         return None
 
     @asynccontextmanager
-    async def _alone(self, deliveries: Iterable[Delivery]) -> AsyncIterator[None]:
+    async def _alone(self, deliveries: Iterable[DeliveryInTransaction]) -> AsyncIterator[None]:
         """Let consumers commit nothing in another way, as long as these deliveries are committed.
 
         Raises:
@@ -665,7 +665,7 @@ class Transactions:
                 ) from None
             yield
 
-    async def _end_with_commit(self, transaction: Transaction) -> None:
+    async def _end_with_commit(self, transaction: ProducerTransaction) -> None:
         """Commit, and tell the consumers what has become of their deliveries.
 
         Raises:

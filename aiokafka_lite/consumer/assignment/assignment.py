@@ -19,7 +19,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
     Range,
     joined,
 )
-from aiokafka_lite.consumer.assignment.delivery import Delivery, Enlisted
+from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords, Enlisted
 from aiokafka_lite.consumer.assignment.finished_ranges import (
     LEAST_CHARACTERS,
     MOST_CHARACTERS,
@@ -744,7 +744,7 @@ class Assignment:
         return {tp: finished[tp] for tp in offsets if tp in finished}
 
     # --- Deliveries -----------------------------------------------------------------------
-    def delivery(self) -> Delivery:
+    def delivery(self) -> DeliveredRecords:
         """Return all that the application has in hand; it answers for what was taken away of that.
 
         Raises:
@@ -753,13 +753,13 @@ class Assignment:
         self._settle()
         blocks = [each for each in self.works if isinstance(each, Enlisted)]
         if self.processing is not None:
-            return Delivery(receipts=self.processing.receipts(), blocks=blocks)
+            return DeliveredRecords(receipts=self.processing.receipts(), blocks=blocks)
         ends = {
             cursor: end
             for cursor in self._assignment.values()
             if (end := cursor.handed_out_to) is not None
         }
-        return Delivery(ends, lost=self._lost_in_hand, blocks=blocks)
+        return DeliveredRecords(ends, lost=self._lost_in_hand, blocks=blocks)
 
     def forget_lost(self, partitions: Iterable[TopicPartition]) -> None:
         """Note that the application has heard that it lost partitions that it was at work on."""
@@ -767,7 +767,7 @@ class Assignment:
             self._lost_in_hand.pop(tp, None)
 
     def finish_delivery(
-        self, delivery: Delivery, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+        self, delivery: DeliveredRecords, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
         """Note that a transaction has committed a delivery, by these offsets."""
         self._settle()

@@ -17,7 +17,7 @@ from aiokafka_lite._compat import override
 from aiokafka_lite._event import Event
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
-from aiokafka_lite.consumer.assignment.delivery import Delivery
+from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.structs import TopicPartition
 
 
@@ -128,7 +128,7 @@ class Block(ABC):
         """
 
     @abstractmethod
-    def delivery(self) -> Delivery:
+    def delivery(self) -> DeliveredRecords:
         """Return its records as a value, for a transaction that commits them."""
 
     @abstractmethod
@@ -205,10 +205,10 @@ class OpenBatch(Block):
         return {cursor.tp: end for cursor, (_, end) in self.spans.items() if self._holds(cursor)}
 
     @override
-    def delivery(self) -> Delivery:
+    def delivery(self) -> DeliveredRecords:
         """Return its records as a value, for a transaction that commits them."""
         ends = {cursor: end for cursor, (_, end) in self.spans.items()}
-        return Delivery(ends, lost=self.lost(), blocks=[self])
+        return DeliveredRecords(ends, lost=self.lost(), blocks=[self])
 
     @override
     def held(self) -> frozenset[TopicPartition]:

@@ -14,7 +14,7 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.structs import TopicPartition
 
 
-class Receipt(Protocol):
+class HeldRecord(Protocol):
     """A record that is finished by itself."""
 
     @property
@@ -50,7 +50,7 @@ class Enlisted(Protocol):
         """Note that the transaction is over."""
 
 
-class Delivery:
+class DeliveredRecords:
     """Records of some partitions.
 
     Attributes:
@@ -65,7 +65,7 @@ class Delivery:
     def __init__(
         self,
         ends: dict[Cursor, int] | None = None,
-        receipts: Iterable[Receipt] = (),
+        receipts: Iterable[HeldRecord] = (),
         lost: Iterable[TopicPartition] = (),
         blocks: Iterable[Enlisted] = (),
     ) -> None:
@@ -87,7 +87,7 @@ class Delivery:
                 found[receipt.cursor].add(receipt.offset)
         return {cursor: offsets for cursor, offsets in found.items() if cursor.is_assigned}
 
-    def join(self, other: Delivery) -> None:
+    def join(self, other: DeliveredRecords) -> None:
         """Take over the records of another one."""
         self.blocks += other.blocks
         self.ends |= other.ends

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from typing import Any, Final, Protocol
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
-from aiokafka_lite.consumer.assignment.delivery import Receipt
+from aiokafka_lite.consumer.assignment.delivery import HeldRecord
 from aiokafka_lite.structs import TopicPartition
 
 PROCESSING_COUNTS: Final = ("at_work", "ready", "waiting_for_retry", "in_outbox", "uncommitted")
@@ -69,7 +69,7 @@ class Processing(Work, Protocol):
     async def end(self, until: float) -> None:
         """Begin with nothing more, and wait for what is being worked on; then cut it off."""
 
-    def receipts(self) -> Iterable[Receipt]:
+    def receipts(self) -> Iterable[HeldRecord]:
         """Return what the application has in hand.
 
         Raises:

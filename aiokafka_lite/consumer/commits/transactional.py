@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.delivery import Delivery
+from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.commits.requests import OffsetToCommit
@@ -135,7 +135,7 @@ class OffsetsInTransaction:
         wanted = {cursor.tp: offset for cursor, offset in offsets.items()}
         return await self.commits.committed_now(wanted) == wanted
 
-    def to_commit(self, delivery: Delivery) -> dict[TopicPartition, OffsetToCommit]:
+    def to_commit(self, delivery: DeliveredRecords) -> dict[TopicPartition, OffsetToCommit]:
         """Return the offsets that say that a delivery is finished, with their leader epochs.
 
         Raises:
@@ -173,7 +173,9 @@ class OffsetsInTransaction:
             )
         return found[0]
 
-    def finish(self, delivery: Delivery, offsets: Mapping[TopicPartition, OffsetToCommit]) -> None:
+    def finish(
+        self, delivery: DeliveredRecords, offsets: Mapping[TopicPartition, OffsetToCommit]
+    ) -> None:
         """Count a delivery as finished: a transaction has committed these offsets."""
         committed = {
             tp: OffsetAndMetadata(offset.offset, offset.metadata) for tp, offset in offsets.items()
@@ -200,7 +202,7 @@ class DeliveryToCommit:
 
     __slots__ = ("_committed", "_delivery", "_offsets")
 
-    def __init__(self, offsets: OffsetsInTransaction, delivery: Delivery) -> None:
+    def __init__(self, offsets: OffsetsInTransaction, delivery: DeliveredRecords) -> None:
         self._offsets = offsets
         self._delivery = delivery
         self._committed: Mapping[TopicPartition, OffsetToCommit] = {}

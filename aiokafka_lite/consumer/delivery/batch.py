@@ -18,12 +18,12 @@ from aiokafka_lite.errors import BatchRevokedError, CommitFailedError, IllegalSt
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.assignment.delivery import Delivery
+    from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
     from aiokafka_lite.consumer.commits.transactional import DeliveryToCommit
     from aiokafka_lite.structs import ConsumerRecord
 
 Commit = Callable[[Mapping[TopicPartition, int] | None], Awaitable[None]]
-Deliver = Callable[["Delivery"], "DeliveryToCommit"]
+Deliver = Callable[["DeliveredRecords"], "DeliveryToCommit"]
 
 
 class Revoking:

@@ -13,7 +13,7 @@ from aiokafka_lite._compat import override
 from aiokafka_lite._record_py import RECEIPT
 from aiokafka_lite.consumer.assignment.batches import Block
 from aiokafka_lite.consumer.assignment.cursor import Range, joined
-from aiokafka_lite.consumer.assignment.delivery import Delivery
+from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.processing.acks import RecordReceipt
 from aiokafka_lite.structs import TopicPartition
@@ -69,10 +69,10 @@ class AckedBatch(Block):
         self._acknowledge()
 
     @override
-    def delivery(self) -> Delivery:
+    def delivery(self) -> DeliveredRecords:
         """Return its records as a value, but for those that were refused."""
         receipts = (each for each in self._receipts if each.batch is self)
-        return Delivery(receipts=receipts, blocks=[self])
+        return DeliveredRecords(receipts=receipts, blocks=[self])
 
     @override
     def held(self) -> frozenset[TopicPartition]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka_lite._record_py import RECEIPT
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
-from aiokafka_lite.consumer.assignment.delivery import Delivery
+from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Wanted
 from aiokafka_lite.consumer.delivery.gets import Gets
@@ -119,7 +119,7 @@ class Acks:
         buffer: Buffer,
         max_uncommitted: int,
         rng: random.Random,
-        deliver: Callable[[Delivery], DeliveryToCommit],
+        deliver: Callable[[DeliveredRecords], DeliveryToCommit],
     ) -> None:
         self._state = state
         self._buffer = buffer
@@ -368,7 +368,7 @@ class Acks:
 
     def deliver(self, receipt: RecordReceipt) -> DeliveryToCommit:
         """Return a record for a transaction that commits it."""
-        return self._deliver(Delivery(receipts=[receipt]))
+        return self._deliver(DeliveredRecords(receipts=[receipt]))
 
     def receipts(self) -> list[RecordReceipt]:
         """Return what the application has in hand, in open batches as well."""

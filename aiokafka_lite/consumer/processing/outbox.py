@@ -44,7 +44,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.producing.lease import Lease, Output
+    from aiokafka_lite.producing.lease import Output, ProducerLease
     from aiokafka_lite.producing.producer import AIOKafkaProducer
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class ProducerSource(Protocol):
     def can_replace(self) -> bool:
         """Whether another producer can be had if one can do nothing more."""
 
-    async def lend(self) -> Lease:
+    async def lend(self) -> ProducerLease:
         """Return a producer that can be used."""
 
     async def dismiss(self) -> None:
@@ -163,9 +163,9 @@ class GivenProducer:
 
     def __init__(self, producer: AIOKafkaProducer[Any, Any]) -> None:
         self._producer = producer
-        self._lease: Lease | None = None
+        self._lease: ProducerLease | None = None
 
-    async def lend(self) -> Lease:
+    async def lend(self) -> ProducerLease:
         """Return the producer, for the outbox alone."""
         if self._lease is None:
             self._lease = self._producer.lend(
@@ -237,7 +237,7 @@ class Outbox:
         self._error: BaseException | None = None
         self._failures = 0
         # The producer, if it cannot be replaced.
-        self._lease: Lease | None = None
+        self._lease: ProducerLease | None = None
         self._scope = TaskScope("transactions", on_failure=self._task_failed)
         self._task: asyncio.Task[None] | None = None
 
@@ -256,7 +256,7 @@ class Outbox:
             lease.on_end(self._came.set)
         self._task = self._scope.spawn(self._run(), name="writer")
 
-    async def lease(self) -> Lease:
+    async def lease(self) -> ProducerLease:
         """Return the producer, to ask it what is known of topics."""
         return await self._source.lend()
 
@@ -402,7 +402,7 @@ class Outbox:
     async def _write_next(self) -> float:
         """Write what may be written now; return how long to pause after that."""
         offsets: OffsetsByCursor = {}
-        lease: Lease | None = None
+        lease: ProducerLease | None = None
         try:
             lease = await self._source.lend()
             self._writing, offsets = self._choose()
@@ -450,7 +450,7 @@ class Outbox:
         if self._recipient is not None:
             self._recipient.outbox_moved(job for entry in entries for job in entry.jobs)
 
-    async def _write(self, lease: Lease, offsets: OffsetsByCursor) -> dict[int, Exception]:
+    async def _write(self, lease: ProducerLease, offsets: OffsetsByCursor) -> dict[int, Exception]:
         """Write what was chosen in one transaction; return which outputs are refused, and why.
 
         Raises:

@@ -45,7 +45,7 @@ from aiokafka_lite._event import Event
 from aiokafka_lite._record_py import HANDLED
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
-from aiokafka_lite.consumer.assignment.delivery import Delivery
+from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
@@ -150,7 +150,7 @@ class Run:
         budget: ByteBudget,
         hold_s: float,
         rng: random.Random,
-        deliver: Callable[[Delivery], DeliveryToCommit],
+        deliver: Callable[[DeliveredRecords], DeliveryToCommit],
         end_s: float | None = None,
     ) -> None:
         self.hold_s: Final[float | None] = hold_s
@@ -770,7 +770,7 @@ class Run:
         tp = TopicPartition(record.topic, record.partition)
         for job in self._flights:
             if job.record is record:
-                return self._deliver(Delivery(receipts=[JobReceipt(self, job)]))
+                return self._deliver(DeliveredRecords(receipts=[JobReceipt(self, job)]))
         raise IllegalOperation(
             f"offset {record.offset} of {tp.topic}/{tp.partition} is no record that a handler of "
             "this run() works on"
