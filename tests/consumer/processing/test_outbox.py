@@ -70,6 +70,9 @@ class Transactions:
     async def lend(self) -> Transactions:
         return self
 
+    def on_end(self, tell: object) -> None:
+        pass
+
     async def dismiss(self) -> None:
         pass
 
