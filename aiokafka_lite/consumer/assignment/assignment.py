@@ -67,6 +67,7 @@ class Assignment:
         "_raised",
         "_reader_iterates",
         "_readers",
+        "_run_failure",
         "_seen_hand_out_count",
         "_settle",
         "_taken",
@@ -118,6 +119,8 @@ class Assignment:
         self._readers: Readers | None = None
         self._idle_since = 0.0
         self._seen_hand_out_count = 0
+        # What ended the latest run, and how much had been handed out by then.
+        self._run_failure: tuple[BaseException, int] | None = None
         # What a get raised last, and how much had been handed out by then.
         self._raised: tuple[str, int] = ("", -1)
         # Whether gets hand out anything, and what the next one raises.
@@ -868,12 +871,29 @@ class Assignment:
             )
         self._forget_readers()
         self.begin_get()
+        self._run_failure = None
         self.processing = processing
         self.works.append(processing)
 
-    def close_processing(self, processing: Processing) -> None:
-        """Let gets hand out again, from the first record on that is not finished."""
+    @property
+    def run_failure(self) -> BaseException | None:
+        """The error that ended `run`, if no record was returned since and no read waits."""
+        failure = self._run_failure
+        if failure is None or self.is_in_get or self._hand_out_count != failure[1]:
+            return None
+        return failure[0]
+
+    def close_processing(
+        self, processing: Processing, failure: BaseException | None = None
+    ) -> None:
+        """Let gets hand out again, from the first record on that is not finished.
+
+        Args:
+            processing: Takes no more records.
+            failure: The error that ended it, if one did.
+        """
         self.processing = None
+        self._run_failure = None if failure is None else (failure, self._hand_out_count)
         self.works.remove(processing)
         for cursor in self._assignment.values():
             progress = cursor.progress

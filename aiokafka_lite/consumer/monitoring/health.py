@@ -128,6 +128,9 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
     yield from _partition_troubles(engine, running, now)
     if engine.state.processing is not None:
         yield from engine.state.processing.troubles(now)
+    elif (failure := engine.state.run_failure) is not None:
+        text = " ".join(repr(failure).split())[:200]
+        yield f"run() ended with {text}: no records are processed until it is called again"
     if (without_s := running.watchdog.assigned_without_position_s) > LONG_WITHOUT_POSITION_S:
         yield (
             f"there are partitions that have had no position for {seconds(without_s)}: nothing is "

@@ -146,8 +146,8 @@ class Attempts:
             "again": it waits for another attempt; "dead": nothing is left but the dead letters;
             "stop": it can neither be handled nor be passed over; "gone": it is another's by now.
         """
-        job.error = error
-        counts = self.count_failure(job, error)
+        is_first, job.error = job.error is None, error
+        counts = self.count_failure(job, error, is_first=is_first)
         if not job.is_current:
             if job.cursor.is_assigned:  # a commit or a transaction of the handler has finished it
                 log.warning(
@@ -184,8 +184,13 @@ class Attempts:
         job.is_dead = True
         return "dead"
 
-    def count_failure(self, job: Job, error: BaseException) -> bool:
-        """Count a failure; whether it says something of the record, as far as is known."""
+    def count_failure(self, job: Job, error: BaseException, *, is_first: bool = True) -> bool:
+        """Count a failure; whether it says something of the record, as far as is known.
+
+        A record that fails again shows nothing new about other records. So only its first failure
+        counts for the breaker: otherwise a few bad records with many attempts look like a database
+        that is down.
+        """
         self._totals["failed_total"] += 1
         breaker = self.breaker
         if breaker is None:
@@ -203,6 +208,8 @@ class Attempts:
         self._suspects.setdefault(job, 0)
         if is_probe := job is self._probe:
             self._probe = None
+        if was_closed and not is_first:
+            return True
         if breaker.failed(
             self._loop.time(), one_line(error), self.success_count, is_probe=is_probe
         ):

@@ -114,6 +114,10 @@ class Breaker:
             return True
         return False
 
+    def may_probe(self, now: float) -> bool:
+        """Whether a record may be tried now that has not failed yet, while it is not closed."""
+        return not self.is_probing and (self._is_suspicion or now >= self.probe_at)
+
     def succeeded(self, *, is_probe: bool) -> bool:
         """Note a call that succeeded while it is not closed; whether all may be tried again."""
         if not (is_probe or self._is_suspicion):

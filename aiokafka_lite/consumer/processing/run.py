@@ -235,7 +235,7 @@ class Run:
             state.observers.forget(self._partition_changed)
             state.observers.forget(self._assignment_changed)
             state.gate.forget(self._offer)
-            state.close_processing(self)
+            state.close_processing(self, self._error)
             self._allowance.close()
 
     async def run(self) -> None:
@@ -397,7 +397,7 @@ class Run:
             return
         wanted = len(self._lanes.ready)
         if self._outbox is not None and self._outbox.is_full:
-            wanted = int(self._put_first_unfinished())
+            wanted = int(self._put_first(_is_awaited))
         idle = self._idle
         while wanted and idle:
             waiter = idle.pop()
@@ -440,6 +440,8 @@ class Run:
             return None
         attempts, ready = self._attempts, self._lanes.ready
         breaker = attempts.breaker
+        if breaker is not None and not breaker.is_closed and breaker.may_probe(now):
+            self._put_first(lambda job: job.error is None and _may_begin(job))
         while ready:
             job = ready[0]
             cursor = job.cursor
@@ -468,11 +470,11 @@ class Run:
         """Whether what begins next is for what a full outbox may wait."""
         return bool(self._lanes.ready) and _is_awaited(self._lanes.ready[0])
 
-    def _put_first_unfinished(self) -> bool:
-        """Let a record begin next for which a full outbox may wait; whether there is one."""
+    def _put_first(self, is_wanted: Callable[[Job], bool]) -> bool:
+        """Let the first ready record of a kind begin next; whether there is one."""
         ready = self._lanes.ready
-        found = next(filter(_is_awaited, ready), None)
-        if found is not None:
+        found = next(filter(is_wanted, ready), None)
+        if found is not None and found is not ready[0]:
             ready.remove(found)
             ready.appendleft(found)
         return found is not None
@@ -670,6 +672,14 @@ class Run:
     def _stop_at(self, job: Job, error: BaseException) -> None:
         """End everything: a record can neither be handled nor be passed over."""
         log.error("%s: the handler failed, and run() ends: %s", place_of(job), one_line(error))
+        if isinstance(error, asyncio.CancelledError):
+            # Whoever awaits run() would take that for its own cancellation: an asyncio.TaskGroup
+            # goes on as if nothing had failed.
+            cancelled = RuntimeError(
+                f"{place_of(job)}: the handler was cancelled, and run() was not"
+            )
+            cancelled.__cause__ = error
+            error = cancelled
         self._note_end(error)
 
     async def _bury(self, job: Job) -> None:
@@ -882,6 +892,11 @@ def _is_awaited(job: Job) -> bool:
     cursor, progress = job.cursor, job.cursor.progress
     is_first = progress is not None and progress.holder_of_first() is job
     return is_first and not (cursor.is_revoking or cursor.is_paused)
+
+
+def _may_begin(job: Job) -> bool:
+    cursor = job.cursor
+    return job.is_current and not (cursor.is_revoking or cursor.is_paused)
 
 
 def _current_task() -> asyncio.Task[Any]:

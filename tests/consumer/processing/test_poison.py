@@ -228,3 +228,27 @@ async def test_without_an_end_of_attempts_nothing_is_ever_dead() -> None:
         await case.patiently(3600)
     assert not case.dead
     assert not case.done
+
+
+async def test_a_third_of_bad_records_holds_up_no_others() -> None:
+    places = {(0, offset) for offset in range(0, 600, 3)}
+
+    async def handle(record: Record) -> None:
+        await asyncio.sleep(0.1)
+        await bad(*places)(record)
+
+    case = Case(handle, {A: 700}, order=None)
+    async with case.running():
+        await case.patiently(120)
+    assert {(each.record.partition, each.record.offset) for each in case.dead} == places
+    assert len(case.done) == 500
+
+
+async def test_a_record_that_has_not_failed_is_tried_before_those_that_have() -> None:
+    case = Case(bad(*((0, offset) for offset in range(15))), {A: 15}, order=None, min_calls=10)
+    async with case.running():
+        await asyncio.sleep(60)
+        case.buffers.put({A: batch(15, 5)}, node_id=0)
+        # The longest pause before a record is tried, and a fifth of it.
+        await asyncio.sleep(CircuitBreaker().max_pause_ms / 1000 * 1.2 + 0.1)
+    assert sorted(case.done) == [(0, offset) for offset in range(15, 20)]

@@ -502,6 +502,25 @@ async def test_a_failure_without_a_policy_ends_it_and_is_not_committed(
     assert found[0] == 2
 
 
+async def test_after_run_has_failed_health_says_so_until_records_are_read(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    async def handle(record: Record) -> None:
+        raise ValueError("no")
+
+    await kafka.produce(topic, 0, rows(0, 5))
+    async with timeout(PATIENCE_S), member(kafka, topic, group) as consumer:
+        with pytest.raises(ValueError, match="no"):
+            await consumer.run(handle)
+        health = consumer.health()
+        assert health.verdict == "degraded"
+        assert health.reasons == (
+            "run() ended with ValueError('no'): no records are processed until it is called again",
+        )
+        await consumer.getone()
+        assert consumer.health().verdict == "ok"
+
+
 async def test_a_record_that_is_tried_again_holds_up_only_its_key(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
