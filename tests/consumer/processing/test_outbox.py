@@ -63,6 +63,8 @@ class Transactions:
         self.finished: list[int] = []
         self.refused_names: dict[str, Exception] = {}
         self.errors: list[Exception] = []
+        # After which the producer can do nothing more.
+        self.last_error: Exception | None = None
         # Above which offset the metadata have no room.
         self.room_to = 1_000
         self.told: list[tuple[str, list[int]]] = []
@@ -81,7 +83,10 @@ class Transactions:
     ) -> dict[int, Exception]:
         await self.gate.wait()
         if self.errors:
-            raise self.errors.pop(0)
+            error = self.errors.pop(0)
+            if error is self.last_error:
+                self.fatal_error = error
+            raise error
         names = [output.name for output in outputs]
         if bad := {n: e for n, name in enumerate(names) if (e := self.refused_names.get(name))}:
             return bad
@@ -224,8 +229,8 @@ async def test_an_error_that_passes_is_tried_again_and_one_that_stays_ends_it(
     await asyncio.sleep(2)
     assert transactions.written == [["0"]]
     assert not list(outbox.troubles())
-    transactions.fatal_error = KafkaTimeoutError("not known")
-    transactions.errors = [transactions.fatal_error]
+    transactions.last_error = KafkaTimeoutError("not known")
+    transactions.errors = [transactions.last_error]
     outbox.put(entry(1))
     await settle()
     assert [each for each, _ in transactions.told[-2:]] == ["begun anew", "KafkaTimeoutError"]
