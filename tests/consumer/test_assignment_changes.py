@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -133,6 +135,26 @@ def test_a_pause_from_before_ends_with_what_goes_and_stays_with_what_stays(
     assignment.change([B], [B])
     assert assignment.partition(A).is_paused
     assert not assignment.partition(B).is_paused
+
+
+def test_records_that_run_has_of_what_was_sought_and_came_back_are_not_processed(
+    assignment: Assignment,
+) -> None:
+    assignment.open_processing(cast(Any, object()))
+
+    def give_to_run(cursor: Cursor, first: int, end: int) -> None:
+        records = [SimpleNamespace(offset=offset) for offset in range(first, end)]
+        assignment.hand_out_each(cursor, cast(Any, records), 3, lambda record: record)
+        assignment.put_into_processing(cursor, is_enough=False)
+        assignment.hand_out(cursor, first, end, leader_epoch=3)
+
+    give_to_run(assignment.partition(B), 5, 7)
+    assignment.begin_revocation([B])
+    assignment.seek(assignment.partition(B), 6)
+    assignment.change([B], [B])
+    give_to_run(assignment.partition(B), 6, 8)
+    assignment.begin_get()  # the next one of run
+    assert assignment.processed_offsets()[B].offset == 6
 
 
 def test_a_seek_in_what_goes_for_good_is_forgotten(assignment: Assignment) -> None:

@@ -978,6 +978,8 @@ class Assignment:
         """Note that records of a partition are handed out to `processing`."""
         if self.processing is not None:
             cursor.enter_work(self.processing, is_enough=is_enough)
+            if cursor in self._latest:  # it was sought while it was revoked (_carry_over)
+                self._latest.remove(cursor)
             self.settle_progress(cursor)
 
     def finish(self, cursor: Cursor, offset: int, holder: object) -> bool:
