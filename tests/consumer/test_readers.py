@@ -11,6 +11,7 @@ from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from tests.support import inside
 from tests.support.waiting import eventually, until
 
 Record = ConsumerRecord[bytes | None, bytes | None]
@@ -162,6 +163,22 @@ async def test_a_commit_of_its_own_finishes_what_it_covers(consumer: AIOKafkaCon
     await consumer.commit({A: 1})
     await other.read()
     await is_committed(consumer, 2)
+    for worker in (one, other):
+        await worker.end()
+
+
+async def test_once_others_have_nothing_left_a_task_reads_alone_again(
+    consumer: AIOKafkaConsumer,
+) -> None:
+    one, other = (Worker(consumer) for _ in range(2))
+    await one.read()
+    await other.read()
+    state = inside.assignment(consumer)
+    assert state.has_several_readers
+    await consumer.commit({A: 2})
+    await one.read()
+    # From here on records cost no more than those of a consumer with one reader.
+    assert not state.has_several_readers
     for worker in (one, other):
         await worker.end()
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from aiokafka_lite.structs import ConsumerRecord
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.consumer.processing.running import member, running
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.rows import rows
@@ -84,5 +84,26 @@ async def test_a_finished_record_makes_room_for_another_while_the_next_is_handle
     async with running(consumer, handle, **settings):
         await until(lambda: 2 in begun)
         assert not gate.is_set()
+        gate.set()
+        await until(lambda: sorted(begun) == [0, 1, 2, 3])
+
+
+async def test_a_record_that_its_handler_commits_makes_room_for_another_while_that_goes_on(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic(partitions=1)
+    await kafka.produce(topic, 0, rows(0, 4))
+    gate = asyncio.Event()
+    begun: list[int] = []
+    consumer = member(kafka, topic, unique("memory"))
+
+    async def handle(record: Record) -> None:
+        begun.append(record.offset)
+        if record.offset == 0:
+            await consumer.commit({TopicPartition(topic, 0): 1})
+        await gate.wait()
+
+    async with running(consumer, handle, concurrency=4, order=None, max_uncommitted=2):
+        await until(lambda: 2 in begun)
         gate.set()
         await until(lambda: sorted(begun) == [0, 1, 2, 3])
