@@ -220,6 +220,25 @@ def test_what_is_worked_on_is_processed_at_the_next_get_though_the_position_is_l
     assert state.processed_offsets() == {A: OffsetAndMetadata(500, "")}
 
 
+def test_a_return_to_the_committed_offset_counts_nothing_as_processed_that_is_in_hand(
+    state: SubscriptionState,
+) -> None:
+    a = state.partition(A)
+    state.seek(a, 0)
+    state.begin_get()
+    state.hand_out(a, 0, 10, leader_epoch=-1)
+    assert state.processed_offsets() == {A: OffsetAndMetadata(0, "")}
+    state.return_to_committed([a])
+    assert state.processed_offsets() == {}
+    assert state.handed_out_offsets() == {}
+    state.begin_get()
+    # Nor would a commit go back to where the lookup begins if nothing is committed.
+    assert state.processed_offsets() == {}
+    state.start_at(a, 10)
+    state.begin_get()
+    assert state.processed_offsets() == {A: OffsetAndMetadata(10, "")}
+
+
 def test_a_position_lost_with_its_log_covers_nothing_of_what_is_worked_on(
     state: SubscriptionState,
 ) -> None:

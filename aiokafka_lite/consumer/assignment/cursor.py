@@ -735,10 +735,11 @@ class Cursor:
         """Next offset after what the application was handed.
 
         That is the position. While the application has another one looked up, it is the one given
-        up for that; while it is given up because the log has lost it, there is none.
+        up for that. While it is given up because the log has lost it, or for the committed offset,
+        there is none.
         """
         search = self.search
-        if self.position is None and search is not None and not search.reason:
+        if self.position is None and search is not None and search.is_asked_for:
             return search.replaced
         return self.position
 
