@@ -982,21 +982,16 @@ class Assignment:
                 self._latest.remove(cursor)
             self.settle_progress(cursor)
 
-    def finish(self, cursor: Cursor, offset: int, holder: object) -> bool:
-        """Note that a record is finished, if it is still its holder's.
-
-        Returns:
-            Whether more may be committed now.
-        """
+    def finish(self, cursor: Cursor, offset: int, holder: object) -> None:
+        """Note that a record is finished, if it is still its holder's."""
         progress = cursor.progress
         is_first = None if progress is None else progress.finish(offset, holder)
         if is_first is None:
-            return False
+            return
         if is_first:
             self.settle_progress(cursor)
         if self.observers.of_progress:
             self.observers.progressed()
-        return is_first
 
     def take_more(self, cursor: Cursor) -> None:
         """Hand out more of a partition that had enough."""
