@@ -206,6 +206,9 @@ def raise_refusal(group: ConsumerGroupMetadata, answer: TxnOffsetCommitResponse)
             error: KafkaError = error_class(
                 f"{error_class.description} ({tp.topic}-{tp.partition}, group {group.group_id!r})"
             ).at(tp)
+            refused = getattr(group, "refused", None)
+            if refused is not None:
+                refused(error)
             if error_class in LOST_MEMBERSHIP:
                 raise CommitFailedError(
                     f"group {group.group_id!r} has rebalanced since the records were handed out: "

@@ -15,7 +15,10 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.delivery.batch import Batch
 from aiokafka_lite.errors import (
     BatchRevokedError,
+    BrokerResponseError,
     CommitFailedError,
+    FencedMemberEpochError,
+    IllegalGenerationError,
     IllegalOperation,
     IllegalStateError,
     KafkaError,
@@ -25,6 +28,7 @@ from aiokafka_lite.processing import Retry
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.producing.sending import producer_of, values_in
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.protocols import WAYS
 from tests.support.reading import committed
@@ -167,6 +171,41 @@ async def test_a_read_before_a_rebalance_is_not_committed_with_one_after_it(
         await consumer.seek_to_beginning()
         await copy_until_all_is_there(copying, consumer, producer)
     assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "refusal"),
+    [("classic", IllegalGenerationError), ("consumer", FencedMemberEpochError)],
+)
+async def test_a_member_that_its_group_has_dropped_learns_it_by_the_refusal_of_its_offsets(
+    protocol: str, refusal: type[BrokerResponseError]
+) -> None:
+    """Without that the same records would be copied, and aborted, until the next heartbeat."""
+    async with Broker() as broker:
+        broker.create_topic("source")
+        broker.create_topic("copies")
+        for _, value in rows(0, RECORDS):
+            broker.produce("source", value)
+        copying = Copying(KafkaHandle("embedded", broker.bootstrap_servers), "source", "copies")
+        settings: dict[str, object] = {"group_protocol": protocol, "session_timeout_ms": 60_000}
+        async with copying.both(**settings) as (consumer, producer):
+            await consumer.getone()
+            await consumer.seek_to_beginning()
+            broker.on("Heartbeat").delay(60, times=None)
+            broker.on("TxnOffsetCommit").fail(refusal)
+
+            async def copy() -> None:
+                async with consumer.batch(5) as batch, producer.transaction() as tx:
+                    for record in batch:
+                        await tx.send("copies", record.value)
+                    tx.commit_offsets(batch)
+
+            with pytest.raises(CommitFailedError):
+                await copy()
+            async with timeout(10):
+                await until(lambda: inside.event_counts(consumer).get("lost") == 1)
+                await copy_until_all_is_there(copying, consumer, producer)
+        assert await copying.read_copies() == [value for _, value in rows(0, RECORDS)]
 
 
 # --- Cancellations -----------------------------------------------------------------------------

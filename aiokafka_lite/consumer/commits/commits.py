@@ -322,6 +322,11 @@ class Commits(CommittedReader):
         """The group, and the name of a static member."""
         return self._member.group_id, self._member.group_instance_id
 
+    def note_refusal(self, sent_as: Identity, error: KafkaError) -> None:
+        """Note what the refusal of offsets says of the membership; a transaction's, too."""
+        if self._member.note_refusal(sent_as, error):
+            self._state.gate.hold(Hold.LOST)  # until the group task has dropped what is lost
+
     def check_assigned(self, offsets: Offsets) -> None:
         """Refuse offsets that the present assignment cannot mean.
 
@@ -506,8 +511,7 @@ class Commits(CommittedReader):
                 max_version=None if ids.are_known else LAST_COMMIT_BY_NAME,
             )
         except KafkaError as error:
-            if self._member.note_refusal(identity, error):
-                self._state.gate.hold(Hold.LOST)  # until the group task has dropped what is lost
+            self.note_refusal(identity, error)
             if self._member.is_fenced:
                 raise self._member.why_lost() from error
             raise

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
@@ -20,6 +21,7 @@ from aiokafka_lite.consumer.commits.requests import OffsetToCommit
 from aiokafka_lite.errors import (
     BatchRevokedError,
     CommitFailedError,
+    KafkaError,
     OffsetMetadataTooLargeError,
 )
 from aiokafka_lite.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -34,6 +36,8 @@ class HeldGroup(ConsumerGroupMetadata):
     """
 
     check: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], None]
+    # What the group says to offsets that it refuses concerns the consumer, too.
+    refused: Callable[[KafkaError], None]
     settle: Callable[[Mapping[TopicPartition, OffsetAndMetadata], bool | None], None] | None = None
 
     def __reduce__(self) -> tuple[type[ConsumerGroupMetadata], tuple[object, ...]]:
@@ -76,6 +80,7 @@ class OffsetsInTransaction:
         group_id, instance_id = self.commits.group
         group = HeldGroup(group_id, held_as.generation, held_as.member_id, instance_id)
         group.check = self.commits.check_assigned
+        group.refused = partial(self.commits.note_refusal, held_as)
         return group
 
     def group_to_show(self) -> HeldGroup:
