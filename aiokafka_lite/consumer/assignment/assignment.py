@@ -985,11 +985,14 @@ class Assignment:
     def finish(self, cursor: Cursor, offset: int, holder: object) -> None:
         """Note that a record is finished, if it is still its holder's."""
         progress = cursor.progress
-        is_first = None if progress is None else progress.finish(offset, holder)
-        if is_first is None:
+        if progress is None or (is_first := progress.finish(offset, holder)) is None:
             return
         if is_first:
-            self.settle_progress(cursor)
+            first = progress.first_unfinished
+            if first is not None and cursor.worked_by is self.processing is not None:
+                cursor.process_to(first)  # as settle_progress, without its call
+            else:
+                self.settle_progress(cursor)
         if self.observers.of_progress:
             self.observers.progressed()
 

@@ -18,8 +18,9 @@ Plain data changed synchronously on the event loop; nothing waits.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import chain, dropwhile
+from typing import Final
 
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Range
 from aiokafka_lite.errors import IllegalStateError
@@ -31,15 +32,26 @@ class Progress:
     Args:
         ahead: What was finished before, in offset order.
         ahead_epoch: The newest leader epoch of which these may be.
+
+    Attributes:
+        holder_at: Returns who works on the record at an offset; None: it is not unfinished.
     """
 
-    __slots__ = ("_ahead", "_handed_out", "_unfinished", "_verified_epoch", "ahead_epoch")
+    __slots__ = (
+        "_ahead",
+        "_handed_out",
+        "_unfinished",
+        "_verified_epoch",
+        "ahead_epoch",
+        "holder_at",
+    )
 
     def __init__(self, ahead: Iterable[Range] = (), ahead_epoch: int = NO_EPOCH) -> None:
         # In offset order, from the first that is not finished.
         self._handed_out: deque[int] = deque()
         # Who works on them.
         self._unfinished: dict[int, object] = {}
+        self.holder_at: Final[Callable[[int], object | None]] = self._unfinished.get
         self._ahead = deque(ahead)
         self.ahead_epoch = ahead_epoch
         # The newest leader epoch whose log is known to have what lies ahead.
@@ -187,7 +199,7 @@ class Progress:
         """Return what this would be if these records were finished, too."""
         supposed = Progress(self._ahead, self.ahead_epoch)
         unfinished = {o: holder for o, holder in self._unfinished.items() if o not in offsets}
-        supposed._unfinished = unfinished
+        supposed._unfinished.update(unfinished)
         supposed._handed_out.extend(dropwhile(lambda o: o not in unfinished, self._handed_out))
         return supposed
 

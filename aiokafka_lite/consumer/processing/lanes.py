@@ -57,10 +57,10 @@ class Job:
 
     def __init__(
         self,
-        record: ConsumerRecord,
         cursor: Cursor,
         lane: Lane | None,
-        error: BaseException | None = None,
+        error: BaseException | None,
+        record: ConsumerRecord,
     ) -> None:
         self.record = record
         self.cursor = cursor

@@ -38,6 +38,7 @@ from collections.abc import (
 )
 from contextlib import contextmanager
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiokafka_lite._compat import timeout_at
@@ -85,6 +86,8 @@ LEAST_TAKEN: Final = 64
 LONGEST_END_S: Final = 1.0
 # In one turn of the loop.
 SLICE_S: Final = 0.002
+# Workers that go on in one turn of those for which there was no time in an earlier one.
+MOST_WOKEN: Final = 32
 # A record that is worked on for longer than this is worth a word.
 LONG_WORK_S: Final = 60.0
 
@@ -182,6 +185,8 @@ class Run:
         self._worker_count = 0
         # Until when handlers may go on in this turn of the loop; None: none has begun in it.
         self._slice_ends_at: float | None = None
+        # Workers that became idle as the time of a turn was over, and were not woken since.
+        self._displaced_count = 0
         # What may not begin, as its partition is paused or goes.
         self._parked: dict[Cursor, list[Job]] = {}
         self._allowance = Allowance(state, budget, handling.max_uncommitted)
@@ -368,7 +373,7 @@ class Run:
         """
         lane = self._lanes.of(cursor.tp)
         jobs = self._state.hand_out_each(
-            cursor, records, leader_epoch, lambda record: Job(record, cursor, lane, error)
+            cursor, records, leader_epoch, partial(Job, cursor, lane, error)
         )
         self._lanes.put(jobs)
         self._allowance.handed_out(cursor)
@@ -391,13 +396,15 @@ class Run:
         self._offer()
 
     # --- Workers --------------------------------------------------------------------------
-    def _offer(self) -> None:
-        """Wake workers for what is ready, or start some."""
+    def _offer(self, most: int | None = None) -> None:
+        """Wake workers for what is ready, `most` at most, or start some."""
         if self._is_finishing:
             return
         wanted = len(self._lanes.ready)
         if self._outbox is not None and self._outbox.is_full:
             wanted = int(self._put_first(_is_awaited))
+        if most is not None:
+            wanted = min(wanted, most)
         idle = self._idle
         while wanted and idle:
             waiter = idle.pop()
@@ -417,14 +424,16 @@ class Run:
     async def _wait_for_work(self) -> None:
         """Wait until there is something to begin, or until others of this loop have had a turn."""
         if self._slice_ends_at is not None and self._loop.time() >= self._slice_ends_at:
-            await asyncio.sleep(0)
-            return
+            self._displaced_count += 1
         waiter = self._loop.create_future()
         self._idle.append(waiter)
         await waiter
 
     def _end_slice(self) -> None:
         self._slice_ends_at = None
+        if count := min(self._displaced_count, MOST_WOKEN):
+            self._displaced_count -= count
+            self._offer(count)
 
     def _next(self, now: float) -> Job | None:
         """Return what begins now; None: there is nothing, or nothing may."""
@@ -447,7 +456,7 @@ class Run:
             cursor = job.cursor
             progress = cursor.progress
             # As Job.is_current, without its call: this is the way of every record.
-            if progress is None or not progress.is_held_by(job.record.offset, job):
+            if progress is None or progress.holder_at(job.record.offset) is not job:
                 ready.popleft()
                 self._lanes.leave(job)
             elif (cursor.is_revoking or cursor.is_paused) and cursor.is_assigned:
@@ -462,8 +471,10 @@ class Run:
         if self._is_enough_ready and len(ready) < self._handling.concurrency:
             self._is_enough_ready = False
             self._wants_more.set()
-        if job is not None:
-            attempts.begin(job, now)
+        if job is not None and not job.is_dead:  # as Attempts.begin, without its call
+            job.began_at = now
+            if job.error is None:
+                job.success_count = attempts.success_count
         return job
 
     def _is_awaited_first(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -41,7 +42,7 @@ class Handed:
             for n in range(first, first + count)
         ]
         taken = records[: self.allowance.admit(cursor, records)]
-        jobs = self.state.hand_out_each(cursor, taken, 0, lambda record: Job(record, cursor, None))
+        jobs = self.state.hand_out_each(cursor, taken, 0, partial(Job, cursor, None, None))
         self.jobs += jobs
         self.state.hand_out(cursor, first, first + len(taken), 0)
         self.allowance.handed_out(cursor)
