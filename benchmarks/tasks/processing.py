@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -24,6 +25,7 @@ CPU_EVERY_S: Final = 1.0
 CHEAPER_PART: Final = 0.5
 # Of the records, handled without a client, before the others and once more behind them.
 BASELINE_SHARE: Final = 0.25
+KEYS: Final = 10_000
 
 
 class Ledger:
@@ -91,9 +93,11 @@ async def measure(subject: str, workload: Workload) -> Measurement:
     baseline_us += await _baseline_us(workload)
     if ledger.handled != records:
         raise RunError(f"{ledger.handled} records were handled, expected {records}")
+    cpu_us, alone_us = _typical(cpu.found_us), _typical(baseline_us)
     figures = {
         "wall_us": wall_s * 1e6 / records,
-        "scheduling_us": _typical(cpu.found_us) - _typical(baseline_us),
+        "scheduling_us": cpu_us - alone_us,
+        "times_alone": cpu_us / alone_us,
         "early": max((ledger.unfinished_at(*each) for each in committed), default=0),
         "disordered": ledger.disordered,
     }
@@ -107,18 +111,21 @@ def _typical(found_us: Sequence[float]) -> float:
 
 
 async def _baseline_us(workload: Workload) -> list[float]:
-    """Return what a handler costs that tasks call in a loop, in microseconds of CPU, by second.
+    """Return what a handler costs with asyncio alone, in microseconds of CPU, by second.
 
-    The tasks begin one after the other, as handlers of records do that have come one by one.
+    Each task has a lane: the records of its keys, in order. The tasks begin one after the other, as
+    handlers of records do that have come one by one.
     """
     calls = int(workload.records * BASELINE_SHARE)
     ledger = Ledger(calls, workload.pause_s)
-    offsets = iter(range(calls))
+    lanes = [deque(range(first, calls, CONCURRENCY)) for first in range(CONCURRENCY)]
 
     async def work(number: int) -> None:
         await asyncio.sleep(number * workload.pause_s / CONCURRENCY)
-        for offset in offsets:
-            await ledger.handle(b"%d" % offset, offset)
+        lane = lanes[number]
+        while lane:
+            offset = lane.popleft()
+            await ledger.handle(b"%d" % (offset % KEYS), offset)
 
     working = asyncio.gather(*(work(number) for number in range(CONCURRENCY)))
     await asyncio.sleep(2 * workload.pause_s)  # until all of them have begun
