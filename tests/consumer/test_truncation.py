@@ -168,6 +168,23 @@ async def test_the_same_offset_is_committed_again_after_a_truncation(cluster: Br
     assert await read(cluster, 1) == [b"d"]  # not C once more: the commit is of its epoch
 
 
+async def test_the_same_offset_is_committed_again_after_a_reset_below_it(cluster: Broker) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        assert await values(consumer, 3) == [b"a", b"b", b"c"]
+        await consumer.commit()
+        undefined = OffsetForLeaderEpochResponse(
+            topics=[OffsetForLeaderTopicResult(topic="t", partitions=[EpochEndOffset(partition=0)])]
+        )
+        rule = cluster.on("OffsetForLeaderEpoch").answer(undefined)
+        cluster.truncate(TP, 2)
+        append(cluster, b"C")
+        assert await values(consumer, 3) == [b"a", b"b", b"C"]  # from auto_offset_reset on
+        rule.remove()
+    append(cluster, b"d")
+    assert await read(cluster, 1) == [b"d"]
+
+
 async def test_a_run_that_is_begun_again_commits_the_epoch_of_its_records(cluster: Broker) -> None:
     append(cluster, b"a", b"b")
     done: list[bytes | None] = []

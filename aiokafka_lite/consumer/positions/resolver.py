@@ -317,6 +317,8 @@ class PositionResolver:
             return
         partition = search.cursor
         before, reason, offset = search.replaced, search.reason, start.offset
+        if reason:  # records from there on are returned again, perhaps of another epoch
+            partition.truncated(offset.offset)
         # That leader itself has just said so: the position is good in its epoch.
         self._state.start_at(partition, offset.offset, offset.leader_epoch, leader_epoch)
         if reason:
