@@ -751,6 +751,11 @@ class Cursor:
         return end is not None and self.fetched < end
 
     @property
+    def awaits_committed(self) -> bool:
+        """Whether its position is going to be the committed offset, which is not known yet."""
+        return self.search is not None and self.search.sought is Sought.COMMITTED
+
+    @property
     def newest_epoch(self) -> int:
         """The newest leader epoch of a returned record, or of one that was finished before.
 

@@ -492,6 +492,7 @@ class Commits(CommittedReader):
             self._say_what_was_asked_for(commit)
         self._leave_out_former_logs(commit)
         if not commit.names_partitions:
+            self._leave_out_what_is_in_doubt(commit)
             self._leave_out_what_went(commit)
             self._say_what_is_finished(commit)
         if not commit.left:
@@ -542,6 +543,16 @@ class Commits(CommittedReader):
             self._member.group_id,
             {tp: commit.left.pop(tp).offset for tp in sorted(former)},
         )
+
+    @staticmethod
+    def _leave_out_what_is_in_doubt(commit: PendingCommit) -> None:
+        """Leave out what a transaction may commit whose outcome is not known.
+
+        The coordinator keeps the later one of two commits: this one would undo the transaction's.
+        """
+        for tp, cursor in commit.cursors.items():
+            if cursor is not None and cursor.awaits_committed:
+                commit.left.pop(tp, None)
 
     def _leave_out_what_went(self, commit: PendingCommit) -> None:
         """Leave out of the application's `commit()` what was revoked since: it had its last commit.

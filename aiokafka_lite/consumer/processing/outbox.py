@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
@@ -55,6 +56,8 @@ MOST_BYTES: Final = 8 * 1024 * 1024
 # Between two attempts to write something, or to find out what became of a transaction.
 FIRST_PAUSE_S: Final = 0.1
 LAST_PAUSE_S: Final = 5.0
+# How long the end of a run that is cancelled once more waits for the end of a transaction.
+LONGEST_END_S: Final = 10.0
 
 
 class Outputs:
@@ -300,6 +303,8 @@ class Outbox:
     async def close(self, wait_s: float | None = None) -> None:
         """Write nothing more, but end the transaction that is under way; give the producer back.
 
+        A cancellation is raised after that end, so that its records are not handled again.
+
         Args:
             wait_s: How long to wait for that end. Then its partitions begin from what is committed.
         """
@@ -307,7 +312,7 @@ class Outbox:
         self._came.set()
         try:
             if self._task is not None and self._is_holding:
-                await asyncio.wait([self._task], timeout=wait_s)
+                await _until_done(self._task, wait_s)
         finally:
             self._drop_all(IllegalStateError("nothing more is written"))
             await self._scope.close()
@@ -638,6 +643,25 @@ class Outbox:
             self._size -= entry.size
             entry.fail(error)
         self._moved(entries)
+
+
+async def _until_done(task: asyncio.Task[None], wait_s: float | None) -> None:
+    """Wait for a task, for so long at most; a cancellation is raised after that.
+
+    Raises:
+        asyncio.CancelledError: It was cancelled meanwhile.
+    """
+    loop = asyncio.get_running_loop()
+    until = math.inf if wait_s is None else loop.time() + wait_s
+    cancellation: asyncio.CancelledError | None = None
+    while not task.done() and (now := loop.time()) < until:
+        left_s = None if until == math.inf else until - now
+        try:
+            await asyncio.wait([task], timeout=left_s)
+        except asyncio.CancelledError as error:
+            cancellation, until = error, min(until, loop.time() + LONGEST_END_S)
+    if cancellation is not None:
+        raise cancellation
 
 
 def _not_open(*_: object) -> Output:

@@ -382,3 +382,29 @@ async def test_a_letter_of_a_partition_that_has_gone_meanwhile_is_not_committed(
                         (tp,) = member.assignment()
                         await eventually(lambda: member.committed(tp), 1)  # noqa: B023
         assert await origins(job) == {(b"0", b"0"): 1, (b"1", b"0"): 1}
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("cancellations", [1, 2, 3])
+@pytest.mark.parametrize("held_up", ["EndTxn", "TxnOffsetCommit", "Produce"])
+async def test_a_run_cancelled_while_a_transaction_ends_and_begun_again_writes_one_letter(
+    cancellations: int, held_up: str
+) -> None:
+    async with Broker() as broker:
+        job = await Job.of(KafkaHandle("embedded", broker.bootstrap_servers))
+        async with timeout(PATIENCE_S), job.consumer() as consumer:
+            topic = job.dead if held_up == "Produce" else None
+            with broker.on(held_up, topic=topic).hold() as held:
+                running = job.run(consumer)
+                await job.kafka.produce(job.topic, 0, [*BAD, (b"good", b"good")])
+                await held.reached()
+                for _ in range(cancellations):
+                    running.cancel()
+                    await asyncio.wait([running], timeout=0.1)
+                asyncio.get_running_loop().call_later(0.5, held.release)
+                await asyncio.wait([running])
+            running = job.run(consumer)
+            await eventually(lambda: consumer.committed(TopicPartition(job.topic, 0)), len(BAD) + 1)
+            running.cancel()
+            await asyncio.wait([running])
+        assert set((await origins(job)).values()) == {1}

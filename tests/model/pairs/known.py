@@ -8,6 +8,5 @@ from __future__ import annotations
 from typing import Final
 
 KNOWN: Final = {
-    "run, letters in transactions": "run() cancelled while a transaction ends writes letters twice",
     "assign": "it does not finish what was returned, as unsubscribe() and stop() do",
 }
