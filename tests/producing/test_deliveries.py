@@ -338,6 +338,36 @@ async def test_records_are_read_from_the_committed_offset_where_the_outcome_is_n
     assert broker.failure is None
 
 
+@pytest.mark.parametrize("commits", ["auto-commit", "transaction"])
+async def test_a_commit_while_the_committed_offset_is_looked_up_does_not_go_back(
+    commits: str,
+) -> None:
+    async with Broker() as broker:
+        broker.create_topic("source")
+        for _, value in rows(0, RECORDS):
+            broker.produce("source", value)
+        copying = Copying(KafkaHandle("embedded", broker.bootstrap_servers), "source", "copies")
+        lost = producer_of(
+            broker, transactional_id="t", delivery_timeout_ms=700, request_timeout_ms=300
+        )
+        settings = {"auto_commit_interval_ms": 20, "enable_auto_commit": commits == "auto-commit"}
+        async with copying.consumer(**settings) as consumer, lost:
+            assert await consumer.getmany(timeout_ms=5_000, max_records=5)
+            with (
+                broker.on("EndTxn").silence(times=None, handled=True),
+                broker.on("OffsetFetch").hold(),
+            ):
+                with pytest.raises(KafkaError):
+                    async with lost.transaction() as tx:
+                        tx.commit_offsets(consumer)
+                assert not await consumer.getmany(timeout_ms=100)
+                if commits == "transaction":
+                    async with copying.producer() as other, other.transaction() as tx:
+                        tx.commit_offsets(consumer)
+            assert broker.committed(copying.group) == {copying.tp: 5}
+    assert broker.failure is None
+
+
 # --- Who decides what becomes of a block --------------------------------------------------------
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
 async def test_a_block_that_swallows_the_error_of_its_transaction_is_returned_again(
