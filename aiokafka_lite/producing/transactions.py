@@ -632,6 +632,8 @@ class Transactions:
             async with self._alone(transaction.deliveries.values()):
                 if self.state is TransactionStage.COMMITTING:
                     given = list(transaction.offsets.values())
+                    for group, offsets in given:
+                        group_offsets.check_assigned(group, offsets)
                     given += [each.to_commit() for each in transaction.deliveries.values()]
                     for group, offsets in given:
                         if offsets:

@@ -24,6 +24,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     TransactionAbortableError,
 )
+from aiokafka_lite.events import TopicDeleted
 from aiokafka_lite.processing import Retry
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
@@ -208,6 +209,41 @@ async def test_a_member_that_its_group_has_dropped_learns_it_by_the_refusal_of_i
                 for _ in range(RECORDS // 5):
                     await copy()
         assert await copying.read_copies() == [value for _, value in rows(0, RECORDS)]
+
+
+@pytest.mark.parametrize("names", ["consumer", "batch", "offsets", "offsets, before"])
+async def test_offsets_of_a_deleted_topic_are_not_committed_to_the_next_of_its_name(
+    copying: Copying, names: str
+) -> None:
+    async with copying.both(metadata_max_age_ms=500) as (consumer, producer):
+        events = consumer.events()
+
+        async def copy() -> None:
+            async with consumer.batch(5) as batch, producer.transaction() as tx:
+                for record in batch:
+                    await tx.send(copying.copies, record.value, partition=0)
+                named, group = consumer.positions(), consumer.group_metadata()
+                if names == "offsets, before":
+                    tx.commit_offsets(named, group)
+                await copying.kafka.delete_topic(copying.source)
+                async for event in events:
+                    if isinstance(event, TopicDeleted):
+                        break
+                if names == "offsets":
+                    tx.commit_offsets(named, group)
+                elif names != "offsets, before":
+                    tx.commit_offsets(consumer if names == "consumer" else batch)
+
+        async with timeout(30):
+            with pytest.raises(CommitFailedError, match="deleted"):
+                await copy()
+            await copying.kafka.create_topic(copying.source, partitions=2)
+            for number in range(2):
+                await copying.kafka.produce(copying.source, number, rows(RECORDS * number, RECORDS))
+            await until(lambda: len(consumer.assignment()) == 2)
+            while len(await copying.read_copies()) < 2 * RECORDS:
+                await copy_until_all_is_there(copying, consumer, producer)
+    assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
 
 
 # --- Cancellations -----------------------------------------------------------------------------

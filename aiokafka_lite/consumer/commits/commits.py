@@ -327,6 +327,10 @@ class Commits(CommittedReader):
         if self._member.note_refusal(sent_as, error):
             self._state.gate.hold(Hold.LOST)  # until the group task has dropped what is lost
 
+    def is_gone(self, topic: str) -> bool:
+        """Whether a topic was deleted, as far as the brokers have said."""
+        return is_gone(self._cluster.view, topic)
+
     def check_assigned(self, offsets: Offsets) -> None:
         """Refuse offsets that the present assignment cannot mean.
 

@@ -79,9 +79,28 @@ class OffsetsInTransaction:
             raise CommitFailedError()
         group_id, instance_id = self.commits.group
         group = HeldGroup(group_id, held_as.generation, held_as.member_id, instance_id)
-        group.check = self.commits.check_assigned
+        group.check = self._check
         group.refused = partial(self.commits.note_refusal, held_as)
         return group
+
+    def _check(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self._raise_if_gone(offsets)
+        self.commits.check_assigned(offsets)
+
+    def _raise_if_gone(self, partitions: Iterable[TopicPartition]) -> None:
+        """Refuse offsets of topics that were deleted: one of the same name would get them.
+
+        The request names topics, and has no ids.
+
+        Raises:
+            CommitFailedError: There are such offsets.
+        """
+        topics = {tp.topic for tp in partitions}
+        if gone := sorted(topic for topic in topics if self.commits.is_gone(topic)):
+            raise CommitFailedError(
+                f"topics were deleted since their records were returned: {', '.join(gone)}; "
+                "the transaction is aborted"
+            )
 
     def group_to_show(self) -> HeldGroup:
         """Return it for offsets that the application names: it is told what becomes of them.
@@ -109,8 +128,11 @@ class OffsetsInTransaction:
         """Return what to commit so that records count as finished, and which of them do then.
 
         All of them, if the metadata have room to say so. Otherwise the first of them: as many as
-        take from nothing that was finished before its room. None: not even one.
+        take from nothing that was finished before its room. None: not even one, or the topic was
+        deleted.
         """
+        if self.commits.is_gone(cursor.tp.topic):
+            return None
         offset, is_all = self._state.offset_if_finished(cursor, records)
         if is_all:
             return offset, records
@@ -145,6 +167,7 @@ class OffsetsInTransaction:
 
         Raises:
             BatchRevokedError: A partition was taken away before that could be committed.
+            CommitFailedError: A topic was deleted.
             OffsetMetadataTooLargeError: So much is finished out of order that it does not say so.
         """
         if revoked := delivery.revoked():
@@ -155,6 +178,7 @@ class OffsetsInTransaction:
                 f"them again; {BatchRevokedError.remedy}",
                 partitions=revoked,
             )
+        self._raise_if_gone(cursor.tp for cursor in delivery.cursors if cursor.is_assigned)
         offsets: OffsetsByCursor = {}
         for cursor, records in delivery.unfinished().items():
             offsets[cursor] = self._finishing(cursor, records)

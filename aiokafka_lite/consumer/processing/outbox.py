@@ -379,7 +379,7 @@ class Outbox:
         elif self._is_blocked and self._entries:
             yield (
                 f"{self.record_count} records wait for those before them: the metadata of a commit "
-                "have no room to say that they are finished"
+                "have no room to say that they are finished, or their topic was deleted"
             )
 
     # --- The task -------------------------------------------------------------------------

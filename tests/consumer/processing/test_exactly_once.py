@@ -27,6 +27,7 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
+from aiokafka_lite.events import TopicDeleted
 from aiokafka_lite.processing import DeadLetters, Outputs, Retry
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
@@ -616,6 +617,35 @@ async def test_a_run_that_is_cancelled_waits_for_the_end_of_its_transaction() ->
             await consumer.stop()
             await again
         assert await copy.counts() == {b"%d" % n: 1 for n in range(5)}
+
+
+async def test_outputs_of_a_deleted_topic_hold_no_others_up() -> None:
+    async with embedded() as (broker, copy), timeout(PATIENCE_S), copy.producer() as producer:
+        other = await copy.kafka.create_topic()
+        await copy.kafka.produce(other, 0, numbered(1))
+        async with copy.consumer(metadata_max_age_ms=200) as consumer:
+            consumer.subscribe([copy.source, other])
+            events = consumer.events()
+            with broker.on("EndTxn").hold() as held:
+                task = asyncio.create_task(consumer.run(copy.handle, transactions=producer))
+                await held.reached()
+                await copy.kafka.produce(copy.source, 0, [(b"k", b"of the former")])
+                await until(lambda: len(copy.handled) == 2)
+                await copy.kafka.delete_topic(copy.source)
+                async for event in events:
+                    if isinstance(event, TopicDeleted):
+                        break
+            await copy.kafka.produce(other, 0, numbered(5)[1:])
+            while len(await copy.copies()) < 5:
+                assert not task.done()
+            await copy.kafka.create_topic(copy.source)
+            await copy.kafka.produce(copy.source, 0, [(b"k", b"of the next")])
+            while len(await copy.copies()) < 6:
+                assert not task.done()
+            await consumer.stop()
+            await task
+        wanted = [b"%d" % n for n in range(5)] + [b"of the next"]
+        assert await copy.counts() == dict.fromkeys(wanted, 1)
 
 
 @pytest.mark.parametrize("is_idle", [True, False])
