@@ -61,11 +61,15 @@ class DeliveryInTransaction(Protocol):
         """The consumer; deliveries of one are joined."""
 
     @property
-    def opened_at(self) -> float:
-        """The loop time at which the latest block of its batches was entered."""
+    def opened_at(self) -> int:
+        """When the latest block of its batches was entered, by perf_counter_ns()."""
 
     def enlist(self, transaction: object) -> None:
-        """Let a transaction decide what becomes of the records, also of blocks that end before."""
+        """Let a transaction decide what becomes of the records, also of blocks that end before.
+
+        Raises:
+            IllegalOperation: The consumer may commit them in another way.
+        """
 
     def join(self, other: Self) -> None:
         """Take over another delivery of the same consumer."""

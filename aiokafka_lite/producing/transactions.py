@@ -34,6 +34,7 @@ import asyncio
 import enum
 import logging
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import MappingProxyType
@@ -127,7 +128,7 @@ class ProducerTransaction:
     """One transaction, from its beginning to its end. One writer: `Transactions`.
 
     Attributes:
-        begun_at: A loop time.
+        begun_at: By perf_counter_ns().
         is_committed: Whether it was committed; None: it is not over, or nobody knows.
         is_being_committed: The coordinator has been asked to commit it.
     """
@@ -141,8 +142,8 @@ class ProducerTransaction:
         "stored",
     )
 
-    def __init__(self, now: float) -> None:
-        self.begun_at = now
+    def __init__(self) -> None:
+        self.begun_at = time.perf_counter_ns()
         self.is_committed: bool | None = None
         self.is_being_committed = False
         # What is committed with it: by group, and by the consumer that has returned the records.
@@ -349,7 +350,7 @@ class Transactions:
                 f"a transaction cannot begin: the producer is {self.state.value}; "
                 "one transaction at a time"
             )
-        self.current = ProducerTransaction(self._loop.time())
+        self.current = ProducerTransaction()
         self._enter(TransactionStage.OPEN)
         return self.current
 

@@ -484,6 +484,20 @@ async def test_a_transaction_does_not_commit_a_batch_whose_block_is_inside_of_it
     assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
 
 
+async def test_a_transaction_does_not_commit_records_that_auto_commit_may_commit(
+    copying: Copying,
+) -> None:
+    """Aborted, they would be committed by the next read, the stop or a rebalance."""
+    async with copying.both(enable_auto_commit=True) as (consumer, producer):
+        await consumer.getone()
+        async with producer.transaction() as tx:
+            with pytest.raises(IllegalOperation, match="enable_auto_commit=False"):
+                tx.commit_offsets(consumer)
+        await consumer.seek_to_beginning()
+        await copy_until_all_is_there(copying, consumer, producer)
+    assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
+
+
 @pytest.mark.parametrize("is_at_once", [True, False])
 async def test_named_offsets_of_a_block_that_fails_later_are_not_returned_again(
     copying: Copying, is_at_once: bool

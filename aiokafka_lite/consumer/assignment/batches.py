@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -35,7 +36,7 @@ class Block(ABC):
     Attributes:
         is_open: Whether its records are neither processed nor to be returned again.
         is_left: Whether the application has left it.
-        opened_at: The loop time at which its records were returned.
+        opened_at: When its records were returned, by perf_counter_ns(): loop times may be equal.
     """
 
     __slots__ = (
@@ -54,7 +55,7 @@ class Block(ABC):
     def __init__(self, hold_s: float | None = None) -> None:
         self.hold_s = hold_s
         self.is_open = self.is_left = False
-        self.opened_at = -math.inf
+        self.opened_at = 0
         # Transactions that commit it and are not over, and whether the latest one was aborted.
         self._deciding: set[object] = set()
         self._is_aborted = False
@@ -83,7 +84,7 @@ class Block(ABC):
     def open(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
         """Take what a get has handed out, before anybody else runs."""
         self.is_open = True
-        self.opened_at = asyncio.get_running_loop().time()
+        self.opened_at = time.perf_counter_ns()
         self._task = asyncio.current_task()
         self._take(found)
 

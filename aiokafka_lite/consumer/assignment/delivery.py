@@ -41,7 +41,7 @@ class HeldRecord(Protocol):
 class Enlisted(Protocol):
     """The block of a batch, which ends as the transaction does that commits its records."""
 
-    opened_at: float
+    opened_at: int
 
     def enlist(self, transaction: object) -> None:
         """Let a transaction decide what becomes of the records."""

@@ -327,6 +327,11 @@ class Commits(CommittedReader):
         if self._member.note_refusal(sent_as, error):
             self._state.gate.hold(Hold.LOST)  # until the group task has dropped what is lost
 
+    @property
+    def is_automatic(self) -> bool:
+        """Whether records count as finished by the next read, and are committed then."""
+        return self._config.enable_auto_commit
+
     def is_gone(self, topic: str) -> bool:
         """Whether a topic was deleted, as far as the brokers have said."""
         return is_gone(self._cluster.view, topic)

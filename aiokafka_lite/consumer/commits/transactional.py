@@ -8,7 +8,6 @@ next commit says what has been finished by then.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -21,6 +20,7 @@ from aiokafka_lite.consumer.commits.requests import OffsetToCommit
 from aiokafka_lite.errors import (
     BatchRevokedError,
     CommitFailedError,
+    IllegalOperation,
     KafkaError,
     OffsetMetadataTooLargeError,
 )
@@ -86,6 +86,21 @@ class OffsetsInTransaction:
     def _check(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         self._raise_if_gone(offsets)
         self.commits.check_assigned(offsets)
+
+    def raise_if_automatic(self, ends: Mapping[Cursor, int]) -> None:
+        """Refuse records that auto-commit may commit though the transaction is aborted.
+
+        Raises:
+            IllegalOperation: There are some: records that are in no batch.
+        """
+        if self.commits.is_automatic and any(
+            cursor.worked_by is None and cursor.processed is not None and cursor.processed < end
+            for cursor, end in ends.items()
+        ):
+            raise IllegalOperation(
+                "auto-commit commits these records, even if the transaction is aborted: give the "
+                "consumer enable_auto_commit=False, or read by consumer.batch()"
+            )
 
     def _raise_if_gone(self, partitions: Iterable[TopicPartition]) -> None:
         """Refuse offsets of topics that were deleted: one of the same name would get them.
@@ -242,12 +257,17 @@ class DeliveryToCommit:
         return self._offsets.commits
 
     @property
-    def opened_at(self) -> float:
-        """The loop time at which the latest block of its batches was entered."""
-        return max((block.opened_at for block in self._delivery.blocks), default=-math.inf)
+    def opened_at(self) -> int:
+        """When the latest block of its batches was entered, by perf_counter_ns()."""
+        return max((block.opened_at for block in self._delivery.blocks), default=0)
 
     def enlist(self, transaction: object) -> None:
-        """Let a transaction decide what becomes of the records."""
+        """Let a transaction decide what becomes of the records.
+
+        Raises:
+            IllegalOperation: Auto-commit may commit them, too.
+        """
+        self._offsets.raise_if_automatic(self._delivery.ends)
         for block in self._delivery.blocks:
             block.enlist(transaction)
 
