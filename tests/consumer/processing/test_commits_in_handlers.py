@@ -1,0 +1,68 @@
+"""`await consumer.commit()` in handlers of `run`, while the group rebalances."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.structs import ConsumerRecord
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.protocols import WAYS
+from tests.support.rows import rows
+
+pytestmark = pytest.mark.one_loop_each
+
+PARTITIONS = 4
+EACH = 150
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("enable_auto_commit", [True, False])
+async def test_handlers_that_commit_do_not_fail_when_a_rebalance_takes_partitions(
+    kafka: KafkaHandle, way: str, enable_auto_commit: bool
+) -> None:
+    topic, group = await kafka.create_topic(partitions=PARTITIONS), unique("g")
+    for number in range(PARTITIONS):
+        await kafka.produce(topic, number, rows(0, EACH))
+    settings: Mapping[str, object] = {
+        "bootstrap_servers": kafka.bootstrap_servers,
+        "group_id": group,
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": enable_auto_commit,
+        "heartbeat_interval_ms": 100,
+        "session_timeout_ms": 6_000,
+        "fetch_max_wait_ms": 50,
+        **WAYS[way],
+    }
+    seen: Counter[tuple[int, int]] = Counter()
+
+    async def member() -> AIOKafkaConsumer:
+        consumer = AIOKafkaConsumer(topic, **settings)  # type: ignore[arg-type]
+
+        async def handle(record: ConsumerRecord[bytes | None, bytes | None]) -> None:
+            seen[record.partition, record.offset] += 1
+            await asyncio.sleep(0.002)
+            await consumer.commit()
+
+        await consumer.start()
+        running.append(asyncio.ensure_future(consumer.run(handle, concurrency=10)))
+        return consumer
+
+    running: list[asyncio.Future[None]] = []
+    async with timeout(90):
+        first = await member()
+        while len(seen) < PARTITIONS * EACH:
+            other = await member()
+            await asyncio.sleep(0.3)
+            await other.stop()
+            assert not running[0].done() or running[0].result() is None
+        await first.stop()
+        for task in running:
+            await task  # raises nothing
+    # Without auto-commit nobody commits what was finished behind the last commit of a handler.
+    assert not enable_auto_commit or set(seen.values()) == {1}
