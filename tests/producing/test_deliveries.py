@@ -388,14 +388,14 @@ async def test_a_commit_while_the_committed_offset_is_looked_up_does_not_go_back
         )
         settings = {"auto_commit_interval_ms": 20, "enable_auto_commit": commits == "auto-commit"}
         async with copying.consumer(**settings) as consumer, lost:
-            assert await consumer.getmany(timeout_ms=5_000, max_records=5)
+            await until(lambda: "are buffered" in consumer.explain(copying.tp))
             with (
                 broker.on("EndTxn").silence(times=None, handled=True),
                 broker.on("OffsetFetch").hold(),
             ):
                 with pytest.raises(KafkaError):
-                    async with lost.transaction() as tx:
-                        tx.commit_offsets(consumer)
+                    async with consumer.batch(5) as batch, lost.transaction() as tx:
+                        tx.commit_offsets(batch)
                 assert not await consumer.getmany(timeout_ms=100)
                 if commits == "transaction":
                     async with copying.producer() as other, other.transaction() as tx:

@@ -751,9 +751,12 @@ class Cursor:
         return end is not None and self.fetched < end
 
     @property
-    def awaits_committed(self) -> bool:
-        """Whether its position is going to be the committed offset, which is not known yet."""
-        return self.search is not None and self.search.sought is Sought.COMMITTED
+    def is_in_doubt(self) -> bool:
+        """Whether its position was given up for the committed offset, which is not known yet."""
+        search = self.search
+        if search is None or search.sought is not Sought.COMMITTED:
+            return False
+        return search.replaced is not None
 
     @property
     def newest_epoch(self) -> int:

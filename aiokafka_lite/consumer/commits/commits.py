@@ -560,7 +560,7 @@ class Commits(CommittedReader):
         The coordinator keeps the later one of two commits: this one would undo the transaction's.
         """
         for tp, cursor in commit.cursors.items():
-            if cursor is not None and cursor.awaits_committed:
+            if cursor is not None and cursor.is_in_doubt:
                 commit.left.pop(tp, None)
 
     def _leave_out_what_went(self, commit: PendingCommit) -> None:

@@ -24,7 +24,7 @@ from aiokafka_lite.errors import (
     MessageSizeTooLargeError,
     ProducerClosed,
     ProducerFencedError,
-    UnknownMemberIdError,
+    StaleMemberEpochError,
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.events import TopicDeleted
@@ -482,8 +482,8 @@ def lose_the_offsets_answer(broker: Broker) -> None:
     broker.on("TxnOffsetCommit").disconnect(handled=True)
 
 
-def refuse_the_member(broker: Broker) -> None:
-    broker.on("TxnOffsetCommit").fail(UnknownMemberIdError)
+def refuse_the_epoch(broker: Broker) -> None:
+    broker.on("TxnOffsetCommit").fail(StaleMemberEpochError)
 
 
 def cut_the_outputs(broker: Broker) -> None:
@@ -499,7 +499,7 @@ def cut_the_outputs(broker: Broker) -> None:
         put_it_off,
         move_the_coordinator,
         lose_the_offsets_answer,
-        refuse_the_member,
+        refuse_the_epoch,
         cut_the_outputs,
     ],
 )
@@ -579,7 +579,7 @@ async def test_while_the_coordinator_is_away_little_is_kept_and_health_tells() -
             copy.handled.append(record)
             outputs.send(copy.target, bytes(10_000))
 
-        rule = broker.on("TxnOffsetCommit").fail(UnknownMemberIdError, times=None)
+        rule = broker.on("TxnOffsetCommit").fail(StaleMemberEpochError, times=None)
         async with (
             timeout(PATIENCE_S),
             copy.producer(buffer_memory=100_000) as producer,
