@@ -26,6 +26,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.producing.batch import Headers, record_size_bound
 from aiokafka_lite.producing.engine import ProducerEngine
 from aiokafka_lite.producing.group_offsets import Offsets
+from aiokafka_lite.producing.own_batch import check_timestamp
 from aiokafka_lite.structs import ConsumerGroupMetadata, RecordMetadata
 
 if TYPE_CHECKING:
@@ -128,11 +129,9 @@ class ProducerLease:
         """
         if not isinstance(topic, str) or not topic:
             raise TypeError(f"a topic is a name, not {topic!r}")
-        number = None if partition is None else _checked("partition", partition)
+        number = None if partition is None else _checked_partition(partition)
         created_at = (
-            time.time_ns() // 1_000_000
-            if timestamp_ms is None
-            else _checked("timestamp_ms", timestamp_ms)
+            time.time_ns() // 1_000_000 if timestamp_ms is None else check_timestamp(timestamp_ms)
         )
         key_bytes, value_bytes, checked = self._encode(key, value, headers)
         size = record_size_bound(key_bytes, value_bytes, checked)
@@ -264,11 +263,11 @@ class ProducerLease:
         return task.result()
 
 
-def _checked(name: str, number: object) -> int:
+def _checked_partition(number: object) -> int:
     if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"{name} is an int or None, not {number!r}")
+        raise TypeError(f"partition is an int or None, not {number!r}")
     if number < 0:
-        raise ValueError(f"{name} is not negative, as {number} is")
+        raise ValueError(f"partition is not negative, as {number} is")
     return number
 
 

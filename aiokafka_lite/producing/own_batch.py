@@ -109,8 +109,8 @@ class OwnBatch:
         return iter(self._rows)
 
 
-def check_timestamp(timestamp_ms: object) -> None:
-    """Refuse a timestamp that no record can have.
+def check_timestamp(timestamp_ms: object) -> int:
+    """Return a timestamp, unless no record can have it.
 
     Raises:
         TypeError: It is not an int.
@@ -122,3 +122,4 @@ def check_timestamp(timestamp_ms: object) -> None:
         raise ValueError(
             f"a timestamp is 0 to 2**63 - 1 milliseconds since the epoch, not {timestamp_ms}"
         )
+    return timestamp_ms

@@ -223,6 +223,31 @@ async def test_a_handler_that_fails_leaves_no_output(copy: Copy) -> None:
     assert await copy.counts() == {b"%d" % n: 1 for n in range(20)}
 
 
+@pytest.mark.parametrize(
+    ("name", "bad", "error"),
+    [
+        ("timestamp_ms", -1, ValueError),
+        ("timestamp_ms", 2**63, ValueError),
+        ("timestamp_ms", "now", TypeError),
+        ("partition", -1, ValueError),
+        ("partition", True, TypeError),
+    ],
+)
+async def test_an_output_that_cannot_be_written_is_its_handlers_error(
+    name: str, bad: object, error: type[Exception]
+) -> None:
+    async with embedded() as (_, copy):
+        await copy.kafka.produce(copy.source, 0, numbered(1))
+
+        async def handle(record: Record, outputs: Outputs) -> None:
+            outputs.send(copy.target, record.value, **{name: bad})  # type: ignore[arg-type]
+
+        async with timeout(PATIENCE_S), copy.producer() as producer, copy.consumer() as consumer:
+            with pytest.raises(error, match=name.removesuffix("_ms")):
+                await consumer.run(handle, transactions=producer)
+        assert await copy.copies() == []
+
+
 async def test_without_retry_a_handlers_error_ends_it_and_what_was_done_is_committed(
     copy: Copy,
 ) -> None:
