@@ -51,7 +51,6 @@ from aiokafka_lite.consumer.commits.requests import (
 )
 from aiokafka_lite.consumer.config import ConsumerConfig, check_offsets
 from aiokafka_lite.consumer.events.kinds import CommitFailed
-from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NOBODY, GroupMember, Identity, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
@@ -321,11 +320,6 @@ class Commits(CommittedReader):
     def group(self) -> tuple[str, str | None]:
         """The group, and the name of a static member."""
         return self._member.group_id, self._member.group_instance_id
-
-    def note_refusal(self, sent_as: Identity, error: KafkaError) -> None:
-        """Note what the refusal of offsets says of the membership; a transaction's, too."""
-        if self._member.note_refusal(sent_as, error):
-            self._state.gate.hold(Hold.LOST)  # until the group task has dropped what is lost
 
     @property
     def is_automatic(self) -> bool:

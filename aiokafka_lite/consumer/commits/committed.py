@@ -153,9 +153,13 @@ class CommittedReader(ABC):
         is_about_reader = recovery is Recovery.NEW_EPOCH or recovery.is_about_membership
         if reader is None or not is_about_reader:
             return recovery in PASSING
-        if self._member.note_refusal(reader, error):
-            self._state.gate.hold(Hold.LOST)  # until the group task has dropped what is lost
+        self.note_refusal(reader, error)
         return recovery is not Recovery.FENCED
+
+    def note_refusal(self, sent_as: Identity, error: KafkaError) -> None:
+        """Note what the refusal of a request says of the membership; a transaction's, too."""
+        if self._member.note_refusal(sent_as, error):
+            self._state.gate.hold(Hold.LOST)  # until the group task has dropped what is lost
 
     async def _fetch(
         self, partitions: set[TopicPartition], deadline: float
