@@ -38,7 +38,7 @@ class Job:
         error: What the latest attempt failed by.
         is_dead: Nothing is left but the dead letters.
         is_alone: A list that it was in has failed: it is tried by itself.
-        success_count: How many calls had succeeded when it was last tried.
+        success_count: How many calls had succeeded when it was first tried.
     """
 
     __slots__ = (
@@ -129,6 +129,15 @@ class Lanes:
                 ready.append(job)
             else:
                 last.follower = job
+
+    def put_again(self, jobs: Iterable[Job]) -> None:
+        """Add records whose lanes have gone on: they are in order among themselves only."""
+        lanes: dict[Cursor, Lane] = {}
+        again = list(jobs)
+        for job in again:
+            job.lane = None if self.order is None else lanes.setdefault(job.cursor, {})
+            job.follower = None
+        self.put(again)
 
     def leave(self, job: Job) -> None:
         """Take a record, and those before it, out of its lane: the next one may begin."""

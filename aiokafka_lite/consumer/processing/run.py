@@ -716,6 +716,8 @@ class Run:
     def refused(self, jobs: Sequence[Job], error: Exception) -> None:
         """Take a record for dead whose outputs cannot be written; of several, try each alone."""
         if len(jobs) > 1:
+            for job in jobs:
+                job.is_alone = True
             self.handle_again(jobs)
             return
         (job,) = jobs
@@ -728,10 +730,8 @@ class Run:
             self.handle_again(jobs)
 
     def handle_again(self, jobs: Sequence[Job]) -> None:
-        """Handle records again, each by itself: their lanes have gone on."""
-        for job in jobs:
-            job.lane, job.is_alone = None, True
-        self._lanes.ready.extend(jobs)
+        """Handle records again: their lanes have gone on."""
+        self._lanes.put_again(jobs)
         self._offer()
 
     def outbox_failed(self, error: BaseException) -> None:

@@ -179,6 +179,28 @@ async def test_a_list_and_its_outputs_are_committed_together(copy: Copy) -> None
     assert max(sizes) > 1
 
 
+async def test_what_is_left_of_a_list_is_handled_again_as_a_list_and_in_order() -> None:
+    async with Broker() as broker:
+        copy = await Copy.of(KafkaHandle("embedded", broker.bootstrap_servers), partitions=2)
+        for partition in (0, 1):
+            await copy.kafka.produce(copy.source, partition, numbered(6, keys=3))
+        lists: list[list[tuple[int, int]]] = []
+
+        async def handle(records: list[Record], outputs: Outputs) -> None:
+            lists.append([(record.partition, record.offset) for record in records])
+            for record in records:
+                outputs.send(copy.target, record.value, record.key)
+            if len(lists) == 1:
+                consumer.seek(TopicPartition(copy.source, 1), 0)  # these records go from the list
+
+        async with copy.running(handle, batch_size=20, concurrency=1) as consumer:
+            await eventually(lambda: copy.committed(1), 6)
+            await eventually(copy.committed, 6)
+        assert len(lists[0]) == 12
+        left = [place for place in lists[0] if place[0] == 0]
+        assert left in [[place for place in each if place[0] == 0] for each in lists[1:]]
+
+
 async def test_outputs_have_what_send_was_given(copy: Copy) -> None:
     await copy.kafka.produce(copy.source, 0, numbered(1))
 
