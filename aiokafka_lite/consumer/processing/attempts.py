@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 # Between two attempts to write a dead letter.
 FIRST_DEAD_DELAY_S: Final = 0.1
 LAST_DEAD_DELAY_S: Final = 10.0
-# Of the number of tries; more would take centuries.
-MOST_DOUBLINGS: Final = 20
+# Other than any count of successes: as if others had succeeded since.
+GIVEN_UP: Final = -1
 
 Fate = Literal["again", "dead", "stop", "gone"]
 
@@ -75,9 +75,8 @@ class Attempts:
         self._totals = state.processing_totals
         # What waits for another attempt.
         self._waiting: dict[Job, asyncio.TimerHandle] = {}
-        # What has failed since a call succeeded, and how often it was tried since it was suspected.
+        # What has failed since a call succeeded, and how many of its failures are no attempts.
         self._suspects: dict[Job, int] = {}
-        self._suspects_since = 0
         self._probe: Job | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
         self._dead_letter_error: BaseException | None = None
@@ -93,7 +92,7 @@ class Attempts:
     # --- What may be tried ------------------------------------------------------------------
     def admits(self, job: Job, breaker: Breaker) -> bool:
         """Whether a record may be tried while the breaker is not closed; then it is the probe."""
-        if job.is_dead:
+        if self.is_free(job):
             return True
         if breaker.admits(self._loop.time(), has_failed=job.error is not None):
             self._probe = job
@@ -102,9 +101,24 @@ class Attempts:
             self._probe_timer = self._loop.call_at(breaker.probe_at, self._probe_due)
         return False
 
+    def is_free(self, job: Job) -> bool:
+        """Whether a record waits for no probe."""
+        return job.is_dead or self._is_proven(job)
+
     def is_alone(self, job: Job) -> bool:
         """Whether a record shares no list with others."""
-        return job.is_alone or job.is_dead or job is self._probe
+        is_closed = self.breaker is None or self.breaker.is_closed
+        return job.is_alone or job.is_dead or not is_closed
+
+    def _is_proven(self, job: Job) -> bool:
+        """Whether others have succeeded since a record was first tried, and it has failed.
+
+        Then another record that fails holds it up no more, and its next failure is an attempt.
+        """
+        breaker = self.breaker
+        if breaker is None or not (breaker.is_closed or breaker.is_suspicion):
+            return False
+        return job.error is not None and job.success_count != self.success_count
 
     def _probe_due(self) -> None:
         self._probe_timer = None
@@ -146,8 +160,9 @@ class Attempts:
             "again": it waits for another attempt; "dead": nothing is left but the dead letters;
             "stop": it can neither be handled nor be passed over; "gone": it is another's by now.
         """
-        is_first, job.error = job.error is None, error
-        counts = self.count_failure(job, error, is_first=is_first)
+        is_probe, is_new = job is self._probe, job.error is None
+        counts = self.count_failure(job, error)
+        job.error = error
         if not job.is_current:
             if job.cursor.is_assigned:  # a commit or a transaction of the handler has finished it
                 log.warning(
@@ -156,15 +171,15 @@ class Attempts:
                     one_line(error),
                 )
             return "gone"
-        if not counts and not self._retry.stops(error):
-            if self._is_given_up(job, error):
-                return self._end(job)
+        # A record is the probe once more only if none is left that has not failed.
+        may_give_up = is_probe and not is_new
+        if not (counts or self._retry.stops(error) or (may_give_up and self._gives_up())):
+            self._suspects[job] += 1
             self._wait_for_probe(job)
             return "again"
         job.attempts += 1
         verdict = self._retry.verdict(error, job.attempts)
         if verdict == "retry":
-            job.success_count = self.success_count
             self._try_again_in(job, self._retry.delay_s(job.attempts, self._rng))
             return "again"
         if verdict == "stop" or not self._has_dead_letters:
@@ -172,20 +187,13 @@ class Attempts:
         if self._may_be_everybodys(job, error):
             job.attempts -= 1
             self._suspects[job] = 1
-            job.success_count = self.success_count
             self._wait_for_probe(job)
             return "again"
-        return self._end(job)
-
-    def _end(self, job: Job) -> Fate:
-        """Try a record no more."""
-        if not self._has_dead_letters:
-            return "stop"
         job.is_dead = True
         return "dead"
 
-    def count_failure(self, job: Job, error: BaseException, *, is_first: bool = True) -> bool:
-        """Count a failure; whether it says something of the record, as far as is known.
+    def count_failure(self, job: Job, error: BaseException) -> bool:
+        """Count a failure of a call; whether it says something of the record, as far as is known.
 
         A record that fails again shows nothing new about other records. So only its first failure
         counts for the breaker: otherwise a few bad records with many attempts look like a database
@@ -195,24 +203,24 @@ class Attempts:
         breaker = self.breaker
         if breaker is None:
             return True
-        was_closed = breaker.is_closed
+        was_closed, is_new, now = breaker.is_closed, job.error is None, self._loop.time()
         if self._retry.is_bad_record(error):
             # What handlers depend on has answered: a probe that fails by its record succeeds.
             self.success_count += 1
             if not was_closed:
                 self._prove(job, breaker)
             return True
-        if self._suspects_since != self.success_count:
-            self._suspects_since = self.success_count
+        if self._is_proven(job):
+            return True
+        began_at = now if job.began_at is None else job.began_at
+        if breaker.begins_anew(began_at, now, self.success_count, is_new=is_new):
             self._suspects.clear()
         self._suspects.setdefault(job, 0)
         if is_probe := job is self._probe:
             self._probe = None
-        if was_closed and not is_first:
+        if was_closed and not is_new:
             return True
-        if breaker.failed(
-            self._loop.time(), one_line(error), self.success_count, is_probe=is_probe
-        ):
+        if breaker.failed(now, one_line(error), self.success_count, is_probe=is_probe):
             self._opened(breaker)
         return was_closed
 
@@ -233,26 +241,19 @@ class Attempts:
             self._opened(breaker)
         return True
 
-    def _is_given_up(self, job: Job, error: BaseException) -> bool:
-        """Count a failed try while handling pauses; whether the record counts as bad after it.
-
-        There is an end to the tries of each record, lest bad ones hold up what is behind them for
-        ever. Each other record that fails meanwhile doubles their number, as it is a sign that the
-        record is not to blame.
-        """
-        breaker = self.breaker
-        if breaker is None:
+    def _gives_up(self) -> bool:
+        """Whether all that has failed counts as bad now: one more failure of each is its last."""
+        breaker, now = self.breaker, self._loop.time()
+        if breaker is None or not breaker.gives_up(now, is_alone=len(self._suspects) == 1):
             return False
-        tries = self._suspects[job] = self._suspects.get(job, 0) + 1
-        others = min(len(self._suspects) - 1, MOST_DOUBLINGS)
-        is_out_of_attempts = self._retry.verdict(error, job.attempts + tries) == "dead"
-        if tries <= breaker.probes << others or not is_out_of_attempts:
-            return False
-        job.attempts += tries
-        if breaker.dismiss():
-            log.info("%s counts as bad: others are handled", place_of(job))
-            self._events.publish(CircuitClosed(self._loop.time() - breaker.since))
-            self._look_again()
+        for job, failures in self._suspects.items():
+            self._suspects[job] = 0
+            job.attempts += failures
+            job.success_count = GIVEN_UP
+        breaker.give_up()
+        log.warning("handling goes on, and what has failed counts as bad: %s", breaker.reason)
+        self._events.publish(CircuitClosed(now - breaker.since))
+        self._look_again()
         return True
 
     def _opened(self, breaker: Breaker) -> None:
@@ -263,7 +264,6 @@ class Attempts:
         """Let everything be tried again, if it is proven that it is not all that fails."""
         if breaker.succeeded(is_probe=job is self._probe):
             self._probe = None  # if another one has proven it, this is no probe any more
-            self._suspects.clear()
             log.info("handlers succeed again: all records are handled")
             self._events.publish(CircuitClosed(self._loop.time() - breaker.since))
             self._look_again()
@@ -314,10 +314,12 @@ class Attempts:
         breaker = self.breaker
         if breaker is not None and not breaker.is_closed:
             trying = max(0.0, breaker.probe_at - now)
+            left = max(0.0, breaker.gives_up_at - now)
             yield (
                 f"handling has paused for {now - breaker.since:.1f} s, as handlers fail: "
                 f"{breaker.reason}. One record is tried in {trying:.1f} s; all go on when that "
-                "succeeds"
+                f"succeeds. If none does, those that have failed count as bad in {left:.0f} s, or "
+                "when none is left that was not tried"
             )
         if self._dead_letter_error is not None:
             yield (

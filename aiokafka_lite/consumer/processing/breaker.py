@@ -9,12 +9,16 @@
 
 A record that has failed for the last time looks the same whether it is bad, or the database is
 down. What tells them apart is whether another record has succeeded since. If none has, the breaker
-opens on a suspicion, and the record waits: it is not called dead as long as nothing proves that
-others fare better, or until it has failed so often that it counts as bad (`probes`). The next
-record that has not failed yet is tried at once, as it may prove it; so may one that began before:
-any success ends a suspicion. When a second record has failed, it is more than a suspicion, and only
-a probe's success counts. Failures while the breaker is not closed say nothing of the record, and
-are not its attempts.
+opens on a suspicion, and the record waits. The next record that has not failed yet is tried at
+once: if it succeeds, the first one is bad. So does any success of a call that began before. When a
+second record has failed, it is more than a suspicion, and only a probe's success counts. Failures
+while the breaker is not closed say nothing of the record, and are not its attempts.
+
+Records that have not failed yet are tried first. If the database is down they fail as well, and the
+breaker stays open as long as there are such. When only records are left that have failed, time has
+to tell, and there is an end to the pause: a record that is the only one to fail counts as bad after
+`probes` more tries. Several do when nothing has succeeded for `give_up_ms`. Pauses go on growing
+after that, until something succeeds.
 
 Plain data; the times are the loop's, given by whoever calls.
 """
@@ -38,9 +42,10 @@ class CircuitBreaker:
         first_pause_ms: How long it pauses before one record is tried. It doubles with each that
             fails, and varies by a fifth.
         max_pause_ms: The longest pause.
-        probes: How often a record whose attempts are used up is tried again while no other
-            succeeds; then it counts as bad. Doubles with each other record that has failed
-            meanwhile.
+        probes: How often a record whose attempts are used up is tried again if it is the only one
+            that has failed since a call succeeded. Then it counts as bad.
+        give_up_ms: How long nothing succeeds before all records that have failed count as bad, once
+            no other is left to try. `math.inf`: for ever.
 
     Raises:
         ValueError: A number is out of range.
@@ -52,6 +57,7 @@ class CircuitBreaker:
     first_pause_ms: float = 1_000
     max_pause_ms: float = 30_000
     probes: int = 4
+    give_up_ms: float = 900_000
 
     def __post_init__(self) -> None:
         if not 0 < self.failure_rate <= 1:
@@ -60,8 +66,9 @@ class CircuitBreaker:
             raise ValueError(f"min_calls is 1 or more: {self.min_calls}")
         if self.probes < 1:
             raise ValueError(f"probes is 1 or more: {self.probes}")
-        if self.window_ms <= 0:
-            raise ValueError(f"window_ms is positive: {self.window_ms}")
+        for name in ("window_ms", "give_up_ms"):
+            if (value := getattr(self, name)) <= 0:
+                raise ValueError(f"{name} is positive: {value}")
         if not 0 < self.first_pause_ms <= self.max_pause_ms:
             raise ValueError(
                 "first_pause_ms is positive, and no longer than max_pause_ms: "
@@ -77,9 +84,9 @@ class Breaker:
         rng: For the lengths of pauses.
 
     Attributes:
-        probes: How often a record is tried again of which nothing proves that it is bad.
         is_closed: Whether everything may be tried. Written here only, as the others.
         is_probing: Whether it is not, and one record is being tried.
+        is_suspicion: Whether one record alone has failed since it was closed.
         since: The loop time since when it is not closed.
         probe_at: The loop time from which on one record may be tried, while it is open.
         reason: Why it opened, or did not close.
@@ -88,9 +95,9 @@ class Breaker:
     def __init__(self, settings: CircuitBreaker, rng: random.Random) -> None:
         self._settings = settings
         self._rng = rng
-        self.probes = settings.probes
         self.is_closed = True
         self.is_probing = False
+        self.is_suspicion = False
         self.since = 0.0
         self.probe_at = 0.0
         self.reason = ""
@@ -98,16 +105,19 @@ class Breaker:
         self._failures = 0
         # How many calls had succeeded when the window began: with a failure.
         self._succeeded_before = 0
+        # How many calls had succeeded before those that have all failed; since when these have,
+        # the latest of them, and how many probes were among them.
+        self._succeeded_before_failures = -1
+        self._failing_since = self._failed_at = 0.0
         self._failed_probes = 0
-        # One record alone has failed since it was closed; and whether the probe is another one.
-        self._is_suspicion = False
+        # Whether the probe is a record that has not failed before.
         self._is_probe_new = False
 
     def admits(self, now: float, *, has_failed: bool) -> bool:
         """Whether one more record may be tried; if it is the probe, no other until it ends."""
         if self.is_closed:
             return True
-        is_due = now >= self.probe_at or (self._is_suspicion and not has_failed)
+        is_due = now >= self.probe_at or (self.is_suspicion and not has_failed)
         if is_due and not self.is_probing:
             self.is_probing = True
             self._is_probe_new = not has_failed
@@ -116,25 +126,58 @@ class Breaker:
 
     def may_probe(self, now: float) -> bool:
         """Whether a record may be tried now that has not failed yet, while it is not closed."""
-        return not self.is_probing and (self._is_suspicion or now >= self.probe_at)
+        return not self.is_probing and (self.is_suspicion or now >= self.probe_at)
 
     def succeeded(self, *, is_probe: bool) -> bool:
         """Note a call that succeeded while it is not closed; whether all may be tried again."""
-        if not (is_probe or self._is_suspicion):
+        if not (is_probe or self.is_suspicion):
             return False  # it began before, which says nothing of now
         self._close()
         return True
 
-    def dismiss(self) -> bool:
-        """Note that the record that is tried is bad; whether it was all that has failed."""
-        if self.is_closed or not self._is_suspicion:
-            return False
+    def begins_anew(self, began_at: float, now: float, success_count: int, *, is_new: bool) -> bool:
+        """Note that a call has failed; whether it is the first since one succeeded.
+
+        It also is if no failure came for a long time, as when there were no records: that says
+        nothing of what handlers depend on.
+
+        Args:
+            began_at: When the call began.
+            now: The loop time.
+            success_count: How many calls have succeeded by now.
+            is_new: Its record has not failed before.
+        """
+        was_idle = is_new and began_at - self._failed_at >= self._settings.give_up_ms / 1000
+        is_first = was_idle or success_count != self._succeeded_before_failures
+        self._failed_at = now
+        if is_first:
+            self._succeeded_before_failures = success_count
+            self._failing_since, self._failed_probes = now, 0
+        return is_first
+
+    @property
+    def gives_up_at(self) -> float:
+        """The loop time from which on what has failed counts as bad, if nothing has succeeded."""
+        return self._failing_since + self._settings.give_up_ms / 1000
+
+    def gives_up(self, now: float, *, is_alone: bool) -> bool:
+        """Whether what has failed counts as bad: no other record was left to try, and that failed.
+
+        Args:
+            now: The loop time.
+            is_alone: One record only has failed since a call succeeded.
+        """
+        if is_alone and self._failed_probes >= self._settings.probes:
+            return True
+        return now >= self.gives_up_at
+
+    def give_up(self) -> None:
+        """Let everything be tried again, though nothing has succeeded."""
         self._close()
-        return True
 
     def _close(self) -> None:
         self.is_closed, self.is_probing = True, False
-        self._failed_probes = self._failures = 0
+        self._failures = 0
         self._window_ends_at = 0.0
 
     def failed(self, now: float, reason: str, success_count: int, *, is_probe: bool) -> bool:
@@ -148,7 +191,7 @@ class Breaker:
         """
         if not self.is_closed:
             if is_probe:
-                self._is_suspicion = self._is_suspicion and not self._is_probe_new
+                self.is_suspicion = self.is_suspicion and not self._is_probe_new
                 self._failed_probes += 1
                 self._pause(now, reason)
             return False
@@ -175,8 +218,7 @@ class Breaker:
     def open(self, now: float, reason: str, *, is_suspicion: bool) -> None:
         """Try nothing for a while."""
         self.since = now
-        self._failed_probes = 0
-        self._is_suspicion = is_suspicion
+        self.is_suspicion = is_suspicion
         self._pause(now, reason)
 
     def _pause(self, now: float, reason: str) -> None:

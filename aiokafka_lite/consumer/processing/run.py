@@ -191,8 +191,8 @@ class Run:
         self._parked: dict[Cursor, list[Job]] = {}
         self._allowance = Allowance(state, budget, handling.max_uncommitted)
         self._sink = OneByOne(self._accept, self._allowance.admit)
-        # The feeder waits until handlers need some.
-        self._is_enough_ready = False
+        # The feeder waits until handlers need some; or one is to be tried that has not failed.
+        self._is_enough_ready = self._is_new_wanted = False
         self._wants_more = Event()
         self._landed = Event()
         self._ended = Event()
@@ -278,11 +278,12 @@ class Run:
         limits = Limits(max_records=min(taken, self._handling.max_uncommitted))
         try:
             while True:
-                while len(ready) >= concurrency:
+                while len(ready) >= concurrency and not self._is_new_wanted:
                     self._is_enough_ready = True
                     self._wants_more.clear()
                     await self._wants_more.wait()
                 self._sink.clear()
+                self._is_new_wanted = False
                 try:
                     await self._buffer.take(self._sink, limits)
                 except DeserializationError as error:
@@ -418,7 +419,11 @@ class Run:
             wanted -= 1
 
     def _begin_again(self, job: Job) -> None:
-        self._lanes.ready.append(job)
+        ready = self._lanes.ready
+        if self._attempts.is_free(job):
+            ready.appendleft(job)  # not behind those that wait for a probe
+        else:
+            ready.append(job)
         self._offer()
 
     async def _wait_for_work(self) -> None:
@@ -450,7 +455,11 @@ class Run:
         attempts, ready = self._attempts, self._lanes.ready
         breaker = attempts.breaker
         if breaker is not None and not breaker.is_closed and breaker.may_probe(now):
-            self._put_first(lambda job: job.error is None and _may_begin(job))
+            is_new_there = self._put_first(lambda job: job.error is None and _may_begin(job))
+            if not is_new_there and self._buffer.can_serve(()):
+                self._is_new_wanted = True
+                self._wants_more.set()
+                return None
         while ready:
             job = ready[0]
             cursor = job.cursor

@@ -128,6 +128,7 @@ def test_a_probe_that_is_cut_off_is_followed_by_another(breaker: Breaker) -> Non
         {"min_calls": 0},
         {"window_ms": 0},
         {"probes": 0},
+        {"give_up_ms": 0},
         {"first_pause_ms": 0},
         {"first_pause_ms": 10, "max_pause_ms": 5},
     ],

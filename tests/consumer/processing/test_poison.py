@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
+from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, RecordDead
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.lanes import Order
@@ -19,8 +20,13 @@ from aiokafka_lite.structs import TopicPartition
 from tests.consumer.processing.acking import Record
 from tests.support.buffers import A, B, Buffers, batch, no_transactions
 from tests.support.events import events_so_far
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.virtual_time
+
+GIVE_UP_S = CircuitBreaker().give_up_ms / 1000
+# It varies by a fifth.
+LONGEST_PAUSE_S = 1.2 * CircuitBreaker().max_pause_ms / 1000
 
 
 class Case:
@@ -39,6 +45,7 @@ class Case:
         *,
         order: Order = "partition",
         attempts: int | None = 3,
+        batch_size: int | None = None,
         is_keeping: bool = True,
         **settings: Any,
     ) -> None:
@@ -46,14 +53,17 @@ class Case:
         for number, (tp, count) in enumerate(counts.items()):
             self.buffers.put({tp: batch(0, count)}, node_id=number)
         self.count = sum(counts.values())
+        self.calls: list[tuple[float, int]] = []  # when, and of how many records
         self.done: list[tuple[int, int]] = []
         self.dead: list[DeadRecord] = []
         self.dead_at: list[float] = []
+        self.refusals = 0  # of dead letters
+        self._moved = asyncio.Event()
         self._handler = handler
         handling = Handling(
             concurrency=10,
             order=order,
-            batch_size=None,
+            batch_size=batch_size,
             max_uncommitted=10_000,
             retry=Retry(attempts=attempts, first_delay_ms=100),
             dead_letter=self._bury if is_keeping else None,
@@ -75,12 +85,20 @@ class Case:
         return len(self.done) + len(self.dead) == self.count
 
     async def _bury(self, record: DeadRecord) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise ConnectionError("the topic is away")
         self.dead.append(record)
         self.dead_at.append(now())
+        self._moved.set()
 
-    async def _handle(self, record: Record) -> None:
-        await self._handler(record)
-        self.done.append((record.partition, record.offset))
+    async def _handle(self, given: Record | list[Record]) -> None:
+        records = given if isinstance(given, list) else [given]
+        self.calls.append((now(), len(records)))
+        for record in records:
+            await self._handler(record)
+        self.done += [(record.partition, record.offset) for record in records]
+        self._moved.set()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[asyncio.Task[None]]:
@@ -94,10 +112,12 @@ class Case:
 
     async def patiently(self, limit_s: float) -> None:
         """Wait until all records are done or dead, so long at most."""
-        for _ in range(int(limit_s * 10)):
-            if self.is_over:
-                return
-            await asyncio.sleep(0.1)
+        self._moved.clear()
+        with suppress(asyncio.TimeoutError):
+            async with timeout(limit_s):
+                while not self.is_over:
+                    await self._moved.wait()
+                    self._moved.clear()
 
 
 def now() -> float:
@@ -127,25 +147,77 @@ async def test_a_poison_pill_that_is_alone_is_dead_after_some_probes(order: Orde
     assert case.dead_at[0] < 20
 
 
-async def test_several_poison_pills_one_after_the_other_all_end() -> None:
-    case = Case(bad((0, 3), (0, 4), (0, 5)), {A: 100})
+@pytest.mark.parametrize("count", [1, 2, 6, 60])
+@pytest.mark.parametrize("attempts", [1, 5])
+@pytest.mark.parametrize(
+    ("order", "batch_size"), [("key", None), ("partition", None), (None, None), ("key", 10)]
+)
+async def test_bad_records_without_others_are_all_dead_within_the_limit(
+    order: Order, batch_size: int | None, attempts: int, count: int
+) -> None:
+    bad_ones = bad(*((0, offset) for offset in range(count)))
+    case = Case(bad_ones, {A: count}, order=order, attempts=attempts, batch_size=batch_size)
     async with case.running():
-        await case.patiently(3600)
-    assert [each.record.offset for each in case.dead] == [3, 4, 5]
-    assert len(case.done) == 97
-    # Each that fails beside it makes it more likely that nothing is wrong with the record.
-    assert case.dead_at[1] - case.dead_at[0] > 2 * case.dead_at[0]
+        await case.patiently(7200)
+    assert sorted(each.record.offset for each in case.dead) == list(range(count))
+    assert max(case.dead_at) < (20 if count == 1 else GIVE_UP_S + (count + 3) * LONGEST_PAUSE_S)
+
+
+# One is shorter than any pause.
+@pytest.mark.parametrize("give_up_s", [0.5, 20])
+async def test_a_limit_of_its_own_ends_the_pause(give_up_s: float) -> None:
+    places = ((0, offset) for offset in range(6))
+    case = Case(bad(*places), {A: 6}, order="key", give_up_ms=give_up_s * 1000)
+    async with case.running():
+        await case.patiently(7200)
+    assert len(case.dead) == 6
+    assert give_up_s < min(case.dead_at) <= max(case.dead_at) < give_up_s + 2 * 16 * 1.2
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("order", ["key", None])
+async def test_bad_records_are_dead_within_seconds_if_good_ones_came_between(
+    order: Order, attempts: int
+) -> None:
+    places = [(0, offset) for offset in range(9, 60, 10)]  # the last record is one of them
+    case = Case(bad(*places), {A: 60}, order=order, attempts=attempts)
+    async with case.running():
+        await case.patiently(7200)
+    assert sorted((0, each.record.offset) for each in case.dead) == places
+    assert case.dead_at[-2] < 5
+    assert case.dead_at[-1] < 20
 
 
 async def test_poison_pills_at_the_head_of_every_partition_all_end() -> None:
     case = Case(bad((0, 0), (1, 0)), {A: 50, B: 50})
     async with case.running():
-        await case.patiently(3600)
+        await case.patiently(7200)
     assert sorted((each.record.partition, each.record.offset) for each in case.dead) == [
         (0, 0),
         (1, 0),
     ]
+    assert GIVE_UP_S < min(case.dead_at) <= max(case.dead_at) < GIVE_UP_S + 2 * LONGEST_PAUSE_S
     assert len(case.done) == 98
+
+
+async def test_the_limit_counts_no_time_without_records() -> None:
+    is_down = True
+
+    async def handle(record: Record) -> None:
+        if is_down:
+            raise ConnectionError("the database is down")
+
+    case = Case(handle, {A: 1}, order="key")
+    async with case.running():
+        await case.patiently(60)
+        await asyncio.sleep(3 * GIVE_UP_S)
+        case.buffers.put({A: batch(1, 5)}, node_id=0)
+        case.count += 5
+        await asyncio.sleep(600)
+        is_down = False
+        await case.patiently(60)
+    assert [each.record.offset for each in case.dead] == [0]
+    assert len(case.done) == 5
 
 
 async def test_records_that_have_succeeded_since_give_a_poison_pill_no_more_tries() -> None:
@@ -195,31 +267,150 @@ async def test_a_pause_of_handling_and_its_end_are_events(what_fails: str) -> No
     assert len(case.done) == (10 if is_down else 9)
 
 
-@pytest.mark.parametrize("attempts", [1, 3])
-async def test_a_database_that_is_down_for_ten_minutes_with_traffic_kills_nothing(
-    attempts: int,
-) -> None:
+def down_until(until: float) -> Callable[[Record], Awaitable[None]]:
+    """A handler that fails for every record before a time."""
+
     async def handle(record: Record) -> None:
-        if now() < 600:
+        if now() < until:
             raise ConnectionError("the database is down")
 
-    case = Case(handle, {A: 500, B: 500}, order="key", attempts=attempts)
+    return handle
+
+
+@pytest.mark.parametrize("attempts", [1, 5])
+@pytest.mark.parametrize(
+    ("order", "batch_size"), [("key", None), ("partition", None), (None, None), ("key", 10)]
+)
+async def test_a_database_that_is_down_for_ten_minutes_with_traffic_kills_nothing(
+    order: Order, batch_size: int | None, attempts: int
+) -> None:
+    case = Case(
+        down_until(600), {A: 500, B: 500}, order=order, attempts=attempts, batch_size=batch_size
+    )
     async with case.running():
         await case.patiently(700)
     assert not case.dead
     assert len(case.done) == 1000
 
 
-async def test_a_database_that_is_down_for_ten_minutes_without_traffic_costs_few_letters() -> None:
-    async def handle(record: Record) -> None:
-        if now() < 600:
-            raise ConnectionError("the database is down")
+async def test_a_database_that_is_down_for_hours_kills_nothing_while_new_records_come() -> None:
+    case = Case(down_until(4 * 3600), {A: 1000}, order="key", attempts=1)
+    async with case.running():
+        await asyncio.sleep(4 * 3600)
+        await case.patiently(100)
+    assert not case.dead
+    assert len(case.done) == 1000
 
-    case = Case(handle, {A: 100})
+
+async def test_where_one_record_can_be_tried_ten_minutes_of_no_database_cost_one_letter() -> None:
+    case = Case(down_until(600), {A: 100}, order="partition")
     async with case.running():
         await case.patiently(1500)
-    assert len(case.dead) <= 4
+    assert [each.record.offset for each in case.dead] == [0]
+    assert len(case.done) == 99
+
+
+async def test_after_the_limit_one_record_dies_in_each_pause_if_one_is_tried() -> None:
+    case = Case(down_until(3600), {A: 5000}, order="partition")
+    async with case.running():
+        await case.patiently(3700)
+    assert 10 < len(case.dead) < (3600 - GIVE_UP_S) / (0.8 * 30)
     assert case.is_over
+
+
+async def test_without_dead_letters_records_that_all_fail_end_run_within_the_limit() -> None:
+    places = ((0, offset) for offset in range(60))
+    case = Case(bad(*places), {A: 60}, order="key", attempts=5, is_keeping=False)
+    async with case.running() as task:
+        with pytest.raises(ConnectionError, match="as if something"):
+            await task
+        assert now() < GIVE_UP_S + 60 * LONGEST_PAUSE_S
+
+
+async def test_a_pause_that_ended_makes_a_later_one_no_longer() -> None:
+    async def handle(record: Record) -> None:
+        if now() < 300 or record.offset == 999:
+            raise ConnectionError("the database is down")
+
+    case = Case(handle, {A: 50}, order="key", attempts=1)
+    async with case.running():
+        await case.patiently(400)
+        began_at = now()
+        case.buffers.put({A: batch(999, 1)}, node_id=0)
+        case.count += 1
+        await case.patiently(60)
+    assert [each.attempts for each in case.dead] == [1 + CircuitBreaker().probes]
+    assert case.dead_at[0] - began_at < 20
+
+
+async def test_while_a_database_gets_worse_and_is_down_one_record_is_tried_in_a_pause() -> None:
+    async def handle(record: Record) -> None:
+        await asyncio.sleep(0.01)
+        if now() < 300 and (now() > 0.015 or record.offset % 3):
+            raise ConnectionError("the database is down")
+
+    case = Case(handle, {A: 200}, order=None, attempts=5)
+    async with case.running():
+        await case.patiently(400)
+    assert not case.dead
+    assert len(case.done) == 200
+    assert len([at for at, _ in case.calls if 1 < at < 299]) < 20
+
+
+async def test_while_handling_pauses_lists_have_one_record() -> None:
+    async def handle(record: Record) -> None:
+        if 1 < now() < 300:
+            raise ConnectionError("the database is down")
+
+    case = Case(handle, {A: 1, B: 1}, batch_size=10)
+    async with case.running():
+        for tp in (A, B):
+            await asyncio.sleep(5)
+            case.buffers.put({tp: batch(1, 30)}, node_id=tp.partition)
+            case.count += 30
+        await case.patiently(400)
+    assert len(case.done) == 62
+    assert {size for at, size in case.calls if 6 < at < 299} == {1}
+    assert max(size for at, size in case.calls if at > 300) > 1
+
+
+async def test_a_dead_letter_is_written_while_handling_pauses() -> None:
+    async def handle(record: Record) -> None:
+        if record.offset == 0 or (record.offset > 1 and now() < 300):
+            raise ConnectionError("the database is down")
+
+    case = Case(handle, {A: 2}, order="key", attempts=1)
+    case.refusals = 3
+    async with case.running():
+        await until(lambda: case.refusals == 2)
+        case.buffers.put({A: batch(2, 30)}, node_id=0)
+        case.count += 30
+        await case.patiently(400)
+    assert [each.record.offset for each in case.dead] == [0]
+    assert case.dead_at[0] < 5
+
+
+async def test_a_call_from_before_the_pause_that_fails_after_the_limit_ends_it_not() -> None:
+    tries: list[int] = []
+
+    async def handle(record: Record) -> None:
+        tries.append(record.offset)
+        if record.offset == 0 and tries.count(0) == 2:
+            await asyncio.sleep(GIVE_UP_S + 30)
+        elif record.offset > 0:
+            await asyncio.sleep(0.5)
+        if now() < 2 * GIVE_UP_S:
+            raise ConnectionError("the database is down")
+
+    case = Case(handle, {A: 15}, order="key", attempts=2)
+    async with case.running():
+        await until(lambda: tries.count(0) == 2)
+        case.buffers.put({A: batch(15, 185)}, node_id=0)
+        case.count += 185
+        await asyncio.sleep(2 * GIVE_UP_S)
+        assert not case.dead
+        await case.patiently(100)
+    assert len(case.done) == 200
 
 
 async def test_without_an_end_of_attempts_nothing_is_ever_dead() -> None:
@@ -250,5 +441,5 @@ async def test_a_record_that_has_not_failed_is_tried_before_those_that_have() ->
         await asyncio.sleep(60)
         case.buffers.put({A: batch(15, 5)}, node_id=0)
         # The longest pause before a record is tried, and a fifth of it.
-        await asyncio.sleep(CircuitBreaker().max_pause_ms / 1000 * 1.2 + 0.1)
+        await asyncio.sleep(LONGEST_PAUSE_S + 0.1)
     assert sorted(case.done) == [(0, offset) for offset in range(15, 20)]
