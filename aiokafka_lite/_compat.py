@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
@@ -73,14 +73,15 @@ if TYPE_CHECKING:  # a default is Python 3.13's, and only speaks to type checker
 
     KT = TypeVarWithDefault("KT", covariant=True, default=bytes | None)
     VT = TypeVarWithDefault("VT", covariant=True, default=bytes | None)
-    # What serializers take.
-    SentKT = TypeVarWithDefault("SentKT", contravariant=True, default=bytes | None)
-    SentVT = TypeVarWithDefault("SentVT", contravariant=True, default=bytes | None)
+    # What serializers take. Invariant: pyright gives a contravariant one its default at once.
+    # Any: a lambda's argument has no type of its own.
+    SentKT = TypeVarWithDefault("SentKT", default=Any)
+    SentVT = TypeVarWithDefault("SentVT", default=Any)
 else:
     KT = TypeVar("KT", covariant=True)
     VT = TypeVar("VT", covariant=True)
-    SentKT = TypeVar("SentKT", contravariant=True)
-    SentVT = TypeVar("SentVT", contravariant=True)
+    SentKT = TypeVar("SentKT")
+    SentVT = TypeVar("SentVT")
 
 
 def is_being_cancelled(task: asyncio.Task[T]) -> bool:

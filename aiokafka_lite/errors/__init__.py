@@ -26,24 +26,28 @@ other partitions go on, and ``seek(error.tp, error.next_offset)`` skips it. The 
 
 from __future__ import annotations
 
-from aiokafka_lite.errors import _broker, _client
-from aiokafka_lite.errors._base import BrokerResponseError, KafkaError
+from typing import TYPE_CHECKING
+
+# In these forms type checkers take the names for public; a computed `__all__` hides them.
+from aiokafka_lite.errors._base import BrokerResponseError as BrokerResponseError
+from aiokafka_lite.errors._base import KafkaError as KafkaError
 from aiokafka_lite.errors._broker import *  # noqa: F403 -- the table of codes
+from aiokafka_lite.errors._broker import UnknownError
 from aiokafka_lite.errors._client import *  # noqa: F403 -- the client's own errors
 
 
 def for_code(error_code: int) -> type[BrokerResponseError]:
     """Return the class for one of Kafka's error codes; UnknownError for codes not known."""
-    return BrokerResponseError.by_code.get(error_code, _broker.UnknownError)
+    return BrokerResponseError.by_code.get(error_code, UnknownError)
 
 
 # aiokafka's name for the table.
 kafka_errors = BrokerResponseError.by_code
 
-__all__ = ["BrokerResponseError", "KafkaError", "for_code"]
-__all__ += [
-    name
-    for module in (_broker, _client)
-    for name, value in vars(module).items()
-    if isinstance(value, type) and issubclass(value, Exception) and value.__module__ != "builtins"
-]
+if not TYPE_CHECKING:
+    __all__ = ["for_code"]
+    for name, value in list(globals().items()):
+        if isinstance(value, type) and issubclass(value, Exception):
+            value.__module__ = __name__  # the path that programs import: tracebacks show it
+            __all__.append(name)
+    del name, value

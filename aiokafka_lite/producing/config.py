@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias
 
-from aiokafka_lite._compat import Never, SentKT, SentVT, override
+from aiokafka_lite._compat import SentKT, SentVT, override
 from aiokafka_lite.client.arguments import ClientArguments
 from aiokafka_lite.errors import UnsupportedCodecError
 from aiokafka_lite.records.codec import Codec
@@ -244,5 +244,5 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
         return max(1, int(self.request_timeout_ms * BROKERS_SHARE))
 
 
-AnyProducerConfig: TypeAlias = "ProducerConfig[Never, Never]"
+AnyProducerConfig: TypeAlias = "ProducerConfig[Any, Any]"
 """A config whatever its serializers take, for those who do not call them."""

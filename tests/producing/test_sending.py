@@ -210,7 +210,7 @@ async def test_what_cannot_be_written_is_refused_and_holds_nothing_up(kafka: Kaf
         for wrong in wrongs:
             with pytest.raises(TypeError):
                 await producer.send(topic, **wrong)  # type: ignore[arg-type]
-        assert (await producer.send_and_wait(topic, bytearray(b"v"))).offset == 0  # type: ignore[arg-type]
+        assert (await producer.send_and_wait(topic, bytearray(b"v"))).offset == 0
         await producer.flush()
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
-from aiokafka_lite import AIOKafkaConsumer, ConsumerRecord
+from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from aiokafka_lite.bad_records import RawRecord
 from aiokafka_lite.deserializers import AsyncDeserializer, Deserializer, Serialized
 from tests.typed.program import OfTopic, Order, order
+from tests.typed.sending import dump
 
 
 class Untold(Deserializer):  # type: ignore[type-arg]
@@ -68,3 +69,11 @@ def made() -> AIOKafkaConsumer[bytes | None, str]:
     AIOKafkaConsumer("t", value_deserialiser=json.loads)  # type: ignore[call-arg]
     AIOKafkaConsumer("t", group_id=7, value_deserializer=json.loads)  # type: ignore[arg-type]
     return AIOKafkaConsumer("t", value_deserializer=order)  # type: ignore[arg-type]
+
+
+async def send() -> None:
+    await AIOKafkaProducer(value_serializer=dump).send("t", b"a")  # type: ignore[arg-type]
+    await AIOKafkaProducer(key_serializer=str.encode).send("t", key=b"a")  # type: ignore[arg-type]
+    AIOKafkaProducer(value_serializer=dump, lingers_ms=1)  # type: ignore[call-arg]
+    AIOKafkaProducer(linger_ms="1")  # type: ignore[arg-type]
+    AIOKafkaProducer(key_serializer=len)  # type: ignore[arg-type]

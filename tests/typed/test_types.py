@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import site
 import subprocess
 import sys
+import venv
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +16,7 @@ import pytest
 import aiokafka_lite
 from aiokafka_lite import AIOKafkaConsumer
 from tests.support.cluster import KafkaHandle
-from tests.typed import program
+from tests.typed import program, sending
 from tests.typed.program import Order
 
 FOLDER: Final = Path(__file__).parent
@@ -51,7 +53,8 @@ def test_mypy_takes_the_program_and_the_pages_and_finds_the_mistakes(tmp_path: P
     done = subprocess.run(
         [
             sys.executable, "-m", "mypy", f"--config-file={config}", f"--cache-dir={tmp_path}",
-            "--show-error-codes", "--no-pretty", FOLDER / "program.py", shown, mistakes,
+            "--show-error-codes", "--no-pretty", FOLDER / "program.py",
+            FOLDER / "sending.py", shown, mistakes,
         ],
         cwd=ROOT, capture_output=True, text=True, encoding="utf-8",
     )  # fmt: skip
@@ -64,17 +67,23 @@ def test_mypy_takes_the_program_and_the_pages_and_finds_the_mistakes(tmp_path: P
 def test_pyright_takes_the_program_and_finds_the_mistakes(tmp_path: Path) -> None:
     pytest.importorskip("pyright", reason="pyright is not installed")
     config = tmp_path / "pyrightconfig.json"
+    # Only of an installed package pyright asks which names are public.
+    venv.create(tmp_path / "venv")
+    packages = next((tmp_path / "venv").glob("[Ll]ib/**/site-packages"))
+    (packages / "found.pth").write_text("\n".join([str(ROOT), *site.getsitepackages()]))
     # A mistake that is not found is an ignore comment that is not needed.
     config.write_text(
         f"""{{
             "include": ["{os.path.relpath(FOLDER, tmp_path)}"],
-            "extraPaths": ["{os.path.relpath(ROOT, tmp_path)}"],
+            "venvPath": "{tmp_path.as_posix()}",
+            "venv": "venv",
             "typeCheckingMode": "strict",
+            "reportMissingTypeStubs": false,
             "reportUnnecessaryTypeIgnoreComment": "error"
         }}""",
         encoding="utf-8",
     )
-    done = run_pyright("--project", str(config), "--pythonpath", sys.executable)
+    done = run_pyright("--project", str(config))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith("0 errors"), done.stdout
 
@@ -103,3 +112,17 @@ async def test_the_records_that_come_are_of_the_types_that_were_promised(
     assert await program.read_compacted(servers, topic) == [1, 2, None]
     assert await program.read_by_objects(servers, topic) == [Order(1), Order(1), Order(1)]
     assert await program.read_bad(servers, topic) == [Order(1), Order(2), None, b"bad"]
+
+
+@pytest.mark.real_if_long
+async def test_the_writing_program_runs_as_it_is_typed(kafka: KafkaHandle) -> None:
+    topic, servers = await kafka.create_topic(), kafka.bootstrap_servers
+    assert await sending.Sender(servers).send(topic) == 0
+    assert await sending.send_by_lambda(servers, topic) == 1
+    assert await sending.send_by_key(servers, topic) == 2
+    assert await sending.send_bytes(sending.bytes_producer(servers), topic) == 3
+    assert await sending.handle_all(servers, topic) == [
+        "the first one", {"a": 2}, {"a": 3}, {"a": 4}
+    ]  # fmt: skip
+    as_bytes = AIOKafkaConsumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest")
+    assert len(await sending.read_batch(as_bytes)) == 4
