@@ -15,7 +15,9 @@ from aiokafka_lite._pages.answers import Answer, problem
 METHODS: Final = ("GET", "HEAD")
 
 
-def refusal(method: str, hosts: Sequence[str], is_own_name: Callable[[str], bool]) -> Answer | None:
+def refusal(
+    method: str, hosts: Sequence[str], is_own_name: Callable[[str], bool], remedy: str
+) -> Answer | None:
     """Return the answer to a request that is refused whatever it asks for, None to others.
 
     Args:
@@ -23,9 +25,13 @@ def refusal(method: str, hosts: Sequence[str], is_own_name: Callable[[str], bool
         hosts: Its headers `Host`, of which there has to be one.
         is_own_name: Says of a `Host` in lower case, with the port if it has one, whether this
             place goes by it.
+        remedy: What makes it answer to a name that is not its own; `{}` stands for the name.
     """
-    if len(hosts) != 1 or not is_own_name(hosts[0].lower()):
-        return problem(400, "this place does not go by that name")
+    if len(hosts) != 1:
+        return problem(400, f"a request has one header Host, not {len(hosts)}")
+    if not is_own_name(hosts[0].lower()):
+        text = f"Host {hosts[0]!r} is not served here: {remedy}"
+        return problem(400, text.replace("{}", hosts[0].rpartition(":")[0] or hosts[0]))
     if method not in METHODS:
         return problem(
             405, "there is nothing to change here: GET or HEAD", Allow=", ".join(METHODS)

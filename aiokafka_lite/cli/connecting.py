@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from aiokafka_lite._nearest import nearest
 from aiokafka_lite.cli.arguments import name_and_value, positive_seconds
 from aiokafka_lite.cli.problems import CommandError, UsageError
 from aiokafka_lite.cli.properties import parse_properties
@@ -30,7 +31,7 @@ from aiokafka_lite.spark.options.kafka_options import (
     WRITING,
     parse_kafka_options,
 )
-from aiokafka_lite.spark.options.raw_options import RawOptions, nearest
+from aiokafka_lite.spark.options.raw_options import RawOptions
 from aiokafka_lite.spark.options.security import SECURITY_NAMES, Login, parse_security
 
 if TYPE_CHECKING:

@@ -39,6 +39,7 @@ from aiokafka_lite.client.dial import StepLimit
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.pool import Pool
 from aiokafka_lite.client.side_by_side import PASSED_OVER, connect_one
+from aiokafka_lite.client.unknown_topics import UnknownTopics
 from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.errors import (
     ClientClosedError,
@@ -67,6 +68,9 @@ ATTEMPTS_SHARE: Final = 0.9
 # Longest pause between two refreshes while a new leader is looked for; drawn from these.
 SEARCH_PAUSE_S: Final = (0.1, 0.2)
 
+# How long a broker may take to list all topics, for a name that resembles a wrong one.
+MAX_NAMES_WAIT_S: Final = 2.0
+
 Listener = Callable[[ClusterView], None]
 
 
@@ -77,6 +81,7 @@ class Cluster:
 
     Attributes:
         pool: The connections, for whoever needs more than ``request``.
+        unknown_topics: Watched topics that have never existed, written by the refresh task.
     """
 
     def __init__(
@@ -102,6 +107,7 @@ class Cluster:
         self._interests: dict[object, frozenset[str] | None] = {}
         # Watched topics that have existed: asking for one again must not create it anew.
         self._seen: set[str] = set()
+        self.unknown_topics = UnknownTopics()
         self._refresher: asyncio.Task[Never] | None = None
         # A group whose coordinator is asked for beside the first metadata, and the question.
         self._first_group: str | None = None
@@ -501,6 +507,30 @@ class Cluster:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(self._view)
+        await self._report_unknown_topics(watched, now)
+
+    async def _report_unknown_topics(self, watched: frozenset[str] | None, now: float) -> None:
+        missing = {
+            name
+            for name in (watched or frozenset()) - self._seen
+            if (topic := self._view.topics.get(name)) is not None
+            and topic.error is UnknownTopicOrPartitionError
+        }
+        names = self.unknown_topics.update(
+            missing, now, may_create=self.config.allow_auto_create_topics
+        )
+        if not names:
+            return
+        try:
+            answer = await self.request_any(
+                metadata_request(None, may_create=False), timeout_s=MAX_NAMES_WAIT_S
+            )
+        except KafkaError:
+            existing = []  # the warning is worth more than the name that resembles
+        else:
+            existing = [each.name for each in answer.topics if each.name and not each.is_internal]
+        for name in names:
+            self.unknown_topics.report(name, existing)
 
     async def _ask_for_metadata(
         self, topics: frozenset[str] | None, failures: list[KafkaError]

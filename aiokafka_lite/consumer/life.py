@@ -476,9 +476,11 @@ class Engine:
                     view = await cluster.refresh()
         except asyncio.TimeoutError:
             names = ", ".join(repr(topic) for topic in missing)
+            unknown = cluster.unknown_topics.text(missing)
             raise UnknownTopicOrPartitionError(
-                f"topic {names} is not there after {self.config.request_timeout_ms} ms: "
-                "create it, or check its name and the cluster's auto.create.topics.enable"
+                f"topic {names} is not there after {self.config.request_timeout_ms} ms"
+                f"{f' ({unknown})' if unknown else ''}: create it, or check its name and the "
+                "cluster's auto.create.topics.enable"
             ) from None
 
     # --- Stop -----------------------------------------------------------------------------

@@ -329,9 +329,11 @@ class ProducerEngine:
                         break
                     await asyncio.sleep(backoff.next_delay_s())
         except asyncio.TimeoutError:
+            unknown = self.cluster.unknown_topics.text([topic])
             raise UnknownTopicOrPartitionError(
                 f"topic {topic!r} is not there after request_timeout_ms="
-                f"{self.config.request_timeout_ms}: create it, or allow brokers to"
+                f"{self.config.request_timeout_ms}{f' ({unknown})' if unknown else ''}: "
+                "create it, or allow brokers to"
             ) from None
         finally:
             if not accumulator.is_known(topic):

@@ -6,6 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiokafka_lite._nearest import nearest
 from aiokafka_lite.cli.arguments import new_parser, positive_seconds
 from aiokafka_lite.cli.asking import ask_for_topics, offsets_at
 from aiokafka_lite.cli.connecting import add_options, connecting
@@ -32,7 +33,6 @@ from aiokafka_lite.cli.problems import CommandError, UsageError
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.spark.offsets import LATEST
-from aiokafka_lite.spark.options.raw_options import nearest
 
 if TYPE_CHECKING:
     from aiokafka_lite.cli.commands import Subparsers

@@ -109,7 +109,10 @@ class StatusPage:
         return response(await self._dispatch(request))
 
     async def _dispatch(self, request: web.Request) -> Answer:
-        refused = refusal(request.method, hosts_of(request), self._hosts.__contains__)
+        names = " or ".join(sorted(self._hosts))
+        refused = refusal(
+            request.method, hosts_of(request), self._hosts.__contains__, f"ask for {names}"
+        )
         if refused is not None:
             return refused
         if request.path in self._files:

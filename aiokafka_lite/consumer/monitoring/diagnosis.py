@@ -222,7 +222,9 @@ def starting_text(engine: Engine, running: Running, now: float) -> str:
         return "the consumer is starting: it looks for a broker among the bootstrap servers"
     missing = sorted(t for t in engine.state.topics if not view.partitions_for_topic(t))
     if missing:
-        return f"the consumer is starting: it waits for metadata of {', '.join(missing)}"
+        unknown = running.cluster.unknown_topics.text(missing)
+        waits = unknown or f"it waits for metadata of {', '.join(missing)}"
+        return f"the consumer is starting: {waits}"
     status = running.membership.status
     if status is not None:
         joining = joining_text(engine, status, now)

@@ -15,8 +15,9 @@ Starlette::
 
 It only reads: GET and HEAD, no request changes anything or goes to a broker. It shows the names of
 topics, the group and the client, and what the worker has ended by, to everybody who can reach the
-port, which by default is this machine. It answers to IP addresses and to "localhost"; a name has to
-be in `hosts`, so that no foreign web page can ask under a name of its own (DNS rebinding).
+port, which by default is this machine. ``/health`` and ``/metrics`` answer under every name. The
+page answers to IP addresses and to "localhost"; other names have to be in `hosts`, so that no
+foreign web page can read it under a name of its own (DNS rebinding).
 
 =================  =================================================================================
 ``/``              the page, which reads the three below every second or two

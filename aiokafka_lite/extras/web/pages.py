@@ -25,6 +25,12 @@ HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:@/?#\s]+))(?::\d{1,5})?"
 NO_PROMETHEUS: Final = (
     "prometheus_client is not installed, which writes this: pip install 'aiokafka-lite[web]'"
 )
+NAME_THE_HOST: Final = (
+    'name it where the page is made, as web.asgi(consumer, hosts={"{}"}); serve and application '
+    "take the same argument"
+)
+# What probes and scrapers ask for, by whatever name they know the service.
+FOR_MACHINES: Final = ("health", "metrics")
 VIEWS: Final[Mapping[str, Callable[[Measured, ConsumerPageQuery], dict[str, Json]]]] = {
     "api/overview": views.overview,
     "api/partitions": views.partitions,
@@ -62,7 +68,8 @@ class Pages:
             path: Below where the pages are; "" is the page.
             parameters: Those of the query.
         """
-        refused = refusal(method, hosts, self._is_own_name)
+        checked = ("localhost",) if path in FOR_MACHINES else hosts
+        refused = refusal(method, checked, self._is_own_name, NAME_THE_HOST)
         if refused is not None:
             return refused
         try:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
+from aiokafka_lite._nearest import nearest
 from aiokafka_lite.client.config import ClientConfig, parse_bootstrap_servers
 from aiokafka_lite.errors import KafkaConfigurationError, OptionError
-from aiokafka_lite.spark.options.raw_options import MAX_INT, MAX_LONG, RawOptions, nearest, trimmed
+from aiokafka_lite.spark.options.raw_options import MAX_INT, MAX_LONG, RawOptions, trimmed
 from aiokafka_lite.spark.options.security import SECURITY_NAMES, parse_security
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NoReturn
 
 from aiokafka_lite.errors import OptionError
@@ -236,11 +236,3 @@ def _json_integer(value: object) -> int | None:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
-
-
-def nearest(name: str, known: Iterable[str], spelled: Callable[[str], str] = str) -> str:
-    """Say which known name is most like one that is not known: "; did you mean x?", or nothing."""
-    import difflib  # late: whoever makes no mistakes does without
-
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {spelled(close[0])}?" if close else ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from aiokafka_lite._nearest import nearest
 from aiokafka_lite._settings import Settings
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.spark.offsets import EARLIEST, LATEST
@@ -38,7 +39,6 @@ from aiokafka_lite.spark.options.raw_options import (
     MAX_INT,
     RawOptions,
     is_topic_name,
-    nearest,
     trimmed,
 )
 from aiokafka_lite.structs import TopicPartition

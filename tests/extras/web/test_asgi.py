@@ -115,11 +115,24 @@ async def test_there_may_be_no_consumer_yet_and_another_one_later() -> None:
     await made[1].stop()
 
 
+async def test_a_test_client_reads_health_and_is_told_how_to_read_the_page() -> None:
+    app = web.asgi(lambda: None)
+    assert (await asked(app, "/health", hosts=(b"testserver",))).status == 200
+    assert (await asked(app, "/health", hosts=())).status == 200  # HTTP/1.0, as some probes
+    assert (await asked(app, "/metrics", hosts=(b"orders.svc:8080",))).status == 503
+    answer = await asked(app, "/", hosts=(b"testserver:80",))
+    assert answer.status == 400
+    assert b"'testserver:80' is not served here" in answer.body
+    assert b'web.asgi(consumer, hosts={"testserver"})' in answer.body
+    named = web.asgi(lambda: None, hosts={"testserver"})
+    assert (await asked(named, "/", hosts=(b"testserver:80",))).status == 200
+
+
 async def test_it_refuses_whom_the_page_refuses() -> None:
     app = web.asgi(lambda: None, hosts={"orders.svc"})
     for hosts in ((b"evil.example",), (), (b"127.0.0.1", b"127.0.0.1")):
-        assert (await asked(app, "/health", hosts=hosts)).status == 400
-    assert (await asked(app, "/health", hosts=(b"orders.svc:80",))).status == 200
+        assert (await asked(app, "/", hosts=hosts)).status == 400
+    assert (await asked(app, "/", hosts=(b"orders.svc:80",))).status == 200
     answer = await asked(app, "/health", method="POST")
     assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
     whole = await asked(app, "/health")
