@@ -302,7 +302,8 @@ async def test_foreign_host_is_refused(host: str) -> None:
     async with shown() as (_, url):
         answer = await ask(f"{url}/api/topics", Host=host.format(port=urlsplit(url).port))
         assert answer.status == 400
-        assert f"ask for {urlsplit(url).netloc} or localhost:".encode() in answer.body
+        if host:  # aiohttp itself refuses an empty one
+            assert f"ask for {urlsplit(url).netloc} or localhost:".encode() in answer.body
         assert b"rows" not in answer.body
 
 
