@@ -32,7 +32,7 @@ from aiokafka_lite._compat import override
 from aiokafka_lite.client import blocking_socket
 from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.forking import ForkAware
-from aiokafka_lite.client.versions import ask_api_versions
+from aiokafka_lite.client.versions import FirstVersions, ask_api_versions, not_negotiated
 from aiokafka_lite.client.wire import Pending, Wire, Wired
 from aiokafka_lite.client.without_loop import run
 from aiokafka_lite.errors import (
@@ -79,6 +79,7 @@ class BlockingConnection(Wired, ForkAware):
             clock=clock,
         )
         self.is_lost = False
+        self._address = address
         self._config = config
         self._clock = clock
         self._sleep = sleep
@@ -99,6 +100,7 @@ class BlockingConnection(Wired, ForkAware):
         mechanism: Mechanism | None = None,
         node_id: int | None = None,
         receive_buffer_bytes: int | None = None,
+        first_versions: FirstVersions | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
@@ -116,6 +118,7 @@ class BlockingConnection(Wired, ForkAware):
             receive_buffer_bytes: SO_RCVBUF. None leaves it to the kernel, which makes it larger
                 as it is needed, up to net.ipv4.tcp_rmem; a size given stays, and is at most twice
                 net.core.rmem_max.
+            first_versions: Knows how this address is to be asked for versions.
             clock: Tells the time in seconds.
             sleep: Waits for so many seconds, where a broker asks us to hold back.
             rng: Draws when sessions are renewed.
@@ -134,44 +137,50 @@ class BlockingConnection(Wired, ForkAware):
                 f"security_protocol={config.security_protocol} "
                 + ("needs a SASL mechanism" if config.uses_sasl else "takes no SASL mechanism")
             )
-        self = cls(
-            address,
-            config,
-            mechanism=mechanism,
-            node_id=node_id,
-            clock=clock,
-            sleep=sleep,
-            rng=rng or random.Random(),
-        )
+
+        async def attempt(version: int) -> BlockingConnection:
+            self = cls(
+                address,
+                config,
+                mechanism=mechanism,
+                node_id=node_id,
+                clock=clock,
+                sleep=sleep,
+                rng=rng or random.Random(),
+            )
+            self._connect(receive_buffer_bytes, version)
+            return self
+
+        return run((first_versions or FirstVersions(clock)).open(address, attempt))
+
+    def _connect(self, receive_buffer_bytes: int | None, version: int) -> None:
+        """Connect, negotiate versions beginning with one of ApiVersions, and authenticate."""
+        config = self._config
         self._socket = blocking_socket.connect(
-            address,
+            self._address,
             ssl_context=config.ssl_context if config.uses_tls else None,
             connect_timeout_s=config.connect_timeout_s,
             receive_buffer_bytes=receive_buffer_bytes,
         )
         try:
-            self._negotiate()
+            self._negotiate(version)
             self._authenticate()
         except BaseException:
             self.close()
             raise
         self.wire.trust()
-        return self
 
-    def _negotiate(self) -> None:
+    def _negotiate(self, version: int) -> None:
         async def ask(request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
             self.wire.speak(request, version)
             return self.request_now(request, timeout_s=self._config.connect_timeout_s)
 
         try:
-            self.wire.offer(run(ask_api_versions(ask, self.peer)))
+            self.wire.offer(run(ask_api_versions(ask, self.peer, version)))
         except TLSError:
             raise  # it says what is missing
         except (KafkaConnectionError, RequestTimedOutError) as error:
-            raise KafkaConnectionError(
-                f"{error.args[0]} while versions were negotiated: check that this is a Kafka "
-                "listener, and that security_protocol is the listener's"
-            ) from error
+            raise not_negotiated(error, self.peer) from error
 
     def _authenticate(self) -> None:
         if self._mechanism is None:

@@ -33,6 +33,7 @@ from aiokafka_lite.client.cluster_requests import (
     raise_for_rebootstrap,
 )
 from aiokafka_lite.client.config import Address, ClientConfig
+from aiokafka_lite.client.versions import FirstVersions
 from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.client.wire import UnansweredCredentialsError
 from aiokafka_lite.errors import (
@@ -112,6 +113,7 @@ class BlockingCluster:
             for index, address in enumerate(config.bootstrap_addresses())
         ]
         self._states: dict[Address, _NodeState] = {}
+        self._first_versions = FirstVersions(clock)
         # Nothing listened where brokers should be, when metadata were last asked for in vain.
         self._is_refused = False
         self._is_closed = False
@@ -210,6 +212,7 @@ class BlockingCluster:
                 mechanism=self._mechanism,
                 node_id=node.id if node.id >= 0 else None,
                 receive_buffer_bytes=self._receive_buffer_bytes,
+                first_versions=self._first_versions,
                 clock=self._clock,
                 sleep=self._sleep,
                 rng=self._rng,

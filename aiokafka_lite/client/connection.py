@@ -45,7 +45,12 @@ from aiokafka_lite.client.dial import StepLimit, dial
 from aiokafka_lite.client.forking import ForkAware
 from aiokafka_lite.client.low_water import LowWaterMark
 from aiokafka_lite.client.network_errors import caused
-from aiokafka_lite.client.versions import ApiVersions, ask_api_versions
+from aiokafka_lite.client.versions import (
+    ApiVersions,
+    FirstVersions,
+    ask_api_versions,
+    not_negotiated,
+)
 from aiokafka_lite.client.wire import Pending, Wire, Wired, WireState
 from aiokafka_lite.errors import (
     KafkaConnectionError,
@@ -200,12 +205,14 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
         node_id: int | None = None,
         on_bug: OnBug | None = None,
         known_versions: Callable[[], ApiVersions | None] = lambda: None,
+        first_versions: FirstVersions | None = None,
         deadline: float | None = None,
         turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> Connection:
         """Connect, negotiate versions, and authenticate when asked to.
 
-        ``known_versions``, which is asked once there is a connection, saves the question for them.
+        ``known_versions``, which is asked once there is a connection, saves the question for them;
+        else ``first_versions`` knows how this address is to be asked.
 
         ``authenticate`` is given the fresh connection and returns the session's lifetime; until
         then answers are limited to 64 KiB. Each step takes at most ``connect_timeout_s``, and all
@@ -222,20 +229,28 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
         """
         address = Address(host, port)
         limit = StepLimit(connect_timeout_s, deadline)
-        connection = await dial(
-            lambda: cls(
+
+        def unconnected() -> Connection:
+            return cls(
                 address,
                 client_id=client_id,
                 max_frame_bytes=max_frame_bytes,
                 node_id=node_id,
                 on_bug=on_bug,
-            ),
-            address,
-            ssl_context=ssl_context,
-            limit=limit,
-        )
+            )
+
+        async def attempt(version: int) -> Connection:
+            connection = await dial(unconnected, address, ssl_context=ssl_context, limit=limit)
+            try:
+                await connection._negotiate(limit.left_s(), known_versions(), version)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+        first_versions = first_versions or FirstVersions(asyncio.get_running_loop().time)
+        connection = await first_versions.open(address, attempt)
         try:
-            await connection._negotiate(limit.left_s(), known_versions())
             if authenticate is not None:
                 async with turn():
                     await connection._authenticate(authenticate, limit.left_s())
@@ -245,7 +260,7 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
         connection.wire.trust()
         return connection
 
-    async def _negotiate(self, timeout_s: float, known: ApiVersions | None) -> None:
+    async def _negotiate(self, timeout_s: float, known: ApiVersions | None, version: int) -> None:
         if known is not None:
             self.wire.offer(known)
             return
@@ -255,14 +270,11 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
             return await self.send(request, timeout_s=timeout_s)
 
         try:
-            self.wire.offer(await ask_api_versions(ask, self.peer))
+            self.wire.offer(await ask_api_versions(ask, self.peer, version))
         except TLSError:
             raise  # it says what is missing
         except (KafkaConnectionError, RequestTimedOutError) as error:
-            raise KafkaConnectionError(
-                f"{error.args[0]} while versions were negotiated (connected to {self.peer}): check "
-                "that this is a Kafka listener, and that security_protocol is the listener's"
-            ) from error
+            raise not_negotiated(error, self.peer) from error
 
     async def _authenticate(self, authenticate: Authenticate, timeout_s: float) -> None:
         try:

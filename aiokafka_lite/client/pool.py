@@ -28,6 +28,7 @@ from aiokafka_lite.client.idle import IdleTimer
 from aiokafka_lite.client.lanes import Lane, NodeState, Slot
 from aiokafka_lite.client.renewal import Renewals
 from aiokafka_lite.client.turns import Turns
+from aiokafka_lite.client.versions import FirstVersions
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.client.wire import UnansweredCredentialsError, WireState, own_copy
 from aiokafka_lite.errors import (
@@ -82,6 +83,7 @@ class Pool:
         # Loop time by which attempts to connect end, whatever they have come to.
         self.give_up_at: float | None = None
         self._turns = Turns()
+        self._first_versions = FirstVersions(self._loop.time)
         # Told when a node cannot be reached any more (its id, address and the error), and when
         # it can again (no error); and how many seconds it could not.
         self.on_reachability: Callable[[int, str, KafkaError | None, float], None] | None = None
@@ -365,6 +367,7 @@ class Pool:
                 node_id=state.node.id if state.node.id >= 0 else None,
                 # Credentials are shown to nobody who has not said on this connection who it is.
                 known_versions=lambda: None if self._authenticate else state.api_versions,
+                first_versions=self._first_versions,
                 # Ends like what a task dies of.
                 on_bug=lambda error: self._scope.fail(error, name="a connection's callback"),
             )

@@ -6,14 +6,17 @@ ApiVersions answers in version 0 and names the versions it knows).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from aiokafka_lite._version import __version__
 from aiokafka_lite.errors import (
     IncompatibleBrokerVersion,
+    KafkaConnectionError,
+    KafkaError,
     KafkaProtocolError,
     NoError,
     UnsupportedVersionError,
@@ -23,12 +26,27 @@ from aiokafka_lite.protocol.framing import ResponseDecoder, response_decoder
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from aiokafka_lite.protocol.schema import Request, Response
 
+if TYPE_CHECKING:
+    from aiokafka_lite.client.config import Address
+
+log = logging.getLogger(__name__)
+
+C = TypeVar("C")
 R = TypeVar("R", bound=Response)
 
 # Which version to use, and what decodes the answer.
 Choice: TypeAlias = tuple[int, ResponseDecoder[R]]
 MAX_TRIES: Final = 3
 SOFTWARE_NAME: Final = "aiokafka-lite"
+# Version 4 only adds features that start at level 0, and Azure Event Hubs resets connections on it.
+FIRST_VERSION: Final = 3
+OLDEST_VERSION: Final = 0
+# How long an address that closed a connection on FIRST_VERSION is asked in the oldest instead.
+OLDEST_FOR_S: Final = 600.0
+
+
+class NegotiationCutError(KafkaConnectionError):
+    """The peer closed the connection before it answered ApiVersions."""
 
 
 class ApiVersions(Mapping[int, tuple[int, int]]):
@@ -120,16 +138,58 @@ def _shared(
     return ApiVersions(dict(ranges), dict(features))
 
 
+class FirstVersions:
+    """Holds the version of ApiVersions that each address is asked in first, for one client."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._oldest_until: dict[Address, float] = {}
+
+    async def open(self, address: Address, attempt: Callable[[int], Awaitable[C]]) -> C:
+        """Open a connection; if the peer closes it on ApiVersions, try the oldest version once.
+
+        A gateway may close the connection on a version that it does not know (KIP-511 wants an
+        answer). If the oldest version helps, the address is asked in that for `OLDEST_FOR_S`.
+
+        Args:
+            address: Where the connection leads.
+            attempt: Connects, asks in the given version, and returns the connection.
+
+        Raises: what ``attempt`` raises.
+        """
+        if self._oldest_until.get(address, 0.0) > self._clock():
+            return await attempt(OLDEST_VERSION)
+        try:
+            return await attempt(FIRST_VERSION)
+        except NegotiationCutError as error:
+            cut = error
+        connection = await attempt(OLDEST_VERSION)
+        log.info("%s is asked for ApiVersions in version %s: %s", address, OLDEST_VERSION, cut)
+        self._oldest_until[address] = self._clock() + OLDEST_FOR_S
+        return connection
+
+
+def not_negotiated(error: KafkaError, peer: str) -> KafkaConnectionError:
+    """Return what to raise if a connection was lost, or timed out, before versions were known."""
+    is_cut = isinstance(error, KafkaConnectionError)
+    error_class = NegotiationCutError if is_cut else KafkaConnectionError
+    return error_class(
+        f"{error.args[0]} while versions were negotiated (connected to {peer}): check that this "
+        "is a Kafka listener, and that security_protocol is the listener's"
+    )
+
+
 async def ask_api_versions(
-    ask: Callable[[ApiVersionsRequest, int], Awaitable[ApiVersionsResponse]], peer: str
+    ask: Callable[[ApiVersionsRequest, int], Awaitable[ApiVersionsResponse]],
+    peer: str,
+    version: int,
 ) -> ApiVersions:
-    """Ask in our newest version, then in one the broker names, at last in version 0.
+    """Ask in a version, then in one the broker names, at last in version 0.
 
     Raises:
         KafkaProtocolError: The broker refuses every version.
         BrokerResponseError: The broker answers with another error code.
     """
-    version = ApiVersionsRequest.max_version
     request = ApiVersionsRequest(
         client_software_name=SOFTWARE_NAME, client_software_version=__version__
     )

@@ -9,7 +9,13 @@ import struct
 import pytest
 
 from aiokafka_lite.client import Connection
-from aiokafka_lite.client.versions import MAX_TRIES
+from aiokafka_lite.client.versions import (
+    FIRST_VERSION,
+    MAX_TRIES,
+    OLDEST_FOR_S,
+    OLDEST_VERSION,
+    FirstVersions,
+)
 from aiokafka_lite.errors import (
     AuthenticationFailedError,
     ClusterAuthorizationFailedError,
@@ -84,10 +90,7 @@ async def test_refused_version_falls_back_to_what_the_broker_names(
 
     broker.scripts[ApiVersionsRequest] = script
     connection = await open_connection(broker)
-    assert [asked.version for asked in broker.asked] == [
-        ApiVersionsRequest.max_version,
-        next_version,
-    ]
+    assert [asked.version for asked in broker.asked] == [FIRST_VERSION, next_version]
     assert len(connection.api_versions) > 1
     await close(connection)
 
@@ -100,7 +103,7 @@ async def test_broker_that_refuses_even_version_0_is_too_old(broker: ScriptedBro
     broker.scripts[ApiVersionsRequest] = refuse
     with pytest.raises(KafkaProtocolError, match=r"Kafka 0.10 or newer"):
         await open_connection(broker)
-    assert [asked.version for asked in broker.asked] == [ApiVersionsRequest.max_version, 0]
+    assert [asked.version for asked in broker.asked] == [FIRST_VERSION, 0]
 
 
 async def test_endless_refusal_ends_after_a_few_tries(broker: ScriptedBroker) -> None:
@@ -135,6 +138,52 @@ async def test_other_error_code_is_raised(broker: ScriptedBroker) -> None:
     broker.scripts[ApiVersionsRequest] = lambda _: offered({}, error_code=31)
     with pytest.raises(ClusterAuthorizationFailedError, match=broker.address):
         await open_connection(broker)
+
+
+# --- Peers that hang up on a version -----------------------------------------------------------
+@pytest.mark.every_loop
+@pytest.mark.parametrize("ending", [Do.CLOSE, Do.RESET])
+async def test_peer_that_hangs_up_on_a_version_is_asked_in_the_oldest_for_a_while(
+    broker: ScriptedBroker, ending: Do
+) -> None:
+    now = 0.0
+    first_versions = FirstVersions(lambda: now)
+
+    async def versions_asked() -> list[int]:
+        broker.asked.clear()
+        await close(await open_connection(broker, first_versions=first_versions))
+        return [asked.version for asked in broker.asked]
+
+    broker.scripts[ApiVersionsRequest] = lambda asked: (
+        ending if asked.version >= FIRST_VERSION else all_versions()
+    )
+    assert await versions_asked() == [FIRST_VERSION, OLDEST_VERSION]
+    now = OLDEST_FOR_S - 1
+    assert await versions_asked() == [OLDEST_VERSION]
+    now = OLDEST_FOR_S  # another release may listen there
+    broker.scripts[ApiVersionsRequest] = lambda _: all_versions()
+    assert await versions_asked() == [FIRST_VERSION]
+    assert await versions_asked() == [FIRST_VERSION]
+
+
+async def test_peer_that_hangs_up_on_every_version_is_not_remembered(
+    broker: ScriptedBroker,
+) -> None:
+    first_versions = FirstVersions(lambda: 0.0)
+    broker.scripts[ApiVersionsRequest] = lambda _: Do.RESET
+    with pytest.raises(KafkaConnectionError, match="security_protocol"):
+        await open_connection(broker, first_versions=first_versions)
+    assert [asked.version for asked in broker.asked] == [FIRST_VERSION, OLDEST_VERSION]
+    broker.scripts[ApiVersionsRequest] = lambda _: all_versions()
+    await close(await open_connection(broker, first_versions=first_versions))
+    assert broker.asked[-1].version == FIRST_VERSION
+
+
+async def test_silent_peer_is_asked_once(broker: ScriptedBroker) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING
+    with pytest.raises(KafkaConnectionError, match=r"no answer"):
+        await open_connection(broker, connect_timeout_s=0.05)
+    assert len(broker.asked) == 1
 
 
 # --- Strangers -------------------------------------------------------------------------------

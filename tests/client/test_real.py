@@ -11,6 +11,7 @@ import pytest
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import ClientConfig, Cluster, Connection, Lane
 from aiokafka_lite.client.config import parse_address
+from aiokafka_lite.client.versions import FIRST_VERSION
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.protocol import registry
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
@@ -32,6 +33,19 @@ async def test_every_api_has_a_version_in_common(real_kafka: str) -> None:
             assert connection.api_versions.choose(request_class) >= request_class.min_version
     response = await connection.request(API_VERSIONS, timeout_s=TIMEOUT_S)
     assert {key.api_key for key in response.api_keys} == set(connection.api_versions)
+    connection.close()
+    await connection.wait_closed()
+
+
+async def test_the_version_asked_first_names_the_same_finalized_features(real_kafka: str) -> None:
+    host, port = parse_address(real_kafka)
+    connection = await Connection.open(host, port, client_id="tests")
+    first, newest = [
+        await connection.request(API_VERSIONS, timeout_s=TIMEOUT_S, max_version=version)
+        for version in (FIRST_VERSION, ApiVersionsRequest.max_version)
+    ]
+    assert first.finalized_features == newest.finalized_features
+    assert connection.api_versions.features["group.version"] >= 1
     connection.close()
     await connection.wait_closed()
 
