@@ -105,10 +105,10 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
             )
         newest = request_class.max_version
         chosen = min(newest, high) if max_version is None else min(newest, high, max_version)
-        if chosen < max(request_class.min_version, low):
+        if chosen < max(request_class.used_from, low):
             raise IncompatibleBrokerVersion(
                 f"{peer} speaks versions {low} to {high} of {request_class.__name__}, this "
-                f"client {request_class.min_version} to "
+                f"client {request_class.used_from} to "
                 f"{newest if max_version is None else min(newest, max_version)}"
             )
         return chosen

@@ -4,7 +4,8 @@
 
     KafkaError(RuntimeError)          .retriable  .invalid_metadata  .tp  .offset
     ├─ BrokerResponseError            a broker's answer: .errno .message .description
-    │  └─ one class per error code    (_broker.py)
+    │  └─ one class per error code    (_broker.py); UnsupportedVersionError
+    │     └─ IncompatibleBrokerVersion    found before anything was sent
     ├─ IllegalStateError, IllegalArgumentError, KafkaConfigurationError      the caller's mistake
     │  ├─ WrongLoopError, ForkedError
     │  └─ InsecureConfigError, OptionError

@@ -152,6 +152,9 @@ class IllegalSaslStateError(BrokerResponseError, code=34, name="ILLEGAL_SASL_STA
 class UnsupportedVersionError(BrokerResponseError, code=35, name="UNSUPPORTED_VERSION"):
     """The broker does not speak this version of the request."""
 
+class IncompatibleBrokerVersion(UnsupportedVersionError):
+    """Client and broker have no version of the request in common, so it was not sent."""
+
 class TopicAlreadyExistsError(BrokerResponseError, code=36, name="TOPIC_ALREADY_EXISTS"):
     """A topic of this name exists already."""
 

@@ -156,10 +156,6 @@ class UnrecognizedBrokerVersion(KafkaError):
     """The broker's version could not be told."""
 
 
-class IncompatibleBrokerVersion(KafkaError):
-    """Client and broker have no version of the request in common."""
-
-
 # --- Records -------------------------------------------------------------------------------
 class UnsupportedCodecError(KafkaError):
     """The batch is compressed with a codec that is unknown or not installed."""

@@ -12,7 +12,6 @@ from typing import Final
 from aiokafka_lite.errors import (
     ClusterAuthorizationFailedError,
     DuplicateSequenceNumber,
-    IncompatibleBrokerVersion,
     InvalidProducerIdMapping,
     KafkaError,
     MessageSizeTooLargeError,
@@ -26,7 +25,6 @@ from aiokafka_lite.errors import (
 # After these a producer can do nothing more, with or without transactions.
 FATAL: Final = (
     ClusterAuthorizationFailedError,
-    IncompatibleBrokerVersion,
     InvalidProducerIdMapping,
     ProducerFencedError,
     TransactionalIdAuthorizationFailed,

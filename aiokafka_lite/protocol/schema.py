@@ -257,6 +257,7 @@ class Request(Message, Generic[R_co]):
         api_key: Kafka's number of the API.
         min_version: The oldest version.
         max_version: The newest stable version: newer ones are encoded, but never negotiated.
+        used_from: The oldest version that this client uses; the embedded broker has older ones.
         flexible_from: The first flexible version, None where there is none.
         response: The class of its answer.
     """
@@ -264,6 +265,7 @@ class Request(Message, Generic[R_co]):
     api_key: ClassVar[int] = -1
     min_version: ClassVar[int] = 0
     max_version: ClassVar[int] = -1
+    used_from: ClassVar[int] = 0
     flexible_from: ClassVar[int | None] = None
     response: ClassVar[type[Response]] = Response
 
@@ -274,6 +276,7 @@ class Request(Message, Generic[R_co]):
         versions: str,
         flexible: str = "none",
         is_newest_unstable: bool = False,
+        used_from: int = 0,
     ) -> None:
         super().__init_subclass__()
         cls.response = cls.__orig_bases__[0].__args__[0]  # type: ignore[attr-defined] # Generic's
@@ -282,6 +285,7 @@ class Request(Message, Generic[R_co]):
         cls.flexible = cls.response.flexible = VersionRange.parse(flexible)
         cls.min_version = cls.versions.first
         cls.max_version = cls.versions.last - is_newest_unstable
+        cls.used_from = max(used_from, cls.min_version)
         cls.flexible_from = None if cls.flexible == NO_VERSIONS else cls.flexible.first
 
     @property

@@ -9,7 +9,11 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.errors import FencedLeaderEpochError, LogTruncationError
+from aiokafka_lite.errors import (
+    ClusterAuthorizationFailedError,
+    FencedLeaderEpochError,
+    LogTruncationError,
+)
 from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochResponse,
@@ -17,7 +21,8 @@ from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
 )
 from aiokafka_lite.records import build_batch
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
-from tests.support import inside
+from tests.support import inside, tuning
+from tests.support.protocols import offering
 from tests.support.reading import consumer_of, values
 from tests.support.waiting import until
 
@@ -154,6 +159,38 @@ async def read(cluster: Broker, count: int) -> list[bytes | None]:
     """Read as a member of a group, and stop, which commits."""
     async with consumer_of(cluster, "t", group_id="g") as consumer:
         return await values(consumer, count)
+
+
+@pytest.mark.parametrize("newest", [None, 2], ids=["not offered", "for brokers only"])
+async def test_broker_that_cannot_tell_where_epochs_end_is_read_on_from(
+    cluster: Broker, newest: int | None
+) -> None:
+    """As Java's client does before version 3 of OffsetForLeaderEpoch, which needs ClusterAction."""
+    cluster.on("ApiVersions").answer(offering(OffsetForLeaderEpoch=newest), times=None)
+    cluster.on("OffsetForLeaderEpoch").fail(ClusterAuthorizationFailedError, times=None)
+    append(cluster, b"a")
+    async with consumer_of(cluster, "t") as consumer:
+        assert await values(consumer, 1) == [b"a"]
+        for value in (b"b", b"c"):
+            cluster.move_leader(TP)
+            append(cluster, value)
+            assert await values(consumer, 1) == [value]
+    assert not cluster.requests.of("OffsetForLeaderEpoch")
+
+
+async def test_validation_that_cannot_be_made_is_told(
+    cluster: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuning.watch_often(monkeypatch)
+    tuning.miss_positions_soon(monkeypatch)
+    append(cluster, b"a")
+    async with consumer_of(cluster, "t") as consumer:
+        assert await values(consumer, 1) == [b"a"]
+        cluster.on("OffsetForLeaderEpoch").fail(ClusterAuthorizationFailedError, times=None)
+        cluster.move_leader(TP)
+        with pytest.raises(ClusterAuthorizationFailedError):
+            await values(consumer, 1)
+        await until(lambda: "no position" in " ".join(consumer.health().reasons))
 
 
 async def test_the_same_offset_is_committed_again_after_a_truncation(cluster: Broker) -> None:

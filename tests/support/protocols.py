@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -61,3 +61,21 @@ def classic_only(context: object, request: object) -> ApiVersionsResponse:
         if kind is not ConsumerGroupHeartbeatRequest
     ]
     return ApiVersionsResponse(api_keys=offered)
+
+
+def offering(**newest: int | None) -> Callable[[object, object], ApiVersionsResponse]:
+    """Offer all that is spoken here, but of some APIs, named, old versions only, or none."""
+
+    def answer(context: object, request: object) -> ApiVersionsResponse:
+        keys = []
+        for key, kind in registry.REQUESTS.items():
+            newest_offered = newest.get(kind.__name__.removesuffix("Request"), kind.max_version)
+            if newest_offered is not None:
+                keys.append(
+                    ApiVersion(
+                        api_key=key, min_version=kind.min_version, max_version=newest_offered
+                    )
+                )
+        return ApiVersionsResponse(api_keys=keys)
+
+    return answer

@@ -10,7 +10,6 @@ from aiokafka_lite.cli.asking import why
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.errors import (
     GroupIdNotFound,
-    IncompatibleBrokerVersion,
     KafkaProtocolError,
     UnsupportedVersionError,
     for_code,
@@ -98,7 +97,7 @@ def describe(
     try:
         # As Java's admin client does: a group of the classic protocol is not found there.
         response = cluster.request(node, ConsumerGroupDescribeRequest(group_ids=left))
-    except (UnsupportedVersionError, IncompatibleBrokerVersion):
+    except UnsupportedVersionError:
         pass  # a broker that has none of them
     else:
         for group in response.groups:

@@ -1,9 +1,9 @@
 """Watches that no partition is assigned for long without a position.
 
-Every five seconds it notes which cursors are assigned, are not paused and have no position, and
-since when; `health` reads it. When that gets long it wakes the position resolver. It also asks the
-pool to try lost brokers again that nobody may need any more: otherwise `health` would say for ever
-that they are away.
+Every five seconds it notes which cursors are assigned, are not paused and have no position, or none
+that the leader has validated, and since when; `health` reads it. When that gets long it wakes the
+position resolver. It also asks the pool to try lost brokers again that nobody may need any more:
+otherwise `health` would say for ever that they are away.
 
 A cursor that has a position needs no watching: it is at one place, and the place has a keeper.
 """
@@ -58,7 +58,9 @@ class Watchdog:
         self._without_position = {
             cursor: before.get(cursor, now)
             for cursor in self._state.assignment.values()
-            if cursor.position is None and not cursor.is_paused
+            if cursor.search is not None
+            and not cursor.is_paused
+            and not (cursor.is_revoking and cursor.position is not None)
         }
         if self.assigned_without_position_s > LONG_S:
             self._wake_resolver()

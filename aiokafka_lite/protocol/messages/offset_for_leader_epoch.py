@@ -1,6 +1,7 @@
 """OffsetForLeaderEpoch (key 23): where a leader epoch ends, to detect truncation (KIP-320).
 
-v3 the replica that asks (KIP-392); v4 is flexible.
+v3 the replica that asks (KIP-392); v4 is flexible. Before v3 it is for brokers only: it needs the
+right ClusterAction. Java's client does not use it then, either (OffsetFetcher).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class OffsetForLeaderTopic(Struct):
 
 
 class OffsetForLeaderEpochRequest(
-    Request[OffsetForLeaderEpochResponse], key=23, versions="2-4", flexible="4+"
+    Request[OffsetForLeaderEpochResponse], key=23, versions="2-4", flexible="4+", used_from=3
 ):
     """Where do these leader epochs end?"""
 

@@ -25,7 +25,6 @@ from aiokafka_lite.errors import (
     GroupIdNotFound,
     IncompatibleBrokerVersion,
     InconsistentGroupProtocolError,
-    KafkaError,
     UnsupportedVersionError,
 )
 from aiokafka_lite.events import GroupProtocolChanged
@@ -238,15 +237,15 @@ async def test_a_group_of_ours_that_may_not_change_refuses_classic_members_with_
     ],
 )
 async def test_a_refusal_is_one_line_with_what_to_do(
-    kind: type[KafkaError], reason: str, caplog: pytest.LogCaptureFixture
+    kind: type[BrokerResponseError], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Broker() as broker:
         kafka = KafkaHandle("embedded", broker.bootstrap_servers)
         topic = await kafka.create_topic()
-        if issubclass(kind, BrokerResponseError):
-            broker.on("ConsumerGroupHeartbeat").fail(kind, times=None)
-        else:
+        if kind is IncompatibleBrokerVersion:
             broker.on("ApiVersions").answer(classic_only, times=None)
+        else:
+            broker.on("ConsumerGroupHeartbeat").fail(kind, times=None)
         with caplog.at_level(logging.INFO, "aiokafka_lite"), pytest.raises(kind) as caught:
             async with ours(kafka, topic, "g", group_protocol="consumer"):
                 pass

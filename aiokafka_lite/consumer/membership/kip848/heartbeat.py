@@ -51,7 +51,7 @@ UNRELEASED_BACKOFF_MAX_S: Final = 5.0
 # Between two attempts at what only the application, or an operator, can mend.
 SURFACED_PAUSE_S: Final = 1.0
 # This protocol is not to be had here, or not for this group.
-NOT_OFFERED: Final = (UnsupportedVersionError, IncompatibleBrokerVersion, *KEPT_CLASSIC)
+NOT_OFFERED: Final = (UnsupportedVersionError, *KEPT_CLASSIC)
 
 
 class Heartbeat:
