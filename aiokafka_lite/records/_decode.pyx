@@ -640,7 +640,7 @@ def end_offset(view):
 
 
 cdef int64_t find_end(const uint8_t *at, Py_ssize_t left) noexcept nogil:
-    """The offset after the last whole batch, -1 if there is none."""
+    """The offset after all whole batches, -1 if there is none."""
     cdef int64_t end = -1
     cdef int64_t base_offset
     cdef int32_t length
@@ -657,7 +657,7 @@ cdef int64_t find_end(const uint8_t *at, Py_ssize_t left) noexcept nogil:
             last_offset_delta = read_int32(at + 23)
         if last_offset_delta < 0 or base_offset >= INT64_MAX - last_offset_delta:
             break
-        end = base_offset + last_offset_delta + 1
+        end = max(end, base_offset + last_offset_delta + 1)
         at += LOG_OVERHEAD + length
         left -= LOG_OVERHEAD + length
     return end

@@ -403,7 +403,7 @@ def _own(columns: object) -> Columns:
 
 
 def end_offset(view: memoryview) -> int | None:
-    """Return the offset after the last whole batch, None if there is none. Only lengths are read.
+    """Return the offset after all whole batches, None if there is none. Only lengths are read.
 
     Stops ahead of the first header that cannot be true; decoding is what says so.
     """
@@ -421,7 +421,7 @@ def end_offset(view: memoryview) -> int | None:
             (last_offset_delta,) = _int32.unpack_from(view, pos + 23)
         if last_offset_delta < 0 or base_offset >= _MAX_INT64 - last_offset_delta:
             break
-        end = base_offset + last_offset_delta + 1
+        end = max(end or 0, base_offset + last_offset_delta + 1)
         pos += _LOG_OVERHEAD + length
     return end
 

@@ -508,7 +508,7 @@ def decode_all(view: memoryview) -> list[Record]:
 
 
 def end_offset(view: memoryview) -> int | None:
-    """Return the offset after the last whole batch of a record set, None if there is none.
+    """Return the offset after all whole batches of a record set, None if there is none.
 
     Reads headers only: what to fetch next is known before the records are decoded. Never raises;
     it stops ahead of the first header that cannot be true, and decoding is what says so.

@@ -172,6 +172,32 @@ async def test_an_error_code_that_nobody_knows_is_asked_again_with_pauses(
         assert (await consumer.getone()).offset == 0
 
 
+# --- Answers that contradict the question --------------------------------------------------------
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("times", [1, None], ids=["once", "always"])
+async def test_records_before_the_offset_asked_for_are_not_returned_again(
+    broker: Broker, times: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    tp = TopicPartition("t", 0)
+    loop = asyncio.get_running_loop()
+    async with consumer_of(broker, "t", fetch_max_wait_ms=10) as consumer:
+        consumer.pause(TopicPartition("t", 1))
+        assert [(await consumer.getone()).offset for _ in range(3)] == [0, 1, 2]
+        older = broker.on("Fetch", partition=0).rewrite_batch(lambda *_: batch(0, 3), times=times)
+        with older as rule:
+            broker.produce("t", b"next", partition=0)
+            began = loop.time()
+            if times is None:
+                assert await consumer.poll(timeout_ms=3_000) == {}
+                assert rule.hits < 10 * (loop.time() - began)
+                assert "before the offset asked for" in consumer.explain(tp)
+                assert not consumer.health().is_ok
+                rule.remove()
+            assert (await asyncio.wait_for(consumer.getone(), 5)).offset == 3
+    told = [each for each in caplog.records if "before the offset asked for" in each.message]
+    assert len(told) == 1
+
+
 # --- A fetch that fails ------------------------------------------------------------------------
 async def test_a_fetch_that_fails_loses_nothing_of_what_is_buffered_ahead(broker: Broker) -> None:
     async with consumer_of(broker, "t", fetch_max_wait_ms=10) as consumer:

@@ -85,3 +85,10 @@ def test_what_lies_behind_the_end_is_not_looked_at(name: str) -> None:
             assert record_set.is_exhausted
         with pytest.raises(CorruptRecordException):
             taken(limited(bytes(broken), 0, 61), 1000)
+
+
+@pytest.mark.parametrize("name", sorted(records.DECODERS))
+def test_a_batch_behind_newer_ones_does_not_move_the_end_back(name: str) -> None:
+    content = memoryview(batch(5, base_offset=10) + batch(5))
+    with records.use_decoder(name):
+        assert records.end_offset(content) == 15

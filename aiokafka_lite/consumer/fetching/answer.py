@@ -5,6 +5,7 @@ partition is records, an error, or nothing new. Errors:
 
     leader moved, epoch fenced, topic unknown     refresh metadata, back off, ask again
     other retriable errors                        back off, ask again
+    records before the offset asked for only      back off, ask again, the leader if a follower did
     offset out of range, says a follower          back off, ask the leader
     offset out of range, says the leader          reset by policy; without one: raised, sticky
     everything else, unknown codes included       raised once per backoff, position unchanged
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 
 LAST_BACKOFF_S: Final = 1.0
 OUT_OF_RANGE: Final = "out of range"
+OLD_RECORDS: Final = "an answer that has only records before the offset asked for"
 # They say that metadata is out of date, whatever their class says.
 STALE_METADATA: Final = (
     FencedLeaderEpochError,
@@ -199,7 +201,8 @@ class Answers:
                 if chunk is not None:
                     brought[loan.cursor] = (loan, chunk)
                     size_bytes += len(answer.records or b"")
-                if answer.error_code or answer.preferred_read_replica >= 0:
+                is_useless = chunk is None and answer.records
+                if answer.error_code or is_useless or answer.preferred_read_replica >= 0:
                     elsewhere.append((loan.cursor, answer))
             if left_in_slice <= 0:
                 left_in_slice = SETTLED_AT_ONCE
@@ -260,11 +263,18 @@ class Answers:
         self._claimed_last = choice[index % len(choice)]
         return self._claimed_last
 
-    def _back_off(self, cursor: Cursor, error_class: type[KafkaError], now: float) -> None:
+    def _back_off(self, cursor: Cursor, reason: str, now: float) -> None:
         """Ask nothing of a partition for a while: twice as long with each failure, up to 1 s."""
         doublings = min(cursor.failure_count, 10)
         delay_s = min(self._sources.config.retry_backoff_s * 2.0**doublings, LAST_BACKOFF_S)
-        cursor.failed(now + delay_s * self._sources.rng.uniform(1.0, 1.2), error_class.__name__)
+        cursor.failed(now + delay_s * self._sources.rng.uniform(1.0, 1.2), reason)
+
+    def _fail(self, cursor: Cursor, reason: str, now: float) -> None:
+        """Back off, and say why."""
+        if cursor.failure_count == 0:  # one line per change of state
+            log.warning("fetching %s/%s at offset %s: %s", *cursor.tp, cursor.fetched, reason)
+        cursor.heard_at(now)
+        self._back_off(cursor, reason, now)
 
     def _settle_partition(
         self, loan: Loan, answer: PartitionData, response: FetchedResponse, now: float
@@ -272,8 +282,11 @@ class Answers:
         """Settle what an answer says of a partition; return the chunk that it brings, if any."""
         cursor = loan.cursor
         if answer.error_code:
-            cursor.heard_at(now)
             self._settle_error(cursor, for_code(answer.error_code), answer.error_code, now)
+            return None
+        end = end_offset(memoryview(answer.records)) if answer.records else None
+        if end is not None and end <= loan.offset:  # to believe it would return records again
+            self._fail(cursor, OLD_RECORDS, now)
             return None
         is_stable_known = answer.last_stable_offset >= 0  # not by old brokers
         cursor.answered(
@@ -284,7 +297,6 @@ class Answers:
         )
         if not answer.records:
             return None
-        view = memoryview(answer.records)
         return Chunk(
             cursor,
             self._buffer.delivery,
@@ -292,25 +304,18 @@ class Answers:
             records=RecordSet(
                 cursor.tp.topic,
                 cursor.tp.partition,
-                view,
+                memoryview(answer.records),
                 fetch_offset=loan.offset,
                 check_crcs=self._check_crcs,
                 aborted=aborted_transactions(answer) if self._is_read_committed else None,
             ),
-            end_offset=end_offset(view),
+            end_offset=end,
         )
 
     def _settle_error(
         self, cursor: Cursor, error_class: type[KafkaError], code: int, now: float
     ) -> None:
-        if cursor.failure_count == 0:  # one line per change of state
-            log.warning(
-                "fetching %s/%s at offset %s: %s",
-                *cursor.tp,
-                cursor.fetched,
-                error_class.__name__,
-            )
-        self._back_off(cursor, error_class, now)
+        self._fail(cursor, error_class.__name__, now)
         if error_class is OffsetOutOfRangeError:
             # A follower may lag, or have deleted more: only the leader can say it for certain.
             if cursor.preferred_replica is None:
@@ -350,15 +355,15 @@ class Answers:
         self, cursor: Cursor, answer: PartitionData, response: FetchResponse, now: float
     ) -> None:
         """Go to the follower or the leader that an answer names, or from one that failed."""
-        if not answer.error_code:
-            node_id = answer.preferred_read_replica
+        node_id = answer.preferred_read_replica
+        if not answer.error_code and node_id >= 0:
             if node_id != self._source.node_id and not self._sources.prefer(cursor, node_id, now):
-                self._back_off(cursor, ReplicaNotAvailableError, now)
+                self._back_off(cursor, ReplicaNotAvailableError.__name__, now)
             return
         if cursor.preferred_replica is not None:
             self._sources.give_back(cursor, now)
         # Only errors name a leader (KIP-951).
-        if answer.current_leader.leader_id >= 0:
+        if answer.error_code and answer.current_leader.leader_id >= 0:
             self._follow_hint(cursor, answer.current_leader, response)
 
     def _follow_hint(
