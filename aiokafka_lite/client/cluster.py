@@ -50,7 +50,7 @@ from aiokafka_lite.errors import (
     RebootstrapRequiredError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataResponse
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
@@ -70,6 +70,8 @@ SEARCH_PAUSE_S: Final = (0.1, 0.2)
 
 # How long a broker may take to list all topics, for a name that resembles a wrong one.
 MAX_NAMES_WAIT_S: Final = 2.0
+# Of Metadata (KIP-516).
+FIRST_WITH_TOPIC_IDS: Final = 10
 
 Listener = Callable[[ClusterView], None]
 
@@ -82,6 +84,7 @@ class Cluster:
     Attributes:
         pool: The connections, for whoever needs more than ``request``.
         unknown_topics: Watched topics that have never existed, written by the refresh task.
+        has_topic_ids: Whether the latest metadata could name topic ids (KIP-516).
     """
 
     def __init__(
@@ -125,6 +128,10 @@ class Cluster:
         self._spacing_s = 0.0
         self._last_error: KafkaError | None = None
         self._is_bootstrapping_again = False
+        self.has_topic_ids = True
+        # The node of the latest metadata, and those whose metadata named older leader epochs.
+        self._answered_by = -1
+        self._outdated: frozenset[int] = frozenset()
 
     @property
     def view(self) -> ClusterView:
@@ -351,7 +358,8 @@ class Cluster:
             KafkaConnectionError: No node could be reached; names each one and why.
             KafkaError: See Connection.request; errors that another node would not mend.
         """
-        return await self._ask_any(request, timeout_s=timeout_s, max_version=max_version)
+        _, response = await self._ask_any(request, timeout_s=timeout_s, max_version=max_version)
+        return response
 
     async def _ask_any(
         self,
@@ -361,14 +369,14 @@ class Cluster:
         max_version: int | None = None,
         failures: list[KafkaError] | None = None,
         exclude: Iterable[int] = (),
-    ) -> R:
-        """Like request_any; adds to ``failures`` why each node tried did not answer."""
+    ) -> tuple[int, R]:
+        """Like request_any; returns the node, too, and adds to ``failures`` why others did not."""
         failures = [] if failures is None else failures
         excluded = set(exclude)
         while (node_id := self._next_to_ask(frozenset(excluded))) is not None:
             excluded.add(node_id)
             try:
-                return await self.request(
+                return node_id, await self.request(
                     node_id, request, timeout_s=timeout_s, max_version=max_version
                 )
             except PASSED_OVER as error:
@@ -497,6 +505,7 @@ class Cluster:
             self._seen.update(topic.name or "" for topic in response.topics if topic.partitions)
             self._asked = watched
             self._swap(self._view.updated(response, now, is_of_all=watched is None))
+            self._doubt_outdated()
         except BaseException:
             self._waiters = [waiter for waiter in waiters if not waiter.done()] + self._waiters
             self._is_stale |= is_stale
@@ -532,6 +541,12 @@ class Cluster:
         for name in names:
             self.unknown_topics.report(name, existing)
 
+    def _doubt_outdated(self) -> None:
+        """Ask other nodes first next time if the latest answer named older leader epochs."""
+        is_outdated = self._view.was_contradicted
+        self._outdated = self._outdated | {self._answered_by} if is_outdated else frozenset()
+        self.pool.suspect(self, self._outdated)
+
     async def _ask_for_metadata(
         self, topics: frozenset[str] | None, failures: list[KafkaError]
     ) -> MetadataResponse:
@@ -562,7 +577,7 @@ class Cluster:
             unreachable = frozenset() if self._view.nodes else await self._connect_one(failures)
             if self._refresher is None:
                 self._foresee_coordinator()
-            response = await self._ask_any(
+            self._answered_by, response = await self._ask_any(
                 request, timeout_s=timeout_s, failures=failures, exclude=unreachable
             )
             raise_for_rebootstrap(response)
@@ -576,9 +591,13 @@ class Cluster:
                 {**self._view.nodes, **{node.id: node for node in self._bootstrap_nodes}}
             )
             unreachable = await self._connect_one(failures)
-            response = await self._ask_any(
+            self._answered_by, response = await self._ask_any(
                 request, timeout_s=timeout_s, failures=failures, exclude={*known, *unreachable}
             )
+        connection = self.pool.usable(self._answered_by)
+        if connection is not None:
+            version = connection.api_versions.choose(MetadataRequest)
+            self.has_topic_ids = version >= FIRST_WITH_TOPIC_IDS
         raise_for_metadata(response)
         return response
 

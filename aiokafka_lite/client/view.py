@@ -2,10 +2,12 @@
 
 A newer answer to Metadata makes a new view out of the one before. Any broker may answer, and some
 lag. So a partition's leader is only replaced by one of the same or a newer leader epoch, as long as
-the topic is the same (same topic id). A topic that was known is gone only when answers have said so
-for a while; until then it stays as it was. An id that was replaced by another does not come back.
-Partitions of a topic never become fewer. If the cluster has no topic ids, fewer partitions for a
-while mean that the topic was recreated.
+the topic is the same (same topic id). Epochs begin again where a cluster is restored, or a topic is
+recreated without topic ids: `OLDER_ANSWERS` answers in a row that name an older epoch are believed.
+A topic that was known is gone only when answers have said so for a while; until then it stays as it
+was. An id that was replaced by another does not come back. Partitions of a topic never become
+fewer. If the cluster has no topic ids, fewer partitions for a while mean that the topic was
+recreated.
 
 References: KIP-320 (leader epochs), KIP-516 (topic ids), KIP-951 (leader hints in answers).
 """
@@ -29,6 +31,9 @@ NO_LEADER: Final = -1
 NO_EPOCH: Final = -1
 # How long answers have to say that a topic is gone before that is taken to be so.
 GONE_AFTER_S: Final = 0.5
+# How many answers in a row, over how long, make a leader epoch go back.
+OLDER_ANSWERS: Final = 5
+OLDER_FOR_S: Final = 3.0
 
 
 class Node(NamedTuple):
@@ -41,13 +46,20 @@ class Node(NamedTuple):
 
 
 class PartitionView(NamedTuple):
-    """A partition: its leader's node id (-1: none), leader epoch (-1: unknown) and replicas."""
+    """A partition: its leader's node id (-1: none), leader epoch (-1: unknown) and replicas.
+
+    `older_count` answers in a row, since `older_since`, have named an older epoch. No epoch above
+    `leader_epoch`, up to `void_epoch`, counts any more: answers have insisted on an older one.
+    """
 
     leader: int
     leader_epoch: int = NO_EPOCH
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
     error: type[KafkaError] | None = None
+    older_count: int = 0
+    older_since: float = 0.0
+    void_epoch: int = NO_EPOCH
 
 
 class TopicView(NamedTuple):
@@ -145,6 +157,15 @@ class ClusterView(NamedTuple):
         """Return the topics for which asking again may help: unknown yet, or without leader."""
         return [topic.name for topic in self.topics.values() if not topic.is_complete]
 
+    @property
+    def was_contradicted(self) -> bool:
+        """Whether the latest answer named an older leader epoch, which is not believed yet."""
+        return any(
+            partition.older_count
+            for topic in self.topics.values()
+            for partition in topic.partitions.values()
+        )
+
     # --- Making the next view --------------------------------------------------------------
     def updated(
         self, response: MetadataResponse, fetched_at: float, *, is_of_all: bool = False
@@ -197,7 +218,9 @@ class ClusterView(NamedTuple):
             return self
         partitions = {
             **topic.partitions,
-            tp.partition: partition._replace(leader=leader, leader_epoch=leader_epoch, error=None),
+            tp.partition: partition._replace(
+                leader=leader, leader_epoch=leader_epoch, error=None, older_count=0
+            ),
         }
         changed = topic._replace(partitions=MappingProxyType(partitions))
         return self.with_nodes(nodes)._replace(
@@ -240,7 +263,7 @@ def _merged_topic(
         partitions=MappingProxyType(
             {
                 partition.partition_index: _newer(
-                    before.get(partition.partition_index), _partition_view(partition)
+                    before.get(partition.partition_index), _partition_view(partition), now
                 )
                 for partition in sorted(topic.partitions, key=lambda p: p.partition_index)
             }
@@ -251,9 +274,17 @@ def _merged_topic(
     )
 
 
-def _newer(known: PartitionView | None, answered: PartitionView) -> PartitionView:
-    if known is not None and NO_EPOCH < answered.leader_epoch < known.leader_epoch:
-        return known
+def _newer(known: PartitionView | None, answered: PartitionView, now: float) -> PartitionView:
+    if known is None:
+        return answered
+    if NO_EPOCH < answered.leader_epoch < known.leader_epoch:
+        count = known.older_count + 1
+        since = known.older_since if known.older_count else now
+        if count < OLDER_ANSWERS or now - since < OLDER_FOR_S:
+            return known._replace(older_count=count, older_since=since)
+        return answered._replace(void_epoch=known.leader_epoch)
+    if answered.leader_epoch < known.void_epoch:
+        return answered._replace(void_epoch=known.void_epoch)
     return answered
 
 

@@ -486,6 +486,24 @@ async def test_leader_hint_is_taken_at_once_and_outlives_stale_metadata(
         await cluster.close()
 
 
+async def test_nodes_with_older_leader_epochs_are_asked_last(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    async with ScriptedBroker(2) as other:
+        broker.brokers = other.brokers = [broker.as_broker, other.as_broker]
+        for each, leader_epoch in ((broker, 4), (other, 5)):
+            each.topics["t"] = topic("t", [1], leader_epoch=leader_epoch, topic_id=TOPIC_ID)
+        cluster.watch("test", ["t"])
+        await cluster.refresh()
+        cluster.apply_leader_hint(TP, 2, 5)
+        await cluster.refresh()  # contradicted, unless the other was asked already
+        asked = other.count(MetadataRequest)
+        view = await cluster.refresh()
+        assert other.count(MetadataRequest) == asked + 1
+        assert not view.was_contradicted
+        await cluster.close()
+
+
 # --- Requests --------------------------------------------------------------------------------
 async def test_unreachable_node_makes_the_view_stale(
     broker: ScriptedBroker, cluster: Cluster

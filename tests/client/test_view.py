@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite.client import ClusterView, Node
+from aiokafka_lite.client.view import OLDER_ANSWERS
 from aiokafka_lite.errors import (
     LeaderNotAvailableError,
     TopicAuthorizationFailedError,
@@ -98,6 +99,40 @@ def test_older_leader_epoch_does_not_bring_a_leader_back(
     newer = view.updated(answered(topic("t", [2], leader_epoch=epoch, topic_id=ID_1)), 2.0)
     assert leader_of(newer) == expected
     assert newer.fetched_at == 2.0
+
+
+def test_older_leader_epoch_is_believed_when_answers_insist_on_it() -> None:
+    older = answered(topic("t", [2], leader_epoch=0, topic_id=ID_1))
+    view = view_of(topic("t", [1], leader_epoch=5, topic_id=ID_1))
+    for count in range(1, OLDER_ANSWERS):
+        view = view.updated(older, 1.0 + count)
+        assert leader_of(view) == (1, 5)
+        assert view.was_contradicted
+    view = view.updated(older, 1.0 + OLDER_ANSWERS)
+    assert leader_of(view) == (2, 0)
+    assert not view.was_contradicted
+    assert view.topics["t"].partitions[0].void_epoch == 5
+    # Until the epochs have grown as far again.
+    view = view.updated(answered(topic("t", [1], leader_epoch=1, topic_id=ID_1)), 9.0)
+    assert (leader_of(view), view.topics["t"].partitions[0].void_epoch) == ((1, 1), 5)
+    view = view.updated(answered(topic("t", [1], leader_epoch=5, topic_id=ID_1)), 9.0)
+    assert (leader_of(view), view.topics["t"].partitions[0].void_epoch) == ((1, 5), -1)
+
+
+@pytest.mark.parametrize("news", ["metadata", "hint", "quick answers"])
+def test_older_leader_epoch_is_not_believed_of_brokers_that_lag(news: str) -> None:
+    older = answered(topic("t", [2], leader_epoch=4, topic_id=ID_1))
+    current = answered(topic("t", [1], leader_epoch=5, topic_id=ID_1))
+    view = ClusterView().updated(current, 1.0)
+    for count in range(3 * OLDER_ANSWERS):
+        view = view.updated(older, 1.0 if news == "quick answers" else 1.0 + count)
+        if count % (OLDER_ANSWERS - 1) == 0 and news == "metadata":
+            view = view.updated(current, 1.0 + count)
+        if count % (OLDER_ANSWERS - 1) == 0 and news == "hint":
+            view = view.with_leader(TP, 1, 6 + count)
+        leader = view.leader(TP)
+        assert leader is not None
+        assert leader.leader == 1
 
 
 def test_recreated_topic_starts_over_with_its_epochs() -> None:

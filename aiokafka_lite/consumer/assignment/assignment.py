@@ -357,6 +357,17 @@ class Assignment:
         partition.await_validation()
         self.observers.partition_changed(partition)
 
+    def forget_epochs(self, partition: Cursor, void_epoch: int) -> None:
+        """Fetch from the position again, whatever leader epoch the records before it are of.
+
+        What was finished behind the position is forgotten: nobody can tell whether the log has it.
+        """
+        self._settle()
+        self.observers.discarded(partition)
+        partition.forget_epochs(void_epoch)
+        partition.refetch()
+        self.observers.partition_changed(partition)
+
     def verify_ahead(self, partition: Cursor, epoch_end: int | None, leader_epoch: int) -> None:
         """Keep what was finished behind the position if the log of that leader epoch has it.
 

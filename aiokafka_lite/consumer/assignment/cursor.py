@@ -256,6 +256,7 @@ class Cursor:
         "topic_id",
         "tp",
         "validated_epoch",
+        "void_epoch",
         "worked_by",
     )
 
@@ -290,6 +291,8 @@ class Cursor:
         self.epoch_starts: tuple[EpochStart, ...] = ()
         # The newest leader epoch in which the position was found to be good (KIP-320).
         self.validated_epoch = NO_EPOCH
+        # The newest leader epoch of its log before those began again.
+        self.void_epoch = NO_EPOCH
         self.committed: OffsetAndMetadata | None = None
         self.high_watermark: int | None = None
         self.last_stable_offset: int | None = None
@@ -477,6 +480,16 @@ class Cursor:
         """
         if self.committed is not None and self.committed.offset > end_offset:
             self.committed = None
+
+    def forget_epochs(self, void_epoch: int) -> None:
+        """Forget all leader epochs: those of its log have begun again. The position stays."""
+        self.void_epoch = void_epoch
+        self.leader_epoch = self.validated_epoch = NO_EPOCH
+        self.epoch_starts = ()
+        if self.progress is not None:
+            self.progress.forget_ahead()
+        if self.search is not None and self.search.sought is Sought.VALIDATION:
+            self.search = None
 
     def validated(self, leader_epoch: int) -> None:
         """Note that the log of a leader epoch has what was read before the position."""
@@ -776,4 +789,11 @@ class Cursor:
             self.search is None
             and newest != NO_EPOCH
             and current_epoch > max(newest, self.validated_epoch)
+        )
+
+    def knows_void_epochs(self, current_epoch: int, void_epoch: int) -> bool:
+        """Whether it knows epochs after the leader's, though those up to `void_epoch` are void."""
+        return (
+            current_epoch < void_epoch != self.void_epoch
+            and max(self.newest_epoch, self.validated_epoch) > current_epoch
         )

@@ -142,10 +142,26 @@ class PositionResolver:
     def view_changed(self, view: ClusterView) -> None:
         """Look again at once: leaders may be known that were missing, or have changed."""
         for partition in self._state.assignment.values():
-            leader = view.leader(partition.tp)
-            if leader is not None and partition.needs_validation(leader.leader_epoch):
-                self._state.request_validation(partition)
+            self._compare_epochs(partition, view)
         self._wake.set()
+
+    def _compare_epochs(self, partition: Cursor, view: ClusterView) -> None:
+        """Have the position validated by a leader of a newer epoch; forget epochs that are void."""
+        leader = view.leader(partition.tp)
+        if leader is None:
+            return
+        if partition.needs_validation(leader.leader_epoch):
+            self._state.request_validation(partition)
+        elif partition.knows_void_epochs(leader.leader_epoch, leader.void_epoch):
+            log.warning(
+                "%s: brokers insist on leader epoch %s, though it was %s: the topic was recreated, "
+                "or the cluster restored; reading goes on from offset %s",
+                partition.tp,
+                leader.leader_epoch,
+                leader.void_epoch,
+                partition.position,
+            )
+            self._state.forget_epochs(partition, leader.void_epoch)
 
     def wake(self) -> None:
         """Look again at once."""
@@ -229,8 +245,7 @@ class PositionResolver:
         finished = decode(topic_id or ZERO_UUID, committed.offset, committed.metadata)
         if finished is not None:
             self._state.start_behind(partition, finished.ranges, finished.leader_epoch)
-        if partition.needs_validation(self._leader_epoch(partition.tp)):
-            self._state.request_validation(partition)
+        self._compare_epochs(partition, self._cluster.view)
 
     def _leader_epoch(self, tp: TopicPartition) -> int:
         leader = self._cluster.view.leader(tp)

@@ -1,0 +1,57 @@
+"""Leader epochs that begin again: a recreated topic without ids, a cluster that was restored."""
+
+from __future__ import annotations
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.log.epochs import LeaderEpochs
+from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
+from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
+from tests.support.protocols import offering
+from tests.support.reading import consumer_of, values
+
+TP = TopicPartition("t", 0)
+
+
+def restore(broker: Broker) -> None:
+    """Go on with a copy of the log, which has no leader epochs but the first."""
+    partition = broker.partition(*TP)
+    partition.leader_epoch = 0
+    partition.log.epochs = LeaderEpochs([(0, 0)])
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("is_restored", [False, True], ids=["without topic ids", "restored"])
+async def test_reading_goes_on_when_leader_epochs_begin_again(
+    is_restored: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Broker(nodes=2) as broker:
+        if not is_restored:
+            broker.on("ApiVersions").answer(offering(Metadata=9, Fetch=12), times=None)
+        broker.create_topic("t")
+        for _ in range(6):
+            broker.move_leader(TP)
+        broker.produce("t", b"old")
+        async with consumer_of(broker, "t", group_id="g", group_protocol="classic") as consumer:
+            assert await values(consumer, 1) == [b"old"]
+            assert inside.cursor(consumer, TP).leader_epoch == 6
+            if is_restored:
+                restore(broker)
+            else:
+                broker.recreate_topic("t")
+                broker.produce("t", b"old")
+            broker.produce("t", b"new")
+            assert await values(consumer, 1) == [b"new"]
+            assert consumer.health().is_ok
+            await consumer.commit()
+            commit = broker.requests.of("OffsetCommit")[-1].request
+            assert isinstance(commit, OffsetCommitRequest)
+            assert commit.topics[0].partitions[0].committed_leader_epoch == 0
+            # From here on all is as with any topic.
+            broker.move_leader(TP)
+            broker.produce("t", b"newer")
+            assert await values(consumer, 1) == [b"newer"]
+    (told,) = [each.message for each in caplog.records if "insist on leader epoch" in each.message]
+    assert "though it was 6" in told
