@@ -317,8 +317,7 @@ class BlockingCluster:
         """
         request = coordinator_request(group_id)
         node = self.retrying(lambda: coordinator_of(group_id, self.request_any(request)))
-        if node.id not in self.view.nodes:
-            self._take(self.view.with_nodes([node]))
+        self._take(self.view.with_coordinator(node))
         return node.id
 
     def _known_nodes(self) -> list[Node]:

@@ -419,8 +419,8 @@ class Cluster:
         if response is None:
             response = await self.request_any(coordinator_request(key, key_type))
         node = coordinator_of(key, response)
-        if node.id not in self._view.nodes:
-            self._swap(self._view.with_nodes([node]))
+        if (view := self._view.with_coordinator(node)) is not self._view:
+            self._swap(view)
         return node.id
 
     def _foresee_coordinator(self) -> None:

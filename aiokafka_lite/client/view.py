@@ -204,10 +204,20 @@ class ClusterView(NamedTuple):
         )
 
     def with_nodes(self, nodes: Iterable[Node]) -> ClusterView:
-        """Return a view with these nodes added, or moved to where they now listen."""
-        return self._replace(
-            nodes=MappingProxyType({**self.nodes, **{node.id: node for node in nodes}})
-        )
+        """Return a view with these nodes added, or moved to where they now listen.
+
+        Answers about coordinators name no racks: a node keeps the one that it had.
+        """
+        known = dict(self.nodes)
+        for node in nodes:
+            rack = known[node.id].rack if node.rack is None and node.id in known else node.rack
+            known[node.id] = node._replace(rack=rack)
+        return self._replace(nodes=MappingProxyType(known))
+
+    def with_coordinator(self, node: Node) -> ClusterView:
+        """Return a view in which a coordinator listens at this address; this one if it does."""
+        known = self.nodes.get(node.id)
+        return self if known is not None and known[1:3] == node[1:3] else self.with_nodes([node])
 
     def with_leader(
         self, tp: TopicPartition, leader: int, leader_epoch: int, nodes: Iterable[Node] = ()

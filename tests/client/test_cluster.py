@@ -690,6 +690,19 @@ async def test_coordinator_that_metadata_does_not_name_yet_can_be_used(
         await cluster.close()
 
 
+async def test_coordinator_is_asked_where_the_answer_says_that_it_listens(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    """A node that was replaced elsewhere under its id, of which metadata do not tell yet."""
+    async with ScriptedBroker(1) as replacement:
+        replacement.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse()
+        broker.scripts[FindCoordinatorRequest] = lambda _: coordinator(replacement)
+        assert await cluster.find_coordinator("g") == 1
+        await cluster.request(1, HeartbeatRequest())
+        assert replacement.count(HeartbeatRequest) == 1
+        await cluster.close()
+
+
 async def test_coordinator_not_available_yet_is_asked_for_again(
     broker: ScriptedBroker, cluster: Cluster
 ) -> None:

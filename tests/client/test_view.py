@@ -233,6 +233,16 @@ def test_hint_for_an_unknown_partition_changes_nothing() -> None:
     assert view.with_leader(TP, 2, 9) is view
 
 
+def test_a_coordinator_is_where_the_latest_answer_says_and_keeps_its_rack() -> None:
+    nodes = [MetadataResponseBroker(node_id=1, host="h1", port=9092, rack="r")]
+    view = ClusterView().updated(MetadataResponse(brokers=nodes, cluster_id="c"), 1.0)
+    assert view.with_coordinator(Node(1, "h1", 9092)) is view
+    assert view.with_coordinator(Node(1, "elsewhere", 9092)).nodes == {
+        1: Node(1, "elsewhere", 9092, "r")
+    }
+    assert view.with_coordinator(Node(2, "h2", 9092)).nodes[2] == Node(2, "h2", 9092)
+
+
 def test_view_cannot_be_changed() -> None:
     view = view_of(topic("t", [1]))
     with pytest.raises(TypeError):

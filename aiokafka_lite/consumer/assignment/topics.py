@@ -111,7 +111,9 @@ def _have_moved(before: Placement, now: Placement) -> bool:
         on_moved = {each for each in set(now.replicas) if not moved.keys().isdisjoint(each)}
         if on_moved:
             pairs.update((each, each) for each in on_moved.intersection(before.replicas))
+    # An answer about a coordinator adds a node without its rack.
+    known = {node for node, rack in now.racks.items() if rack or not before.racks.get(node)}
     return any(
-        now.racks.keys() >= set(replicas) and now.racks_of(replicas) != before.racks_of(were)
+        known >= set(replicas) and now.racks_of(replicas) != before.racks_of(were)
         for were, replicas in pairs
     )

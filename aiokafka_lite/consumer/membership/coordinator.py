@@ -121,6 +121,7 @@ class Coordinator:
                 # It hangs, and others may have taken over. A deadline is often that of the answer,
                 # too, and passes first: then nobody else notices.
                 self.forget(node_id, silence)
+                self._cluster.invalidate()  # it may listen elsewhere
                 if answer_s is not None and self._loop.time() - asked_at >= ALMOST * answer_s:
                     # What went there before is not waited for either: answered late, by a broker
                     # that does not know yet that it is the coordinator no more, it would be wrong.
