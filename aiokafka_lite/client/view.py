@@ -115,6 +115,11 @@ class ClusterView(NamedTuple):
         topic = self.topics.get(tp.topic)
         return None if topic is None else topic.partitions.get(tp.partition)
 
+    def lacks(self, tp: TopicPartition) -> bool:
+        """Whether the topic of a partition is known, and has no such partition."""
+        topic = self.topics.get(tp.topic)
+        return topic is not None and bool(topic.partitions) and tp.partition not in topic.partitions
+
     def leader(self, tp: TopicPartition) -> PartitionView | None:
         """Return the partition when it has a leader that is among the nodes, else None."""
         partition = self.partition(tp)

@@ -448,6 +448,23 @@ async def test_a_broker_that_lags_behind_does_not_bring_the_old_topic_back() -> 
             assert inside.event_counts(consumer)["topic_recreated"] == 1
 
 
+# --- Partitions that there are not ---------------------------------------------------------------
+async def test_an_assigned_partition_that_its_topic_does_not_have_raises_once(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    await kafka.produce(topic, 0, rows(0, 1))
+    missing = TopicPartition(topic, 7)
+    async with reading(kafka) as consumer:
+        consumer.assign([TopicPartition(topic, 0), missing])
+        assert await keys_read(consumer, 1) == [b"0"]
+        with pytest.raises(UnknownTopicOrPartitionError, match="no partition 7") as caught:
+            await asyncio.wait_for(consumer.getone(), 20)
+        assert caught.value.tp == missing
+        assert await consumer.poll(timeout_ms=50) == {}  # once
+        assert "do not know the partition" in " ".join(consumer.health().reasons)
+
+
 # --- More partitions -----------------------------------------------------------------------
 @pytest.mark.parametrize("way", WAYS)
 async def test_nothing_written_to_new_partitions_is_lost_with_latest(

@@ -690,12 +690,21 @@ class Commits(CommittedReader):
         if recovery is Recovery.FENCED:  # not to be mended by reading the records again
             return False
         if recovery.is_about_membership:
-            raise CommitFailedError from error
+            raise self._refused(commit) from error
         if error.invalid_metadata:
             self._cluster.invalidate()
             if error.tp is not None and is_gone(self._cluster.view, error.tp.topic):
                 return False
         return recovery is not Recovery.SURFACE
+
+    def _refused(self, commit: PendingCommit) -> CommitFailedError:
+        """Return the error for a commit that its group refuses because of the sender."""
+        if commit.made_as != NOBODY:
+            return CommitFailedError()
+        return CommitFailedError(
+            f"group {self._member.group_id} has members that subscribe to topics, and takes no "
+            "commits of partitions that assign() was given: use another group_id here"
+        )
 
     def _is_between_generations(self, commit: PendingCommit) -> bool:
         """Whether a rebalance goes on, or has ended since a commit was sent."""

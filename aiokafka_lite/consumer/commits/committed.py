@@ -96,15 +96,17 @@ class CommittedReader(ABC):
 
     async def positions(
         self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, CommittedPosition | None]:
-        """Return where to go on in partitions; see `committed`."""
-        found = await self._read(partitions, None)
-        return {
+    ) -> dict[TopicPartition, CommittedPosition | KafkaError | None]:
+        """Return where to go on in partitions, or why that is not known of one; see `committed`."""
+        failures: dict[TopicPartition, KafkaError] = {}
+        found = await self._read(partitions, None, failures=failures)
+        positions = {
             tp: None
             if answer is None
             else CommittedPosition(answer.offset, answer.leader_epoch, answer.metadata)
             for tp, answer in found.items()
         }
+        return {**positions, **failures}
 
     async def _read(
         self,
@@ -112,7 +114,9 @@ class CommittedReader(ABC):
         timeout_s: float | None,
         *,
         is_for_now: bool = False,
+        failures: dict[TopicPartition, KafkaError] | None = None,
     ) -> dict[TopicPartition, FetchedOffset | None]:
+        """Read until all is answered; errors of partitions are put into `failures`, if given."""
         deadline = self._deadline(timeout_s)
         left = set(partitions)
         found: dict[TopicPartition, FetchedOffset | None] = {}
@@ -134,7 +138,7 @@ class CommittedReader(ABC):
                     raise
                 last_error = error
             else:
-                last_error = self._take_answers(answers, left, found)
+                last_error = self._take_answers(answers, left, found, failures)
             if left and not await pause(backoff, deadline):
                 break
         if left:
@@ -178,6 +182,7 @@ class CommittedReader(ABC):
         answers: Mapping[TopicPartition, FetchedOffset],
         left: set[TopicPartition],
         found: dict[TopicPartition, FetchedOffset | None],
+        failures: dict[TopicPartition, KafkaError] | None,
     ) -> KafkaError | None:
         """Move what was answered from `left` to `found`; return why something is left.
 
@@ -186,15 +191,21 @@ class CommittedReader(ABC):
         why_left: KafkaError | None = None
         for tp in sorted(left):
             if (answer := answers.get(tp)) is None:
+                if failures is not None:
+                    failures[tp] = KafkaTimeoutError(f"the coordinator left {tp} out").at(tp)
+                    left.discard(tp)
                 continue
             if answer.error_code:
-                error = for_code(answer.error_code)(f"committed offset of {tp}").at(tp)
-                if isinstance(error, TopicAuthorizationFailedError):
-                    raise TopicAuthorizationFailedError({tp.topic})
-                if not error.retriable:
-                    raise error
+                error_class = for_code(answer.error_code)
+                is_refusal = error_class is TopicAuthorizationFailedError
+                error = error_class({tp.topic} if is_refusal else f"committed offset of {tp}")
                 if error.invalid_metadata:
                     self._cluster.invalidate()
+                if failures is not None:
+                    failures[tp] = error.at(tp)
+                    left.discard(tp)
+                elif not error.retriable:
+                    raise error.at(tp)
                 why_left = error
                 continue
             left.discard(tp)

@@ -53,6 +53,11 @@ class Coordinator:
         """Where it listens, as far as known."""
         return None if self._node_id is None else self._cluster.view.nodes.get(self._node_id)
 
+    @property
+    def has_topic_ids(self) -> bool:
+        """Whether the cluster names topics by ids, too, as far as known."""
+        return self._cluster.has_topic_ids
+
     def forget(self, node_id: int, reason: object) -> None:
         """Find the coordinator anew at the next request, unless that has been done already."""
         if node_id == self._node_id:

@@ -12,7 +12,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed, match_pattern
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, NO_MEMBER_ID, Offsets
-from aiokafka_lite.errors import IllegalOperation
+from aiokafka_lite.errors import IllegalOperation, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 
@@ -142,6 +142,6 @@ class NoCommits:
 
     async def positions(
         self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, CommittedPosition | None]:
+    ) -> dict[TopicPartition, CommittedPosition | KafkaError | None]:
         """Return None for every partition, likewise."""
         return dict.fromkeys(partitions)

@@ -318,6 +318,8 @@ def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis |
     search = partition.search
     if search is None:
         return None
+    if running.cluster.view.lacks(partition.tp):
+        return Diagnosis(Cause.NO_LEADER, _no_leader_text(running, partition.tp))
     last_try = f" (last try: {partition.retry_reason})" if partition.retry_reason else ""
     if search.sought is Sought.COMMITTED:
         status = running.membership.status
@@ -328,7 +330,7 @@ def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis |
         else:
             text = (
                 f"its committed offset is being asked of node {status.coordinator_id}, the "
-                f"coordinator of group {status.group_id}"
+                f"coordinator of group {status.group_id}{last_try}"
             )
         return Diagnosis(Cause.AWAITING_COMMITTED, text)
     trouble = _no_broker(running, partition, now)

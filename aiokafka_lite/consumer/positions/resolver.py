@@ -74,7 +74,8 @@ TRUNCATED: Final = "truncated"
 STALE_EPOCH: Final = (FencedLeaderEpochError, UnknownLeaderEpochError)
 
 CommittedLookup = Callable[
-    [Iterable[TopicPartition]], Awaitable[Mapping[TopicPartition, CommittedPosition | None]]
+    [Iterable[TopicPartition]],
+    Awaitable[Mapping[TopicPartition, CommittedPosition | KafkaError | None]],
 ]
 
 
@@ -224,9 +225,18 @@ class PositionResolver:
                 self._on_error(error)
                 await asyncio.sleep(backoff.next_delay_s())
                 continue
+            is_complete = True
             for search in searches:
-                if search.is_current:
-                    self._start(search, committed.get(search.cursor.tp))
+                answer = committed.get(search.cursor.tp)
+                if not search.is_current:
+                    continue
+                if isinstance(answer, KafkaError):
+                    is_complete = False
+                    self._note_failure(search.cursor, answer)
+                else:
+                    self._start(search, answer)
+            if not is_complete:
+                await asyncio.sleep(backoff.next_delay_s())
 
     def _start(self, search: Search, committed: CommittedPosition | None) -> None:
         partition = search.cursor

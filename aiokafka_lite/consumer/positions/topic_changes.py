@@ -7,6 +7,8 @@ Follows the metadata, tells events, and sees to what they mean for positions:
     made anew     another log has the name: positions and what is buffered are of the old one and
                   are given up, for what auto_offset_reset says
     grown         partitions that came later are read from their beginning: see `came_later`
+    too few       a partition of an assignment made by hand that its topic does not have raises once
+                  that it is unknown
 
 A topic counts as made anew when its id changes (KIP-516); brokers without ids cannot tell.
 """
@@ -18,7 +20,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiokafka_lite.client import ClusterView
-from aiokafka_lite.client.view import TopicView
+from aiokafka_lite.client.view import GONE_AFTER_S, TopicView
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Sought
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.errors import KafkaError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
@@ -63,6 +65,8 @@ class TopicChanges:
         self._known: dict[str, _KnownTopic] = {}
         # Topics that were asked for and did not exist.
         self._absent: set[str] = set()
+        # Assigned partitions that their topics do not have, since when; None: that was raised.
+        self._missing: dict[TopicPartition, float | None] = {}
         # The pattern for which all topics were looked at, once that is so.
         self._pattern: re.Pattern[str] | None = None
         state.observers.on_subscription_change(self._subscription_changed)
@@ -97,6 +101,21 @@ class TopicChanges:
                 self._is_gone(name)
         if view.is_of_all:
             self._pattern = self._state.pattern
+        if self._state.mode is SubscriptionMode.ASSIGNED:
+            self._look_for_missing(view)
+
+    def _look_for_missing(self, view: ClusterView) -> None:
+        """Raise once of each partition that its topic has not had for a while."""
+        before, self._missing = self._missing, {}
+        for tp, cursor in self._state.assignment.items():
+            if not view.lacks(tp):
+                continue
+            since = before.get(tp, view.fetched_at)
+            if since is not None and view.fetched_at - since >= GONE_AFTER_S:
+                text = f"topic {tp.topic!r} has no partition {tp.partition}"
+                self._buffer.put_error(cursor, UnknownTopicOrPartitionError(text).at(tp))
+                since = None
+            self._missing[tp] = since
 
     def _names(self, view: ClusterView) -> set[str]:
         return {*self._state.topics, *filter(self._is_matched, view.topics)}

@@ -31,7 +31,7 @@ from aiokafka_lite.events import GroupProtocolChanged
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.events import events_so_far
-from tests.support.protocols import classic_only
+from tests.support.protocols import classic_only, offering
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 from tests.support.required import unavailable
 from tests.support.waiting import until
@@ -204,6 +204,25 @@ async def test_where_there_is_only_the_classic_protocol_both_share_a_group(
         assert we.metrics()["group_protocol"] == "classic"
         # As on all such brokers: nothing to tell of.
         assert we.health().verdict == "degraded" or not we.health().reasons
+
+
+@pytest.mark.parametrize("group_protocol", ["auto", "consumer"])
+async def test_where_metadata_have_no_topic_ids_there_is_only_the_classic_protocol(
+    group_protocol: str,
+) -> None:
+    """Assignments by KIP-848 name topics by their ids: nobody could tell which they are."""
+    async with Broker() as broker:
+        broker.on("ApiVersions").answer(offering(Metadata=9, Fetch=12), times=None)
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        topic = await kafka.create_topic()
+        we = ours(kafka, topic, "g", group_protocol=group_protocol)
+        if group_protocol == "auto":
+            async with we as consumer:
+                await until(lambda: len(consumer.assignment()) == 1)
+        else:
+            with pytest.raises(IncompatibleBrokerVersion, match="names no topic ids"):
+                async with we:
+                    pass
 
 
 async def test_an_old_client_that_joins_a_group_of_ours_is_served(kafka: KafkaHandle) -> None:

@@ -285,3 +285,20 @@ async def test_auto_commit_does_not_go_back_behind_a_commit_whose_answer_was_los
             ]
             assert offsets == sorted(offsets)
             assert broker.committed("g") == {TP: 3}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_a_commit_of_assigned_partitions_to_a_group_of_subscribers_says_so(
+    kafka: KafkaHandle, protocol: str
+) -> None:
+    topic, group = await kafka.create_topic(), unique("g")
+    await kafka.produce(topic, 0, rows(0, 1))
+    async with (
+        reading(kafka, topic, group_id=group, group_protocol=protocol) as member,
+        reading(kafka, group_id=group, enable_auto_commit=False) as other,
+    ):
+        await until(lambda: member.assignment())
+        other.assign([TopicPartition(topic, 0)])
+        await other.getone()
+        with pytest.raises(CommitFailedError, match=r"members that subscribe.* another group_id"):
+            await other.commit()

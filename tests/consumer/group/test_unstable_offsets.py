@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -11,7 +12,11 @@ from confluent_kafka import TopicPartition as TheirPartition
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.errors import UnstableOffsetCommitError
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    TopicAuthorizationFailedError,
+    UnstableOffsetCommitError,
+)
 from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchResponse,
@@ -21,7 +26,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
 )
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
-from tests.support.reading import reading
+from tests.support.reading import consumer_of, reading
 from tests.support.rows import rows
 from tests.support.waiting import PATIENCE_S
 
@@ -135,3 +140,50 @@ async def test_a_position_waits_for_the_end_of_a_transaction_that_commits_it(
         )
         record = await asyncio.wait_for(waiting, PATIENCE_S)
         assert record.offset == (7 if is_committed else 3)
+
+
+# --- Errors of some partitions -----------------------------------------------------------------
+@pytest.mark.parametrize("kind", [TopicAuthorizationFailedError, UnstableOffsetCommitError])
+async def test_the_error_of_one_partition_holds_up_no_other(
+    kind: type[BrokerResponseError],
+) -> None:
+    def refused(context: object, request: object) -> OffsetFetchResponse:
+        assert isinstance(request, OffsetFetchRequest)
+        groups = []
+        for group in request.groups:
+            answer = OffsetFetchResponseGroup(group_id=group.group_id)
+            for asked in group.topics or ():
+                topic = OffsetFetchResponseTopics(name=asked.name, topic_id=asked.topic_id)
+                for number in asked.partition_indexes:
+                    found = OffsetFetchResponsePartitions(
+                        partition_index=number, committed_offset=-1, metadata=""
+                    )
+                    found.error_code = kind.errno if number else 0
+                    topic.partitions.append(found)
+                answer.topics.append(topic)
+            groups.append(answer)
+        return OffsetFetchResponse(groups=groups)
+
+    async with Broker() as broker:
+        broker.create_topic("t", 2)
+        rule = broker.on("OffsetFetch").answer(refused, times=None)
+        async with consumer_of(broker, group_id="g") as consumer:
+            consumer.assign([TopicPartition("t", 0), TopicPartition("t", 1)])
+            for number in (0, 1):
+                broker.produce("t", b"%d" % number, partition=number)
+            read: list[bytes | None] = []
+            raised = 0
+            async with timeout(PATIENCE_S):
+                while not read or (raised < 2 and not kind.retriable):
+                    try:
+                        read.append((await consumer.getone()).value)
+                    except kind as error:
+                        assert error.tp == TopicPartition("t", 1)  # noqa: PT017
+                        raised += 1
+            assert read == [b"0"]
+            assert kind.__name__ in consumer.explain(TopicPartition("t", 1))
+            rule.remove()
+            async with timeout(PATIENCE_S):
+                while read != [b"0", b"1"]:
+                    with suppress(kind):
+                        read.append((await consumer.getone()).value)

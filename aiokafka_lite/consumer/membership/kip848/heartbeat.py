@@ -23,6 +23,7 @@ from aiokafka_lite.consumer.membership.kip848.beats import (
     target_in,
 )
 from aiokafka_lite.consumer.membership.kip848.member import (
+    JOIN_EPOCH,
     LOSS_BY_RECOVERY,
     ConsumerMember,
     MemberState,
@@ -228,6 +229,10 @@ class Heartbeat:
             self._lease.renew(self.last_contact_at)
 
     async def _send(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+        if request.member_epoch == JOIN_EPOCH and not self._coordinator.has_topic_ids:
+            raise IncompatibleBrokerVersion(
+                "the broker has Metadata before version 10 only, which names no topic ids"
+            )
         # Half the session: a silent coordinator has to be left while there is time to find out
         # that it has moved.
         answer_s = min(self._config.request_timeout_s, self._config.session_timeout_s / 2)
