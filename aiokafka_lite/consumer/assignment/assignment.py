@@ -730,7 +730,7 @@ class Assignment:
         own = None if self.processing is None else self.processing.own_records()
         if own is None:
             self.note_finished(offsets)
-            return offsets
+            return {tp: self._naming(tp, offset) for tp, offset in offsets.items()}
         for tp, (offset, metadata) in offsets.items():
             records = own.get(self._assignment[tp])
             if not records:
@@ -756,6 +756,19 @@ class Assignment:
             self.observers.partition_changed(cursor)
         finished = self.processed_offsets()
         return {tp: finished[tp] for tp in offsets if tp in finished}
+
+    def _naming(self, tp: TopicPartition, named: OffsetAndMetadata) -> OffsetAndMetadata:
+        """Return what to commit for an offset that the application names.
+
+        One that `commit()` would commit, too, says as much: what is finished behind it.
+        """
+        cursor = self._assignment[tp]
+        if cursor.progress is None or named.metadata:
+            return named
+        first = cursor.progress.first_unfinished
+        if named.offset != (cursor.handed_out_to if first is None else first):
+            return named
+        return self.to_commit(cursor, named.offset, cursor.progress)
 
     # --- Deliveries -----------------------------------------------------------------------
     def delivery(self) -> DeliveredRecords:
@@ -911,7 +924,7 @@ class Assignment:
             if progress is None:
                 continue
             first = progress.first_unfinished
-            progress.interrupt(cursor.leader_epoch, cursor.validated_epoch)
+            progress.interrupt(cursor.epoch_before_position, cursor.validated_epoch)
             cursor.leave_work()
             if first is not None and cursor.position is not None:
                 self.start_at(cursor, first, cursor.epoch_before(first), cursor.validated_epoch)

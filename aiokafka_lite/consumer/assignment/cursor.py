@@ -772,6 +772,13 @@ class Cursor:
         return search.replaced is not None
 
     @property
+    def epoch_before_position(self) -> int:
+        """The newest leader epoch of a returned record before the position, also after a seek."""
+        if self.position is None:
+            return self.leader_epoch
+        return max(self.leader_epoch, self.epoch_before(self.position))
+
+    @property
     def newest_epoch(self) -> int:
         """The newest leader epoch of a returned record, or of one that was finished before.
 

@@ -49,6 +49,20 @@ async def test_what_is_acknowledged_behind_the_commit_is_not_handed_out_again(
     assert not records[2].ack()
 
 
+@pytest.mark.parametrize(("offset", "left"), [(2, [2, 3, 9]), (1, [*range(1, 10)])])
+async def test_a_commit_by_name_keeps_what_is_acknowledged_unless_it_goes_back(
+    kafka: KafkaHandle, topic: str, offset: int, left: list[int]
+) -> None:
+    tp, group = TopicPartition(topic, 0), unique("acks")
+    async with member(kafka, topic, group_id=group, enable_auto_commit=False) as first:
+        records = await take(first, 10)
+        for record in (*records[:2], *records[4:9]):
+            record.ack()
+        await first.commit({tp: offset})
+    async with timeout(PATIENCE_S), member(kafka, topic, group_id=group) as second:
+        assert offsets(await take(second, len(left))) == left
+
+
 @pytest.mark.parametrize("way", ["poll", "getmany", "getone", "async for"])
 async def test_each_kind_of_get_hands_out_what_was_refused(
     consumer: AIOKafkaConsumer, topic: str, way: str

@@ -111,3 +111,29 @@ async def test_what_was_finished_before_a_seek_to_the_beginning_is_returned_agai
     record.ack()
     assert await seeking
     assert offsets(await take(next_owner, COUNT)) == list(range(COUNT))
+
+
+async def test_finished_records_before_a_seek_are_passed_over_when_run_begins_again(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await filled(kafka, count=COUNT)
+    tp = TopicPartition(topic, 0)
+    async with timeout(PATIENCE_S), member(kafka, topic, ack_mode="implicit") as consumer:
+        handled: list[int] = []
+        has_failed: list[bool] = []
+
+        async def handle(record: Record) -> None:
+            handled.append(record.offset)
+            if record.offset == 0 and not has_failed:
+                await until(lambda: len(handled) == COUNT)
+                consumer.seek(tp, COUNT - 1)
+                has_failed.append(True)
+                raise ConnectionError
+
+        with pytest.raises(ConnectionError):
+            await consumer.run(handle, concurrency=COUNT, order=None)
+        handled.clear()
+        running = asyncio.ensure_future(consumer.run(handle, concurrency=COUNT, order=None))
+        await until(lambda: COUNT - 1 in handled)
+        running.cancel()
+        assert handled == [0, COUNT - 1]
