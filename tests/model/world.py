@@ -19,8 +19,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 Main = Callable[[], Coroutine[object, object, None]]
@@ -278,9 +277,9 @@ class VirtualWorld(World):
         told = {key.data for key, _ in self._polls.select(0)}
         has_worked = False
         for actor in tuple(self._actors):
-            loop = _loop_of(actor)
             if actor.is_blocked or actor.is_done:
                 continue
+            loop = _loop_of(actor)
             if actor in told or loop.has_work():
                 has_worked = True
                 with self._as(actor):
@@ -322,13 +321,24 @@ class VirtualWorld(World):
         self._polls.unregister(loop.poll_fd())
         loop.finish()
 
-    @contextmanager
-    def _as(self, actor: Actor | None) -> Iterator[None]:
-        """Let an actor's loop be the one that runs."""
-        before = self._acting
-        hooks = sys.get_asyncgen_hooks()
-        running = asyncio._get_running_loop()
-        self._acting = actor
+    def _as(self, actor: Actor | None) -> _Acting:
+        """Return a block in which an actor's loop is the one that runs."""
+        return _Acting(self, actor)
+
+
+class _Acting:
+    """Such a block. It is entered for each turn, so it is no generator."""
+
+    def __init__(self, world: VirtualWorld, actor: Actor | None) -> None:
+        self._world = world
+        self._actor = actor
+
+    def __enter__(self) -> None:
+        actor = self._actor
+        self._before = self._world._acting
+        self._hooks = sys.get_asyncgen_hooks()
+        self._running = asyncio._get_running_loop()
+        self._world._acting = actor
         loop = None if actor is None else actor.loop
         asyncio._set_running_loop(loop)
         if loop is not None:
@@ -336,17 +346,15 @@ class VirtualWorld(World):
                 firstiter=loop._asyncgen_firstiter_hook,  # type: ignore[attr-defined]
                 finalizer=loop._asyncgen_finalizer_hook,  # type: ignore[attr-defined]
             )
-        try:
-            yield
-        finally:
-            self._acting = before
-            asyncio._set_running_loop(running)
-            sys.set_asyncgen_hooks(*hooks)
+
+    def __exit__(self, *_: object) -> None:
+        self._world._acting = self._before
+        asyncio._set_running_loop(self._running)
+        sys.set_asyncgen_hooks(*self._hooks)
 
 
 def _loop_of(actor: Actor) -> _VirtualLoop:
-    assert isinstance(actor.loop, _VirtualLoop)
-    return actor.loop
+    return actor.loop  # type: ignore[return-value]  # those of a virtual world are
 
 
 def _leave_task(loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None:
@@ -400,7 +408,10 @@ class _VirtualLoop(ActorLoop):
 
     def has_work(self) -> bool:
         """Whether there is something to run, whatever sockets say."""
-        return bool(self._ready) or self.next_at() <= self.time()  # type: ignore[attr-defined]
+        if self._ready:  # type: ignore[attr-defined]
+            return True
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        return bool(scheduled) and scheduled[0].when() <= self._world.now()
 
     def next_at(self) -> float:
         """Return when the next timer is due."""

@@ -120,6 +120,11 @@ def listener(consumer: AIOKafkaConsumer) -> ConsumerRebalanceListener | None:
     return consumer._engine.state.listener
 
 
+def commit_count(consumer: AIOKafkaConsumer) -> int:
+    """How many commits of a started consumer have succeeded."""
+    return _running(consumer).commits.commit_count
+
+
 # --- Positions --------------------------------------------------------------------------------
 def cursor(consumer: AIOKafkaConsumer, tp: TopicPartition) -> Cursor:
     """All that is known of an assigned partition."""

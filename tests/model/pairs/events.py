@@ -76,8 +76,10 @@ async def _subscribe(member: Member) -> None:
 async def _unsubscribe(member: Member) -> None:
     if member.way.reading_finishes:
         member.finish_all()  # it commits all that was returned, as a stop does
+    member.is_giving_up = True
     member.consumer.unsubscribe()
     member.let_go(member.owned)
+    member.is_giving_up = False
     await asyncio.sleep(member.rng.choice((0.0, 0.1, 0.5)))
     member.subscribe()
 
@@ -130,6 +132,25 @@ async def _cut(member: Member) -> None:
         transport.abort()
 
 
+# --- Brokers and other producers ----------------------------------------------------------------
+def _hindered(how: str) -> Event:
+    async def hinder(member: Member) -> None:
+        if member.around.hinder is not None:
+            member.note(member.around.hinder(member, how))
+
+    return hinder
+
+
+async def _fence(member: Member) -> None:
+    """Start another producer under its transactional id, as a second copy of the program does."""
+    producer = member.new_producer()
+    try:
+        await producer.start()
+    finally:
+        await producer.stop()
+
+
+HINDRANCES: Final = ("answers late", "answer lost", "write refused")
 EVENTS: Final[Mapping[str, Event]] = {
     "commit()": _commit,
     "named commit": _named_commit,
@@ -144,6 +165,8 @@ EVENTS: Final[Mapping[str, Event]] = {
     "loop blocked": _block,
     "loop blocked for a session": _block_for_a_session,
     "connections cut": _cut,
+    "producer fenced": _fence,
+    **{how: _hindered(how) for how in HINDRANCES},
 }
 """What can happen to one member, by its name in the table."""
 

@@ -58,6 +58,8 @@ class GroupState:
     sought_at: dict[TopicPartition, float] = field(default_factory=dict)
     # Its offsets are committed by the names of topics: in transactions.
     commits_by_name: bool = False
+    # Records whose dead letters were written by themselves, as the consumer said.
+    dead: set[int] = field(default_factory=set)
     returned: int = 0
     repeated: int = 0
 
@@ -110,11 +112,11 @@ class Journal:
         is_covered = number in state.covered
         # A commit that was on its way while the application sought is no promise.
         is_promised = number in state.settled or (is_covered and not state.may_repeat[number])
-        if not is_promised or is_excused or self._is_recreated(tp.topic):
+        if not is_promised or is_excused or self.is_recreated(tp.topic):
             return
         state.settled.discard(number)
         state.repeated += 1
-        if is_covered or self._now() >= state.excused_until:
+        if is_covered or not self.is_excused(group):
             words = f"{place(written)}{', which a commit covers' if is_covered else ''}"
             self.violate("repeated", who, words)
 
@@ -130,6 +132,10 @@ class Journal:
     def may_be_finished(self, group: str, numbers: Iterable[int]) -> None:
         """Note that a commit, or a transaction, with these records begins to end."""
         self.groups[group].in_commit.update(numbers)
+
+    def is_not_finished(self, group: str, numbers: Iterable[int]) -> None:
+        """Note that such a transaction is known to be aborted."""
+        self.groups[group].in_commit.difference_update(numbers)
 
     def check_order(self, group: str, who: str, number: int, *, by_key: bool) -> None:
         """Hold a record that begins against those before it."""
@@ -200,12 +206,21 @@ class Journal:
                 if tp.topic == topic and state.commits_by_name:
                     state.sought[tp].append(0)
 
-    def _is_recreated(self, topic: str) -> bool:
+    def is_recreated(self, topic: str) -> bool:
+        """Whether a topic was recreated a moment ago."""
         return self._now() < self._recreated_at.get(topic, -RECREATED_S) + RECREATED_S
+
+    def is_recreated_since(self, topic: str, at: float) -> bool:
+        """Whether a topic was recreated at a time or later."""
+        return self._recreated_at.get(topic, -1.0) >= at
 
     def offset_of(self, number: int) -> int:
         """Return where a record is."""
         return self._book.records[number].offset
+
+    def is_excused(self, group: str) -> bool:
+        """Whether a member was killed, or a session was missed, a while ago."""
+        return self._now() < self.groups[group].excused_until
 
     def excuse(self, group: str, seconds: float) -> None:
         """Allow for a while that what no commit covers is returned again."""
@@ -232,7 +247,7 @@ class Journal:
         early = [
             offset for offset in sorted(covered) if not self._is_done(group, log[offset].number)
         ]
-        if early and state.commits_by_name and self._is_recreated(tp.topic):
+        if early and state.commits_by_name and self.is_recreated(tp.topic):
             state.passed_over.update(log[offset].number for offset in early)
             state.sought[tp].append(0)
         elif early:
@@ -244,7 +259,7 @@ class Journal:
         sought = state.sought[tp]
         if explained := [target for target in sought if target <= offset]:
             sought.remove(max(explained))
-        elif offset < min(before, end) and not self._is_recreated(tp.topic):
+        elif offset < min(before, end) and not self.is_recreated(tp.topic):
             self.violate("back", group, f"{short(tp)}: {before}, then {offset}")
 
     # --- The end --------------------------------------------------------------------------
@@ -262,12 +277,16 @@ class Journal:
     def check_outputs(self, group: str, what: str, found: Counter[int], due: set[int]) -> None:
         """Hold what a group has written for each record against what is due."""
         state, records = self.groups[group], self._book.records
-        if missing := sorted(due - found.keys() - state.passed_over):
-            places = [place(records[n]) for n in missing[:SHOWN]]
-            self.violate("missing", group, f"{what} of {places}, {len(missing)} in all")
+        self.check_missing(group, what, found, due - state.passed_over)
         if twice := {n: count for n, count in found.items() if count > 1 + state.may_repeat[n]}:
             places = [f"{place(records[n])} {count} times" for n, count in twice.items()]
             self.violate("twice", group, f"{what} of {places[:SHOWN]}, {len(twice)} in all")
+
+    def check_missing(self, group: str, what: str, found: Counter[int], due: set[int]) -> None:
+        """Find records of which a group should have written something."""
+        if missing := sorted(due - found.keys()):
+            places = [place(self._book.records[n]) for n in missing[:SHOWN]]
+            self.violate("missing", group, f"{what} of {places}, {len(missing)} in all")
 
 
 def short(tp: TopicPartition) -> str:

@@ -5,19 +5,29 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Final
 
 from aiokafka_lite.broker import Broker, NewRecord
+from aiokafka_lite.broker.faults import Rule
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.finished_ranges import decode
-from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.errors import KafkaError, TopicAuthorizationFailedError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.model.pairs.book import Book
 from tests.model.pairs.journal import Commit, Journal
+from tests.model.pairs.member import Member
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.inside import cluster
 
+# The requests of members that are answered late, or whose answers are lost.
+OF_COMMITS: Final = ("OffsetCommit", "OffsetFetch")
+OF_TRANSACTIONS: Final = ("TxnOffsetCommit", "EndTxn", "Produce")
+
+# Tells the journal what a group has committed by now.
+Look = Callable[[], Awaitable[None]]
 Trouble = Callable[[TopicPartition, str], Awaitable[Collection[TopicPartition] | None]]
 
 
@@ -40,7 +50,6 @@ class Logs(ABC):
         self.journal = journal
         self.rng = rng
         self.topics: dict[str, int] = {}
-        self._reader: AIOKafkaConsumer
 
     async def create(self, name: str, partitions: int) -> str:
         """Create a topic that groups read."""
@@ -62,18 +71,9 @@ class Logs(ABC):
     def troubles(self) -> Mapping[str, Trouble]:
         """What can happen to a partition and a group; each returns what it is about; None: all."""
 
-    async def look_at_commits(self, reader: AIOKafkaConsumer, group: str) -> None:
-        """Tell the journal what a group has committed."""
-        tps = sorted(self.book.partitions)
-        lives = {tp: self.book.lives[tp] for tp in tps}
-        ids = {topic: cluster(reader).view.topic_id(topic) for topic in self.topics}
-        try:
-            found = await reader.committed(*tps, metadata=True)
-        except KafkaError:
-            return  # the coordinator moves, or a topic is not there
-        for tp, entry in found.items():
-            if entry is not None and self.book.lives.get(tp) == lives[tp]:
-                self._see(group, tp, entry, lives[tp], ids[tp.topic])
+    @abstractmethod
+    def commits_of(self, group: str) -> AbstractAsyncContextManager[Look]:
+        """Return what tells the journal what a group has committed, within a block."""
 
     def _see(
         self,
@@ -129,6 +129,46 @@ class EmbeddedLogs(Logs):
     def __init__(self, broker: Broker, book: Book, journal: Journal, rng: random.Random) -> None:
         super().__init__(KafkaHandle("embedded", broker.bootstrap_servers), book, journal, rng)
         self.broker = broker
+        self._rules: list[Rule] = []
+
+    @asynccontextmanager
+    async def commits_of(self, group: str) -> AsyncIterator[Look]:
+        async def look() -> None:
+            ids = {topic: self.broker.topics[topic].topic_id for topic in self.topics}
+            for node in self.broker.nodes.values():  # one of which coordinates the group
+                for topic, found in node.groups.offsets.fetch_all(group).items():
+                    for number, each in found.items():
+                        tp = TopicPartition(topic, number)
+                        if tp in self.book.lives:
+                            entry = OffsetAndMetadata(each.offset, each.metadata)
+                            self._see(group, tp, entry, self.book.lives[tp], ids[topic])
+
+        yield look
+
+    def hinder(self, member: Member, how: str) -> str:
+        """Let some of a member's next requests be answered late, not at all, or by a refusal."""
+        rng, around = member.rng, member.around
+        if how == "write refused":
+            on = self.broker.on(
+                "Produce", client_id=member.name, topic=(around.outputs, around.letters)
+            )
+            rule = on.fail(TopicAuthorizationFailedError)
+        else:
+            is_in_transaction = member.way.kind in ("transactions", "letters")
+            api = rng.choice(OF_TRANSACTIONS if is_in_transaction else OF_COMMITS)
+            on = self.broker.on(api, client_id=member.name)
+            if how == "answers late":
+                # Shorter than a session together: heartbeats may wait behind them.
+                rule = on.delay(rng.uniform(0.1, 0.7), rng.randint(1, 2))
+            else:
+                rule = on.disconnect(handled=True)
+        self._rules.append(rule)
+        return repr(rule)
+
+    def calm(self) -> None:
+        """Answer all requests from now on."""
+        for rule in self._rules:
+            rule.remove()
 
     async def create_other(self, name: str, partitions: int) -> str:
         self.broker.create_topic(name, partitions)
@@ -202,6 +242,29 @@ class RealLogs(Logs):
 
     async def create_other(self, name: str, partitions: int) -> str:
         return await self.kafka.create_topic(unique(name), partitions)
+
+    @asynccontextmanager
+    async def commits_of(self, group: str) -> AsyncIterator[Look]:
+        async with AIOKafkaConsumer(
+            bootstrap_servers=self.kafka.bootstrap_servers,
+            group_id=group,
+            enable_auto_commit=False,
+            metadata_max_age_ms=200,
+        ) as reader:
+            cluster(reader).watch("commits", self.topics)  # for their ids
+            yield partial(self._look, reader, group)
+
+    async def _look(self, reader: AIOKafkaConsumer, group: str) -> None:
+        tps = sorted(self.book.partitions)
+        lives = {tp: self.book.lives[tp] for tp in tps}
+        ids = {topic: cluster(reader).view.topic_id(topic) for topic in self.topics}
+        try:
+            found = await reader.committed(*tps, metadata=True)
+        except KafkaError:
+            return  # the coordinator moves, or a topic is not there
+        for tp, entry in found.items():
+            if entry is not None and self.book.lives.get(tp) == lives[tp]:
+                self._see(group, tp, entry, lives[tp], ids[tp.topic])
 
     async def write(self, tp: TopicPartition, count: int) -> None:
         async with self._changing:

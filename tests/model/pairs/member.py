@@ -28,18 +28,22 @@ from aiokafka_lite.errors import (
     KafkaError,
 )
 from aiokafka_lite.processing import DeadLetters
+from aiokafka_lite.producing.producer import TransactionBlock
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.model.pairs.book import number_in
 from tests.model.pairs.journal import Journal, short
 from tests.model.pairs.table import Table
 from tests.model.pairs.ways import Way
 from tests.model.world import Actor, VirtualWorld, World
+from tests.support.inside import commit_count
 
 Record = ConsumerRecord[Any, Any]
 LOOK_EVERY_S: Final = 0.02
 WAKES_WITHIN_S: Final = 0.5
 SOUGHT_WITHIN_S: Final = 2.0
 STOP_S: Final = 10.0
+# A rebalance waits at least for so long for records to be processed.
+HOLD_S: Final = 3.0
 # For so long a partition with records may give none while health() says that all is well.
 SILENT_S: Final = 30.0
 NAMED: Final = re.compile(r"topic='([^']+)', partition=(\d+)|\b([\w-]*t\d)[-/](\d+)\b")
@@ -68,6 +72,7 @@ class Sought:
     age: int
     offset: int
     left_at: int
+    sought_at: float
     passed_at: float | None = None
 
 
@@ -92,6 +97,8 @@ class Around:
     end_of: Callable[[TopicPartition], int]
     is_calm: Callable[[], bool]
     events: Collection[str] = ()
+    # Where brokers can be told to: hinders some requests of a member, and returns which.
+    hinder: Callable[[Member, str], str] | None = None
 
 
 class Hand:
@@ -100,6 +107,8 @@ class Hand:
     def __init__(self, reader: Reader) -> None:
         self._member = reader.member
         self._rng = reader.rng
+        self.since = self._member.around.world.now()
+        self.is_ending = False
         self.items: list[Item] = []
         self._member.hands[self] = None
 
@@ -127,8 +136,14 @@ class Hand:
 
     def may_be_finished(self) -> None:
         """Note that a commit, or a transaction, with these begins: it may come to its end."""
+        self.is_ending = True
         numbers = [item.number for item in self.items]
         self._member.journal.may_be_finished(self._member.around.group, numbers)
+
+    def is_not_finished(self) -> None:
+        """Note that this commit, or transaction, has failed for certain."""
+        numbers = [item.number for item in self.items]
+        self._member.journal.is_not_finished(self._member.around.group, numbers)
 
     def finish(self, *, settles: bool = True) -> None:
         """Note that all is done with these."""
@@ -162,6 +177,8 @@ class Reader:
         self.rng = random.Random(f"{member.seed} reader {number}")
         self.iterator = aiter(member.consumer)
         self.turn: asyncio.Task[None] | None = None
+        # Its latest one, which may be over.
+        self.transaction: TransactionBlock[Any, Any] | None = None
         self._hand: Hand | None = None
         self._limit: Any = None
 
@@ -267,9 +284,13 @@ class Member:
         self._sought: dict[TopicPartition, Sought] = {}
         self.returned_at: dict[TopicPartition, float] = {}
         self.paused: set[TopicPartition] = set()
+        # The numbers of records whose handlers have failed for good.
+        self._bad: dict[tuple[TopicPartition, int], int] = {}
         self.ending = ""
         # An error ends it: what its tasks say from now on is too late.
         self.is_leaving = False
+        # It gives partitions up by itself, whatever its tasks have in hand.
+        self.is_giving_up = False
         self.is_over = False
         self.is_reading = False
         self.blocked_at = 0.0
@@ -311,7 +332,9 @@ class Member:
         self.note(f"seeks {offset} of {short(tp)}")
         self.journal.seek(self.around.group, tp, offset)
         self.ages[tp] += 1  # what was returned before is no promise any more
-        self._sought[tp] = Sought(self.ages[tp], offset, self.next.get(tp, 0))
+        self._sought[tp] = Sought(
+            self.ages[tp], offset, self.next.get(tp, 0), self.around.world.now()
+        )
         self.next[tp] = offset
 
     def see_sought(self, tp: TopicPartition, offset: int) -> None:
@@ -328,6 +351,9 @@ class Member:
     def check_sought(self) -> None:
         """Find records that were asked for by a seek, and did not come though later ones have."""
         for tp, sought in list(self._sought.items()):
+            if self.journal.is_recreated_since(tp.topic, sought.sought_at):
+                del self._sought[tp]
+                continue
             is_late = sought.passed_at is not None and (
                 self.around.world.now() > sought.passed_at + SOUGHT_WITHIN_S
             )
@@ -396,7 +422,14 @@ class Member:
                 # Nothing could be committed any more.
                 self.journal.excuse(self.around.group, EXCUSED_S)
             self.note(f"{event.name} {sorted(map(short, event.partitions))}: {event.reason}")
+            if isinstance(event, kinds.Revoked):
+                self._check_waited(event.partitions)
             self._go(event.partitions)
+        elif isinstance(event, kinds.RecordDead):
+            self.note(f"{event}"[:300])
+            if self.way.kind == "records":
+                dead = self._bad[event.tp, event.offset]
+                self.journal.groups[self.around.group].dead.add(dead)
         elif isinstance(event, kinds.TaskFailed):
             if not isinstance(event.error, FencedInstanceIdError):
                 self.violate("a task died", f"{event.task}: {event.error!r}")
@@ -408,6 +441,20 @@ class Member:
         self.paused -= set(tps)
         for tp in tps:
             self.ages[tp] += 1
+
+    def _check_waited(self, tps: Collection[TopicPartition]) -> None:
+        """Find partitions that go although records of them are being processed."""
+        now, journal = self.around.world.now(), self.journal
+        if self.way.reading_finishes or self.ending or self.is_giving_up:
+            return
+        if journal.is_excused(self.around.group):
+            return
+        for hand in self.hands:
+            taken = {item.tp for item in hand.items if item.tp in tps and self.holds(item)}
+            taken = {tp for tp in taken if not journal.is_recreated(tp.topic)}
+            if taken and not hand.is_ending and now < hand.since + HOLD_S:
+                words = f"{sorted(map(short, taken))}, in hand since {hand.since:.3f}"
+                self.violate("not waited for", words)
 
     def let_go(self, tps: Collection[TopicPartition]) -> None:
         """Note that the application itself gives partitions up."""
@@ -447,6 +494,11 @@ class Member:
             return DeadLetters(self.around.letters, transactional_id=self.transactional_id)
         return DeadLetters(self.around.letters)
 
+    def expect_letter(self, record: Record) -> None:
+        """Note that a handler can do nothing with a record."""
+        tp = TopicPartition(record.topic, record.partition)
+        self._bad[tp, record.offset] = number_in(record.value)
+
     async def working_producer(self) -> AIOKafkaProducer:
         """Return a producer that can go on: another one after an error that is final."""
         if self.producer is not None and self.producer.fatal_error is not None:
@@ -454,13 +506,7 @@ class Member:
             old, self.producer = self.producer, None
             await old.stop()
         if self.producer is None:
-            producer = AIOKafkaProducer(
-                bootstrap_servers=self.around.bootstrap_servers,
-                client_id=self.name,
-                transactional_id=self.transactional_id,
-                transaction_timeout_ms=10_000,
-                request_timeout_ms=8_000,
-            )
+            producer = self.new_producer()
             try:
                 await producer.start()
             except BaseException:
@@ -468,6 +514,16 @@ class Member:
                 raise
             self.producer = producer
         return self.producer
+
+    def new_producer(self) -> AIOKafkaProducer:
+        """Return a producer with its transactional id."""
+        return AIOKafkaProducer(
+            bootstrap_servers=self.around.bootstrap_servers,
+            client_id=self.name,
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=10_000,
+            request_timeout_ms=8_000,
+        )
 
     # --- Life -----------------------------------------------------------------------------
     async def live(self) -> None:
@@ -479,7 +535,7 @@ class Member:
             client_id=self.name,
             group_id=around.group,
             auto_offset_reset="earliest",
-            fetch_max_wait_ms=50,
+            fetch_max_wait_ms=200,
             metadata_max_age_ms=1_000,
             **{
                 "enable_auto_commit": self.commits_by_itself,
@@ -592,7 +648,10 @@ class Member:
         count = 0
         while self.commits_by_itself:
             await asyncio.sleep(LOOK_EVERY_S)
-            before, count = count, self.consumer.metrics()["commits_total"]  # type: ignore[assignment]
+            try:
+                before, count = count, commit_count(self.consumer)
+            except ConsumerStoppedError:
+                return
             if count > before and not self.around.is_calm():
                 self.meet("auto-commit")
 

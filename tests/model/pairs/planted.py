@@ -5,22 +5,37 @@ What a checker was never seen to find, it may not look for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import pytest
 
 from aiokafka_lite.consumer.assignment.assignment import Assignment
-from aiokafka_lite.consumer.assignment.batches import OpenBatch
+from aiokafka_lite.consumer.assignment.batches import Block, OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
+from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.readers import Readers
 from aiokafka_lite.consumer.commits import commits as commits_module
-from aiokafka_lite.consumer.commits.commits import Commits
-from aiokafka_lite.consumer.commits.requests import commit_request
+from aiokafka_lite.consumer.commits.commits import Commits, PendingCommit
+from aiokafka_lite.consumer.commits.requests import OffsetToCommit, TopicIds, commit_request
+from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
+from aiokafka_lite.consumer.membership.revocation import Revocation
+from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
+from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext
 from aiokafka_lite.consumer.processing.lanes import Lanes
+from aiokafka_lite.consumer.processing.outbox import Outbox
 from aiokafka_lite.consumer.processing.run import Run
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.processing import DeadLetters
+from aiokafka_lite.processing.dead_letters import TAKEN_OVER
+from aiokafka_lite.processing.writers import Letter, PlainWriter
+from aiokafka_lite.producing import AIOKafkaProducer, group_offsets
+from aiokafka_lite.producing.accumulator import Accumulator
+from aiokafka_lite.producing.lease import ProducerLease
+from aiokafka_lite.producing.transactions import ProducerTransaction, Transactions
+from aiokafka_lite.structs import TopicPartition
 
 
 @dataclass(frozen=True)
@@ -30,8 +45,10 @@ class Bug:
     name: str
     owner: Any
     method: str
-    stand_in: Callable[..., object]
+    stand_in: object
     kinds: tuple[str, ...]
+    # Events that have nothing to do with it.
+    without: frozenset[str] = frozenset()
 
     def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have it until the end of the test."""
@@ -85,7 +102,80 @@ def _cut_off_nothing(run: Run, jobs: object) -> None:
     list(jobs)  # type: ignore[call-overload]
 
 
+# --- Transactions -------------------------------------------------------------------------------
+def _in_whatever_generation(
+    _: OffsetsInTransaction, delivery: DeliveredRecords
+) -> dict[TopicPartition, OffsetToCommit]:
+    return {cursor.tp: OffsetToCommit(end, "", NO_EPOCH) for cursor, end in delivery.ends.items()}
+
+
+async def _does_not_wait(*_: object, **__: object) -> None:
+    pass
+
+
+_decide = Block.decide
+
+
+def _never_aborted(block: Block, transaction: object, **_: object) -> None:
+    _decide(block, transaction, is_committed=True)
+
+
+def _takes_any(transactions: Transactions, _: ProducerTransaction | None) -> None:
+    if not transactions.takes_records:
+        raise transactions.refusal()
+
+
+_in_transaction = group_offsets.commit_request
+
+
+def _in_transaction_one_too_far(name: Any, producer: Any, group: Any, offsets: Any) -> object:
+    behind = {tp: (offset + 1, *others) for tp, (offset, *others) in offsets.items()}
+    return _in_transaction(name, producer, group, behind)
+
+
+_write = ProducerLease.write
+
+
+async def _as_written(
+    lease: ProducerLease, outputs: Any, group: Any, offsets: Any
+) -> dict[int, Exception]:
+    try:
+        return await _write(lease, outputs, group, offsets)
+    except KafkaError:
+        if lease.fatal_error is not None:
+            raise
+        return {}
+
+
+# --- Dead letters -------------------------------------------------------------------------------
+async def _no_acknowledgement(writer: PlainWriter, _: DeadRecord, letter: Letter) -> None:
+    topic, value, key, partition, headers = letter
+    await writer._producer.send(topic, value, key, partition=partition, headers=headers)
+
+
+def _outside(_: DeadLetters, run: RunContext) -> PlainWriter:
+    settings = {name: getattr(run.arguments, name) for name in TAKEN_OVER}
+    return PlainWriter(partial(AIOKafkaProducer, **settings), None)
+
+
+async def _is_aborted(*_: object) -> bool:
+    return False
+
+
+async def _without_offsets(lease: ProducerLease, outputs: Any, group: Any, _: object) -> object:
+    return await _write(lease, outputs, group, {})
+
+
+# --- Topics that are recreated ------------------------------------------------------------------
+def _under_the_present_id(commits: Commits, commit: PendingCommit) -> None:
+    for topic in commit.topic_ids:
+        commit.topic_ids[topic] = commits._cluster.view.topic_id(topic) or b""
+
+
 EACH: Final = ("plain", "records")
+IN_TRANSACTIONS: Final = ("transactions",)
+LETTERS: Final = ("letters",)
+RECREATED: Final = frozenset(("topic recreated", "topic recreated smaller"))
 BUGS: Final = (
     Bug(
         "a commit names the offset after the next",
@@ -130,4 +220,142 @@ BUGS: Final = (
         ("records",),
     ),
     Bug("a back-off never ends", Cursor, "end_back_off", _nothing, EACH),
+    Bug(
+        "a rebalance does not wait for what is being processed",
+        Revocation,
+        "_next_limit",
+        _nothing,
+        EACH,
+    ),
+    Bug(
+        "auto-commit covers what is being processed",
+        Assignment,
+        "processed_offsets",
+        lambda assignment: assignment.handed_out_offsets(),
+        ("plain",),
+    ),
+    Bug(
+        "a transaction commits in the name of a newer generation than its records",
+        OffsetsInTransaction,
+        "to_commit",
+        _in_whatever_generation,
+        IN_TRANSACTIONS,
+        RECREATED,
+    ),
+    Bug(
+        "a cancelled commit does not wait for its outcome",
+        Transactions,
+        "outlast_commit",
+        _does_not_wait,
+        IN_TRANSACTIONS,
+        RECREATED,
+    ),
+    Bug(
+        "a batch counts as processed though its transaction is aborted",
+        Block,
+        "decide",
+        _never_aborted,
+        IN_TRANSACTIONS,
+        RECREATED,
+    ),
+    Bug(
+        "a send of a transaction that is over goes into the next",
+        Transactions,
+        "require",
+        _takes_any,
+        IN_TRANSACTIONS,
+        RECREATED,
+    ),
+    Bug(
+        "a transaction names the offset after the next",
+        group_offsets,
+        "commit_request",
+        _in_transaction_one_too_far,
+        IN_TRANSACTIONS,
+        RECREATED,
+    ),
+    Bug(
+        "a transaction is committed without the offsets that its group refuses",
+        group_offsets,
+        "raise_refusal",
+        _nothing,
+        IN_TRANSACTIONS,
+        RECREATED,
+    ),
+    Bug(
+        "a transaction is committed before its records are acknowledged",
+        Accumulator,
+        "flush",
+        _does_not_wait,
+        IN_TRANSACTIONS,
+        RECREATED,
+    ),
+    Bug(
+        "a transaction of unknown outcome is taken for an aborted one",
+        OffsetsInTransaction,
+        "begin_anew",
+        _nothing,
+        IN_TRANSACTIONS,
+        RECREATED,
+    ),
+    Bug(
+        "outputs of an aborted transaction count as written",
+        ProducerLease,
+        "write",
+        _as_written,
+        IN_TRANSACTIONS,
+        RECREATED,
+    ),
+    Bug(
+        "a record is finished before its dead letter is acknowledged",
+        PlainWriter,
+        "write",
+        _no_acknowledgement,
+        ("records",),
+    ),
+    Bug(
+        "a dead letter is written outside of its transaction",
+        DeadLetters,
+        "_new_writer",
+        _outside,
+        LETTERS,
+        RECREATED,
+    ),
+    Bug(
+        "a dead letter of unknown outcome is written again",
+        Outbox,
+        "_is_committed_after_all",
+        _is_aborted,
+        LETTERS,
+        RECREATED,
+    ),
+    Bug(
+        "the transaction of a dead letter has no offset",
+        ProducerLease,
+        "write",
+        _without_offsets,
+        LETTERS,
+        RECREATED,
+    ),
+    Bug(
+        "a commit names a topic that may have been recreated",
+        TopicIds,
+        "are_known",
+        property(lambda _: False),
+        EACH,
+    ),
+    Bug(
+        "a commit has the id of the topic that was recreated",
+        Commits,
+        "_leave_out_former_logs",
+        _under_the_present_id,
+        EACH,
+    ),
+    Bug(
+        "a position is kept though the topic was recreated",
+        TopicChanges,
+        "_start_over",
+        _nothing,
+        EACH,
+    ),
 )

@@ -29,8 +29,9 @@ class Table:
         self.counts.update(other.counts)
 
     def rarest(self, row: str, columns: Iterable[str]) -> list[str]:
-        """Return these columns, those that the row has met least first."""
-        return sorted(columns, key=lambda column: self.counts[row, column])
+        """Return those of these columns that the row can meet, those met least first."""
+        possible = [column for column in columns if (row, column) not in self.impossible]
+        return sorted(possible, key=lambda column: self.counts[row, column])
 
     def rarer_than(self, count: int) -> list[Pair]:
         """Return the pairs that could have met, and did so less often."""

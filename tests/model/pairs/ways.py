@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -10,10 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka_lite.errors import (
     CommitFailedError,
     ConsumerStoppedError,
+    IllegalOperation,
+    IllegalStateError,
     KafkaError,
     TransactionAbortableError,
 )
 from aiokafka_lite.processing import Outputs, Retry
+from aiokafka_lite.producing.producer import TransactionBlock
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.model.pairs.book import BAD, number_in
 
@@ -30,6 +34,10 @@ class BadRecordError(Exception):
     """A handler's error for a record that it can do nothing with."""
 
 
+class GivenUpError(Exception):
+    """The application's error by which it gives a transaction up."""
+
+
 @dataclass(frozen=True)
 class Way:
     """A way of reading: a row of the table.
@@ -43,6 +51,7 @@ class Way:
         settings: Of its consumer.
         kind: Of the groups whose members read so. Members that finish record by record are not in
             groups with others, which do not pass over what is finished behind a commit.
+        writes: Its members write outputs, or dead letters.
     """
 
     name: str
@@ -52,6 +61,7 @@ class Way:
     commit_finishes: bool = True
     settings: Mapping[str, object] = field(default_factory=dict)
     kind: str = "plain"
+    writes: bool = False
 
 
 # --- Reads whose next one finishes ------------------------------------------------------------
@@ -154,6 +164,7 @@ def _handler(
                 await _commit_own(reader, record)
             hand.finish(settles=not is_bad)  # and nothing more is awaited
             if is_bad:
+                reader.member.expect_letter(record)
                 raise BadRecordError
         finally:
             hand.drop()
@@ -193,6 +204,7 @@ async def _run_with_lists(reader: Reader) -> None:
             await hand.work()
             if any((record.value or b"").endswith(BAD) for record in records):
                 if len(records) == 1:
+                    reader.member.expect_letter(records[0])
                     hand.finish(settles=False)
                 raise BadRecordError  # then each is tried by itself
             hand.finish()
@@ -210,27 +222,49 @@ async def _run_with_lists(reader: Reader) -> None:
 
 # --- Transactions -------------------------------------------------------------------------------
 async def _transaction(reader: Reader) -> None:
-    """Do what copy() of docs/producing.md does."""
+    """Do what copy() of docs/producing.md does; give some of the transactions up."""
     member = reader.member
     producer = await member.working_producer()
+    tx, before = producer.transaction(), reader.transaction
+    reader.transaction = tx
     hand: Hand | None = None
+    is_ending = False
     try:
-        async with (
-            reader.consumer.batch(max_records=MOST, timeout_ms=WAIT_MS) as batch,
-            producer.transaction() as tx,
-        ):
-            hand = reader.hold_all(batch.by_partition)
-            for record in batch:
-                await tx.send(member.outputs, b"%d" % number_in(record.value), key=record.key)
-            await hand.work()
-            tx.commit_offsets(reader.consumer)
-            hand.may_be_finished()
-        hand.finish()
+        async with reader.consumer.batch(max_records=MOST, timeout_ms=WAIT_MS) as batch:
+            with contextlib.suppress(GivenUpError):
+                async with tx:
+                    hand = reader.hold_all(batch.by_partition)
+                    for record in batch:
+                        await tx.send(member.outputs, b"%d" % number_in(record.value), record.key)
+                    await hand.work()
+                    tx.commit_offsets(reader.rng.choice((reader.consumer, batch)))
+                    if reader.rng.random() < 0.05:
+                        raise GivenUpError
+                    if before is not None and reader.rng.random() < 0.1:
+                        await _send_in_former(reader, before)
+                    hand.may_be_finished()
+                    is_ending = True
     except (CommitFailedError, TransactionAbortableError) as error:
         member.note(f"aborted: {error!r:.200}")
     finally:
+        if hand is not None and is_ending:
+            if tx.is_committed:
+                hand.finish()
+            elif tx.is_committed is False:
+                hand.is_not_finished()
+            elif producer.fatal_error is None:
+                member.violate("no outcome", "the block of a transaction is left, which goes on")
         if hand is not None:
             hand.drop()
+
+
+async def _send_in_former(reader: Reader, former: TransactionBlock[bytes, bytes]) -> None:
+    """Send in a transaction that is over, while another one is open."""
+    try:
+        await former.send(reader.member.outputs, b"-1")
+    except (IllegalOperation, IllegalStateError, KafkaError):
+        return
+    reader.member.violate("late", "a transaction takes a record of the one before it")
 
 
 async def _run_in_transactions(reader: Reader) -> None:
@@ -281,7 +315,12 @@ BY_TASKS: Final = (
 )
 RUNS: Final = (
     Way(
-        "run by key", _running("key"), reading_finishes=False, commit_finishes=False, kind="records"
+        "run by key",
+        _running("key"),
+        reading_finishes=False,
+        commit_finishes=False,
+        kind="records",
+        writes=True,
     ),
     Way(
         "run by partition",
@@ -289,6 +328,7 @@ RUNS: Final = (
         reading_finishes=False,
         commit_finishes=False,
         kind="records",
+        writes=True,
     ),
     Way(
         "run with lists",
@@ -296,6 +336,7 @@ RUNS: Final = (
         reading_finishes=False,
         commit_finishes=False,
         kind="records",
+        writes=True,
     ),
     Way(
         "run, letters in transactions",
@@ -303,6 +344,7 @@ RUNS: Final = (
         reading_finishes=False,
         commit_finishes=False,
         kind="letters",
+        writes=True,
     ),
 )
 TRANSACTIONS: Final = (
@@ -312,6 +354,7 @@ TRANSACTIONS: Final = (
         reading_finishes=False,
         settings=MappingProxyType({"enable_auto_commit": False}),
         kind="transactions",
+        writes=True,
     ),
     Way(
         "run in transactions",
@@ -319,6 +362,7 @@ TRANSACTIONS: Final = (
         reading_finishes=False,
         commit_finishes=False,
         kind="transactions",
+        writes=True,
     ),
 )
 WAYS: Final[Mapping[str, Way]] = {
