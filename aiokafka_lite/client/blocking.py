@@ -5,8 +5,8 @@ at once, and several may be in flight; ``receive`` waits for the answer to one o
 those that come before it for whoever asks for them. The first thing that goes wrong (see wire.py)
 closes the connection for good, and every request without an answer has that error.
 
-Deadlines. A request's time begins when it is sent, and bytes do not prolong it: a peer that
-trickles is given up as one that is silent. An answer that arrived in time and was not asked for
+Deadlines. A request's time begins when it is sent, and again with bytes of its answer, unless they
+trickle (wire.py). An answer that arrived in time and was not asked for
 before its time was over is taken all the same; one too large for the socket's buffer is given as
 much time again.
 
@@ -386,11 +386,17 @@ class BlockingConnection(Wired, ForkAware):
         count = 0
         is_late = self._clock() >= exchange.deadline
         while wire.receive(count) is None:
-            count = sock.receive_into(
-                wire.reader.missing,
-                exchange.deadline - self._clock(),
-                is_all_wanted=wire.reader.rest is not None,
-            )
+            try:
+                count = sock.receive_into(
+                    wire.reader.missing,
+                    exchange.deadline - self._clock(),
+                    is_all_wanted=wire.reader.rest is not None,
+                )
+            except TimeoutError:
+                if not wire.move_deadline(exchange):
+                    raise
+                count = 0
+                continue
             if count == 0:
                 self._fail(wire.lost(None))
                 return

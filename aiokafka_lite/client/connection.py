@@ -6,7 +6,9 @@ brings a poisoned connection back; the pool opens another.
 
 One timer serves the whole connection; it is set when nothing is set or for an earlier deadline, and
 otherwise only moves when it fires, so a request costs no timer. A frame that stalls half-way, or
-trickles, is caught by it as well: the deadline is the request's, bytes do not prolong it.
+trickles, is caught by it as well. If the loop was blocked when it should have fired, or the kernel
+waits for a good piece of a frame, bytes may have come that nobody has read. Then deadlines are
+looked at a little later, after reads.
 
 How whoever sent a request learns of the outcome. Two ways, each exchange goes one of them:
 
@@ -36,7 +38,7 @@ import ssl
 from asyncio.trsock import TransportSocket
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from aiokafka_lite._compat import Buffer, override, timeout
 from aiokafka_lite._event import Event
@@ -69,6 +71,14 @@ R_co = TypeVar("R_co", bound=Response, covariant=True)
 # Returns after how many seconds the session ends, 0 if it does not.
 Authenticate = Callable[["Connection"], Awaitable[float]]
 OnBug = Callable[[BaseException], None]
+
+
+# So much later than it was set for a timer fires only if the loop was blocked.
+LATE_S: Final = 0.1
+# How long deadlines wait for reads then, at least and at most.
+GRACE_S: Final = (0.1, 1.0)
+# How often that of one request does: a loop that is always blocked hides no peer that is gone.
+MOST_GRACES: Final = 8
 
 
 class Exchange(Pending[R_co]):
@@ -144,6 +154,8 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
     __slots__ = (
         "_can_write",
         "_drained",
+        "_graced_id",
+        "_graces",
         "_is_draining",
         "_low_water",
         "_on_bug",
@@ -189,6 +201,9 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
         self._can_write.set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
+        # A request whose deadline waits for reads, and how often it has done so.
+        self._graced_id: int | None = None
+        self._graces = 0
 
     # --- Opening and closing ---------------------------------------------------------------
     @classmethod
@@ -451,11 +466,27 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
         self._timer_at = when
 
     def _ring(self) -> None:
+        late_s = self.loop.time() - self._timer_at
         self._timer, self._timer_at = None, math.inf
         try:
-            self._check_deadlines()
+            is_unread = late_s > LATE_S or self._low_water.wanted_bytes > 1
+            if is_unread and self._may_wait_for_reads():
+                self._low_water.want(1)
+                least_s, most_s = GRACE_S
+                self._set_timer(self.loop.time() + max(least_s, min(late_s, most_s)))
+            else:
+                self._check_deadlines()
         except Exception as error:  # noqa: BLE001 -- told, see callback_failed
             self.callback_failed(error)
+
+    def _may_wait_for_reads(self) -> bool:
+        overdue_id = self.wire.overdue_id()
+        if overdue_id is None:
+            return False
+        if overdue_id != self._graced_id:
+            self._graced_id, self._graces = overdue_id, 0
+        self._graces += 1
+        return self._graces <= MOST_GRACES
 
     def _check_deadlines(self) -> None:
         try:

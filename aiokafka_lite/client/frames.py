@@ -146,6 +146,13 @@ class FrameReader:
             self.head = self._missing = missing
         return missing
 
+    @property
+    def received_bytes(self) -> int:
+        """How many bytes came of the frame that is being received."""
+        if self._large is not None and self.rest is not None:
+            return len(self._large) - len(self.rest)
+        return self._end - self._start
+
     def next_frame(self, count: int = 0) -> memoryview | None:
         """Return the next complete frame without its size, None when more bytes are needed.
 

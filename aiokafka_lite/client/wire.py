@@ -34,6 +34,9 @@ the place in the queue. The oldest request's deadline says that the broker is si
 younger one's says that it waited too long behind others (a JoinGroup waits for other members):
 only that request fails, the connection goes on.
 
+A deadline limits silence. Bytes of an answer move it: the oldest request has its whole time again
+from the latest of them, unless they trickle (`LEAST_BYTES_PER_S`).
+
 Nothing is decoded when it arrives: `Pending.result` does that for whoever asked.
 
 References: https://kafka.apache.org/protocol (requests, in order on one connection), KIP-219
@@ -86,6 +89,10 @@ MAX_SMALL_ANSWER_BYTES: Final = 16 * 1024 * 1024
 MAX_THROTTLE_S: Final = 60.0
 # The two answers whose size follows from the cluster, not from what was asked.
 LARGE_ANSWERS: Final = (FetchRequest, MetadataRequest)
+# An answer that comes slower than this does not move its deadline.
+LEAST_BYTES_PER_S: Final = 1024
+# Between the pieces of an answer: after a longer pause the next bytes are read as they come.
+SLOW_S: Final = 0.5
 # Below it an answer holds some hundreds of anything: decoded in less than a millisecond.
 LONG_FRAME_BYTES: Final = 16 * 1024
 # Part of a session's lifetime after which it is renewed: between these, drawn each time.
@@ -162,6 +169,16 @@ class Pending(Generic[R_co]):
     def is_done(self) -> bool:
         """Whether there is an answer or an error."""
         return self.frame is not None or self.error is not None
+
+    @property
+    def silent_since(self) -> float:
+        """Time of the wire's clock since which no byte of an answer came, or it was asked."""
+        return max(self.deadline - self.timeout_s, self._wire.received_at)
+
+    @property
+    def is_arriving(self) -> bool:
+        """Whether a part of an answer has come, of this one if it is the oldest request."""
+        return self._wire.reader.received_bytes > 0
 
     def result(self) -> R_co:
         """Decode and return the answer; byte fields of record sets stay slices of its frame.
@@ -241,6 +258,7 @@ class Wire:
         in_flight: The requests without an answer, given-up ones included, by correlation id.
         last_correlation_id: The latest request's.
         last_used: Time of the latest request.
+        received_at: Time when bytes of an answer came of which more is missing.
         muted_until: Time until which the broker asks us to hold back (KIP-219).
         session_lifetime_s: How long the broker accepts requests after authentication, 0 for as
             long as the connection lives (KIP-368).
@@ -252,6 +270,7 @@ class Wire:
         "_client_id",
         "_clock",
         "_max_frame_bytes",
+        "_moved",
         "_opened_id",
         "_session_began_at",
         "api_versions",
@@ -263,6 +282,7 @@ class Wire:
         "node_id",
         "peer",
         "reader",
+        "received_at",
         "session_ends_at",
         "session_lifetime_s",
         "state",
@@ -286,6 +306,9 @@ class Wire:
         self.in_flight: dict[int, Pending[Response]] = {}
         self.last_correlation_id = 0
         self.last_used = clock()
+        self.received_at = -math.inf
+        # Which request's deadline moved last, when, and how much of its answer there was.
+        self._moved: tuple[Pending[Response] | None, float, int] = (None, 0.0, 0)
         self.muted_until = 0.0
         self.session_lifetime_s = 0.0
         self.session_ends_at = math.inf
@@ -452,6 +475,11 @@ class Wire:
         """
         frame = self.reader.next_frame(count)
         if frame is None:
+            if count:
+                now = self._clock()
+                if now > self.received_at + SLOW_S and self.reader.received_bytes > count:
+                    self.reader.wanted_bytes = 1  # a good piece would be long in coming
+                self.received_at = now
             return None
         pending = self.in_flight.pop(read_correlation_id(frame)[0], None)
         if pending is None:
@@ -477,6 +505,11 @@ class Wire:
         until = self._clock() + min(duration_s, MAX_THROTTLE_S)
         self.muted_until = max(self.muted_until, until)
 
+    def overdue_id(self) -> int | None:
+        """Return the correlation id of the first request whose deadline has passed."""
+        now, in_flight = self._clock(), self.in_flight
+        return next((number for number in in_flight if in_flight[number].deadline <= now), None)
+
     def expire(self) -> float:
         """Fail what is overdue; return when to call this again, infinity if nothing is in flight.
 
@@ -489,11 +522,26 @@ class Wire:
             if pending.deadline > now:
                 continue
             if pending is oldest:
+                if self.move_deadline(pending):
+                    continue
                 raise self.silent(pending)
             pending.fail(_overdue(pending))
             # Its turn comes later: from now on its deadline only tells whether the broker lives.
             pending.deadline = now + pending.timeout_s
         return min((pending.deadline for pending in self.in_flight.values()), default=math.inf)
+
+    def move_deadline(self, pending: Pending[Response]) -> bool:
+        """Give the oldest request its time again if its answer is coming; whether it is."""
+        now, received_bytes = self._clock(), self.reader.received_bytes
+        moved, since, known_bytes = self._moved
+        if moved is not pending:
+            since, known_bytes = pending.deadline - pending.timeout_s, 0
+        came_bytes = received_bytes - known_bytes
+        if came_bytes <= 0 or came_bytes < LEAST_BYTES_PER_S * (now - since):
+            return False
+        self._moved = pending, now, received_bytes
+        pending.deadline = self.received_at + pending.timeout_s
+        return pending.deadline > now
 
     def silent(self, pending: Pending[Response]) -> KafkaConnectionError:
         """Fail a request that the broker should have answered; return what to poison with."""

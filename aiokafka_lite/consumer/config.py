@@ -184,7 +184,8 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
             fetch_max_bytes: What one answer holds at most, unless its first batch is larger.
             fetch_min_bytes: What a broker waits for before it answers.
             max_partition_fetch_bytes: What one partition adds to an answer; same exception.
-            request_timeout_ms: How long an answer may take before the request has failed.
+            request_timeout_ms: How long a broker may be silent before a request has failed. The
+                first tries have a part of that, so that there is time for others.
             retry_backoff_ms: How long to wait before a request is tried again, at first.
             auto_offset_reset: Where to start without a committed offset, or with one that is gone:
                 "latest", "earliest", "none" (an error) or "by_duration:PT12H" (KIP-1106).

@@ -338,6 +338,53 @@ def test_a_younger_request_fails_alone_and_its_deadline_starts_over(
         wire.expire()  # now it is the oldest
 
 
+def test_bytes_of_an_answer_move_the_deadline_of_the_oldest_request(
+    wire: Wire, clock: Clock
+) -> None:
+    pending = ask(wire, FetchRequest(), timeout_s=10.0)
+    records = memoryview(bytes(1_000_000))
+    topic = FetchableTopicResponse(partitions=[PartitionData(records=records)])
+    frame = answer(wire, pending, FetchResponse(responses=[topic]))
+    part = len(frame) // 10
+    for number in range(9):
+        clock.now_s += 6.0
+        feed(wire, frame[number * part : (number + 1) * part])
+        assert wire.expire() > clock.now_s
+    assert pending.silent_since == clock.now_s
+    silent_at = clock.now_s + 10.0
+    clock.now_s += 9.0
+    assert wire.expire() == silent_at
+    clock.now_s = silent_at
+    with pytest.raises(KafkaConnectionError, match="stopped answering"):
+        wire.expire()
+
+
+def test_bytes_of_the_answer_before_do_not_move_a_deadline(wire: Wire, clock: Clock) -> None:
+    first = ask(wire, FetchRequest(), timeout_s=10.0)
+    topic = FetchableTopicResponse(partitions=[PartitionData(records=memoryview(bytes(100_000)))])
+    frame = answer(wire, first, FetchResponse(responses=[topic]))
+    feed(wire, frame[:-1])
+    second = ask(wire, timeout_s=5.0)
+    feed(wire, frame[-1:])
+    assert first.is_done
+    assert not second.is_done
+    clock.now_s += 5.0
+    with pytest.raises(KafkaConnectionError, match="stopped answering"):
+        wire.expire()
+
+
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_an_answer_that_trickles_moves_no_deadline(wire: Wire, clock: Clock, size: int) -> None:
+    pending = ask(wire, FetchRequest(), timeout_s=10.0)
+    topic = FetchableTopicResponse(partitions=[PartitionData(records=memoryview(bytes(size)))])
+    frame = answer(wire, pending, FetchResponse(responses=[topic]))
+    for second in range(10):
+        feed(wire, frame[second : second + 1])
+        clock.now_s += 1.0
+    with pytest.raises(KafkaConnectionError, match="stopped answering"):
+        wire.expire()
+
+
 def test_without_requests_there_is_no_deadline(wire: Wire) -> None:
     assert wire.expire() == math.inf
 

@@ -205,6 +205,19 @@ async def test_an_application_that_takes_long_does_not_hold_the_next_request_up(
     assert len(twin.pool.transport.written) == before + 5
 
 
+async def test_a_request_that_is_written_late_has_all_its_time(twins: Twins) -> None:
+    twin = twins.compiled
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    written = len(twin.pool.transport.written)
+    await record_by_record(twin, nothing, partial(loop.pass_time, 12.0))
+    assert len(twin.pool.transport.written) == written + 2
+    (pending,) = twin.pool.connection.wire.in_flight.values()
+    assert pending.deadline == loop.time() + pending.timeout_s
+    assert twin.source is not None
+    assert twin.source.in_flight_since == loop.time()
+
+
 async def test_a_connection_that_the_application_outlives_is_not_written_to(twins: Twins) -> None:
     twin = twins.compiled
     transport, connection = twin.pool.transport, twin.pool.connection

@@ -139,7 +139,8 @@ class ScriptedExchange:
     def __init__(self, sent: Sent, on_done: Callable[[ScriptedExchange], None]) -> None:
         self._response = sent.response
         self._on_done = on_done
-        self.deadline = asyncio.get_running_loop().time() + 10.0
+        self.is_arriving = False
+        self.silent_since = asyncio.get_running_loop().time()
         sent.response.add_done_callback(self._tell)
 
     def _tell(self, response: asyncio.Future[FetchResponse]) -> None:

@@ -508,9 +508,20 @@ cdef class SmallAnswers(Receiver):
         try:
             waiter.wake()  # the application's own code
         finally:  # sys.exit() in it comes through here
-            self.is_application_brief = <double> self.clock() - woken_at < BRIEF_S
+            now = self.clock()
+            self.is_application_brief = <double> now - woken_at < BRIEF_S
             if not is_written:
+                if not self.is_application_brief:
+                    self.begin_time(exchange, now)
                 self.write(exchange, wire, request)
+        return 0
+
+    cdef int begin_time(self, object exchange, object now) except -1:
+        """Note that the next request is sent now: from then on the broker has its time."""
+        cdef double now_s = now
+        put(self.source, source_sent_at, now)
+        put(self.source, source_poll_ends_at, now_s + self.max_wait_s)
+        put(exchange, pending_deadline, now_s + <double> get(exchange, pending_timeout))
         return 0
 
     cdef Py_ssize_t settle_all(self, object now) except -1:
@@ -611,7 +622,6 @@ cdef class SmallAnswers(Receiver):
         """
         source = self.source
         session = self.session
-        cdef double now_s = now
         cdef int64_t epoch = get(session, session_epoch)
         epoch = 1 if epoch == LAST_EPOCH else epoch + 1
         epoch_object = epoch
@@ -621,8 +631,6 @@ cdef class SmallAnswers(Receiver):
         if quick is not None:
             quick.begin_anew()
         put(source, source_retry_at, None)
-        put(source, source_sent_at, now)
-        put(source, source_poll_ends_at, now_s + self.max_wait_s)
         put(source, source_is_long_poll, None)
         cdef dict in_flight = get(wire, wire_in_flight)
         cdef int64_t number = <int64_t> get(wire, wire_last_correlation_id) + 1
@@ -633,8 +641,8 @@ cdef class SmallAnswers(Receiver):
         put(wire, wire_last_used, now)
         encoded = self.encode(<int32_t> get(exchange, pending_version), correlation_id, epoch)
         self.changed.clear()
-        cdef double deadline = now_s + <double> get(exchange, pending_timeout)
-        put(exchange, pending_deadline, deadline)
+        self.begin_time(exchange, now)
+        cdef double deadline = get(exchange, pending_deadline)
         in_flight[correlation_id] = exchange
         connection = get(exchange, exchange_connection)
         if deadline < <double> get(connection, connection_timer_at):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from aiokafka_lite.client import Cluster
+from aiokafka_lite.client.connection import LATE_S
 
 # broker.session.timeout.ms by default, and what the election may take on top.
 SEARCH_S: Final = 12.0
@@ -82,8 +83,13 @@ class LeaderSearch:
         self._timer = self._loop.call_at(due, self._look)
 
     def _look(self) -> None:
-        self._timer = None
         now = self._loop.time()
+        if self._timer is not None and now > self._timer.when() + LATE_S:
+            # The loop was blocked: answers may have come that nobody has read.
+            self._timer = None
+            self._look_in(SEARCH_INTERVAL_S)
+            return
+        self._timer = None
         began = [self._leaderless_since]
         overdue = set()
         for node in self._watched():

@@ -62,9 +62,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What a broker may take beyond fetch_max_wait_ms before its connection counts as dead, unless
-# request_timeout_ms is less.
+# How long a broker may be silent beyond fetch_max_wait_ms before its connection counts as dead,
+# unless request_timeout_ms is less. Each request without an answer doubles that for the next one,
+# up to request_timeout_ms, and halves what that asks for.
 FETCH_STALL_S: Final = 10.0
+# Fewer bytes are not asked for on that account.
+LEAST_PIECE_BYTES: Final = 64 * 1024
+MOST_UNANSWERED: Final = 10
 LAST_BACKOFF_S: Final = 1.0
 # Places from which a cursor may be asked for beside a long poll, at once or soon.
 ASKED_BESIDE: Final = (Place.READY, Place.BACKING_OFF)
@@ -72,6 +76,8 @@ ASKED_BESIDE: Final = (Place.READY, Place.BACKING_OFF)
 BESIDE_S: Final = 0.02
 # What it may take until it is asked of others whether it still leads.
 OVERDUE_S: Final = 1.0
+# The same for the rest of an answer: over a slow link the kernel takes long for a good piece.
+PIECE_OVERDUE_S: Final = 5.0
 # Answers that blame the fetch session: it is opened anew, and nothing else has failed.
 SESSION_ERRORS: Final = (
     FetchSessionIdNotFound,
@@ -121,6 +127,7 @@ class Source:
         "_is_closed",
         "_is_long_poll",
         "_is_throttled",
+        "_late_s",
         "_loop",
         "_on_answer",
         "_oversize",
@@ -133,9 +140,8 @@ class Source:
         "_sent_at",
         "_session",
         "_sources",
-        "_stall_s",
+        "_unanswered_count",
         "_wake",
-        "answer_s",
         "counts",
         "is_short_of_bytes",
         "lane",
@@ -171,8 +177,10 @@ class Source:
         self._quick: QuickLane | None = None
         self._wake = Event()
         self._backoff = Backoff(sources.config.retry_backoff_s, LAST_BACKOFF_S, sources.rng)
-        self._stall_s = min(FETCH_STALL_S, sources.config.request_timeout_s)
-        self.answer_s = sources.config.fetch_max_wait_s + self._stall_s
+        # An answer takes longer than this if the broker is slow.
+        self._late_s = min(FETCH_STALL_S, sources.config.request_timeout_s)
+        # How many requests got no answer, less those answered in time since.
+        self._unanswered_count = 0
         self._exchange: Exchange[FetchResponse] | None = None
         # Whether its answer has not come yet.
         self._is_awaited = False
@@ -263,9 +271,21 @@ class Source:
     def is_overdue(self, now: float) -> bool:
         """Whether the broker should have answered a while ago, as far as the long poll goes."""
         exchange = self._exchange
-        return exchange is not None and now > exchange.deadline - self._stall_s + OVERDUE_S
+        if exchange is None:
+            return False
+        overdue_s = self._sources.config.fetch_max_wait_s + OVERDUE_S
+        if exchange.is_arriving:
+            overdue_s = max(overdue_s, PIECE_OVERDUE_S)
+        return now > exchange.silent_since + overdue_s
 
     # --- What others ask ------------------------------------------------------------------
+    @property
+    def answer_s(self) -> float:
+        """How long the broker may be silent after a request."""
+        config = self._sources.config
+        stall_s = self._late_s * 2.0**self._unanswered_count
+        return config.fetch_max_wait_s + min(stall_s, config.request_timeout_s)
+
     @property
     def partition_count(self) -> int:
         """How many partitions it reads."""
@@ -562,6 +582,9 @@ class Source:
             asked_count * config.max_partition_fetch_bytes,
             self._sources.budget.quota_bytes,
         )
+        if self._unanswered_count:
+            least_bytes = min(wanted_bytes, LEAST_PIECE_BYTES)
+            wanted_bytes = max(wanted_bytes >> self._unanswered_count, least_bytes)
         least_bytes = min(wanted_bytes, config.max_partition_fetch_bytes)
         claim, claimant = self._claim, None
         if claim is not None:
@@ -639,7 +662,11 @@ class Source:
             if (response.throttle_time_ms > 0) is not self._is_throttled:
                 self._note_throttle(response.throttle_time_ms / 1000)
             self._accept(response, response.responses if topics is None else topics, now)
+            if self._unanswered_count and now - self._sent_at < self._late_s:
+                self._unanswered_count -= 1
         except Exception as error:  # noqa: BLE001 -- the task raises it, if it is not to be retried
+            if isinstance(error, UNREACHABLE) and self._unanswered_count < MOST_UNANSWERED:
+                self._unanswered_count += 1
             self._failed(error)
             return
         finally:

@@ -23,6 +23,7 @@ from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.connection import LATE_S
 from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError
 from aiokafka_lite.structs import TopicPartition
 
@@ -168,8 +169,10 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
         self._timers[node_id] = self._loop.call_later(OVERDUE_S, self._ask_others, node_id)
 
     def _ask_others(self, node_id: int) -> None:
-        self._suspect(self._overdue | {node_id})
-        self._cluster.invalidate()
+        if self._loop.time() <= self._timers[node_id].when() + LATE_S:
+            self._suspect(self._overdue | {node_id})
+            self._cluster.invalidate()
+        # Else the loop was blocked: its answer may have come, and nobody has read it.
         self._watch(node_id)
 
     def _end_watch(self, node_id: int) -> None:

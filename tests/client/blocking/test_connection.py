@@ -152,6 +152,17 @@ def test_bytes_that_trickle_in_do_not_prolong_the_deadline(
     assert time.monotonic() - begun < 2
 
 
+def test_an_answer_may_take_long_while_its_bytes_come(
+    broker: BrokerThread, connection: BlockingConnection
+) -> None:
+    broker.create_topic("flights", 500)
+    broker.on("Metadata").split(pieces=8, pause_s=0.05)
+    begun = time.monotonic()
+    response = connection.request(topic_request("flights"), timeout_s=0.2)
+    assert len(response.topics[0].partitions) == 500
+    assert time.monotonic() - begun > 0.3
+
+
 def test_large_answer_that_stalls_half_way_is_given_up_at_the_deadline(
     broker: BrokerThread, connection: BlockingConnection
 ) -> None:
