@@ -170,7 +170,7 @@ class BlockingCluster:
         self, tp: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[Node] = ()
     ) -> bool:
         """Take over the newer leader that an error answer named (KIP-951); False when not newer."""
-        view = self.view.with_leader(tp, leader, leader_epoch, endpoints)
+        view = self.view.with_leaders({tp: (leader, leader_epoch)}, endpoints)
         is_newer = view is not self.view
         if is_newer:
             self._take(view)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -74,6 +74,8 @@ MAX_NAMES_WAIT_S: Final = 2.0
 FIRST_WITH_TOPIC_IDS: Final = 10
 
 Listener = Callable[[ClusterView], None]
+# Is told which partitions have another leader.
+MovesListener = Callable[[ClusterView, Collection[TopicPartition]], None]
 
 
 class Cluster:
@@ -105,7 +107,7 @@ class Cluster:
             for index, address in enumerate(config.bootstrap_addresses())
         ]
         self._view = ClusterView()
-        self._listeners: list[Listener] = []
+        self._listeners: dict[Listener, MovesListener | None] = {}
         # What each owner wants metadata to cover, written by `watch`; None: every topic.
         self._interests: dict[object, frozenset[str] | None] = {}
         # Watched topics that have existed: asking for one again must not create it anew.
@@ -314,14 +316,18 @@ class Cluster:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
 
-    def add_listener(self, listener: Listener) -> None:
-        """Call ``listener(view)`` synchronously after each change of the view."""
-        self._listeners.append(listener)
+    def add_listener(self, listener: Listener, *, on_moves: MovesListener | None = None) -> None:
+        """Call ``listener(view)`` synchronously after each change of the view.
+
+        Args:
+            listener: Is called.
+            on_moves: Is called instead if no more has changed than some partitions' leaders.
+        """
+        self._listeners[listener] = on_moves
 
     def remove_listener(self, listener: Listener) -> None:
         """Undo ``add_listener``; nothing happens when it is not there."""
-        if listener in self._listeners:
-            self._listeners.remove(listener)
+        self._listeners.pop(listener, None)
 
     # --- Requests --------------------------------------------------------------------------
     async def request(
@@ -454,15 +460,25 @@ class Cluster:
         self._foreseen = None
         return None if task.cancelled() else task.result()
 
-    def apply_leader_hint(
-        self, tp: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[Node] = ()
-    ) -> bool:
-        """Take over the newer leader that an error answer named (KIP-951); False when not newer."""
-        view = self._view.with_leader(tp, leader, leader_epoch, endpoints)
-        is_newer = view is not self._view
-        if is_newer:
-            self._swap(view)
-        return is_newer
+    def apply_leader_hints(
+        self, leaders: Mapping[TopicPartition, tuple[int, int]], endpoints: Iterable[Node] = ()
+    ) -> Collection[TopicPartition]:
+        """Take over newer leaders that an answer named with its errors (KIP-951).
+
+        Args:
+            leaders: Node id and leader epoch of each partition's leader.
+            endpoints: Where those nodes listen.
+
+        Returns:
+            The partitions whose leader was not known.
+        """
+        before = self._view
+        view = before.with_leaders(leaders, endpoints)
+        if view is before:
+            return frozenset()
+        moved = {tp for tp in leaders if view.partition(tp) is not before.partition(tp)}
+        self._swap(view, moved)
+        return moved
 
     # --- The refresh task ------------------------------------------------------------------
     async def _keep_fresh(self) -> Never:
@@ -609,11 +625,19 @@ class Cluster:
         self._rng.shuffle(nodes)
         return await connect_one(self.pool, nodes, failures)
 
-    def _swap(self, view: ClusterView) -> None:
+    def _swap(self, view: ClusterView, moved: Collection[TopicPartition] | None = None) -> None:
+        """Go on with another view; moved: all partitions that differ; None: any may."""
         self._view = view
         self.pool.update_nodes(view.nodes)
-        for listener in tuple(self._listeners):
-            listener(view)
+        for listener, on_moves in tuple(self._listeners.items()):
+            if moved is None or on_moves is None:
+                listener(view)
+            else:
+                on_moves(view, moved)
 
     def _new_backoff(self) -> Backoff:
         return Backoff(self.config.retry_backoff_s, self.config.retry_backoff_max_s, self._rng)
+
+
+def ignore_moves(view: ClusterView, moved: Collection[TopicPartition]) -> None:
+    """Is the listener of whoever does not care which node leads a partition."""

@@ -224,23 +224,32 @@ class ClusterView(NamedTuple):
         known = self.nodes.get(node.id)
         return self if known is not None and known[1:3] == node[1:3] else self.with_nodes([node])
 
-    def with_leader(
-        self, tp: TopicPartition, leader: int, leader_epoch: int, nodes: Iterable[Node] = ()
+    def with_leaders(
+        self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node] = ()
     ) -> ClusterView:
-        """Return a view with a partition's newer leader; this one when it is not newer."""
-        topic, partition = self.topics.get(tp.topic), self.partition(tp)
-        if topic is None or partition is None or leader_epoch <= partition.leader_epoch:
-            return self
-        partitions = {
-            **topic.partitions,
-            tp.partition: partition._replace(
+        """Return a view with the newer leaders of partitions; this one if none is newer.
+
+        Args:
+            leaders: Node id and leader epoch of each partition's leader.
+            nodes: The nodes that these are, as far as they may be new.
+        """
+        changed: dict[str, dict[int, PartitionView]] = {}
+        for tp, (leader, leader_epoch) in leaders.items():
+            partition = self.partition(tp)
+            if partition is None or leader_epoch <= partition.leader_epoch:
+                continue
+            if tp.topic not in changed:
+                changed[tp.topic] = dict(self.topics[tp.topic].partitions)
+            changed[tp.topic][tp.partition] = partition._replace(
                 leader=leader, leader_epoch=leader_epoch, error=None, older_count=0
-            ),
+            )
+        if not changed:
+            return self
+        topics = {
+            name: self.topics[name]._replace(partitions=MappingProxyType(partitions))
+            for name, partitions in changed.items()
         }
-        changed = topic._replace(partitions=MappingProxyType(partitions))
-        return self.with_nodes(nodes)._replace(
-            topics=MappingProxyType({**self.topics, tp.topic: changed})
-        )
+        return self.with_nodes(nodes)._replace(topics=MappingProxyType({**self.topics, **topics}))
 
 
 def _missing(known: TopicView | None, now: float) -> TopicView | None:

@@ -27,7 +27,7 @@ import aiokafka_lite.consumer.events.kinds  # noqa: F401
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.arguments import authenticator
-from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.cluster import Cluster, ignore_moves
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES
 from aiokafka_lite.consumer.assignment.topics import is_subscribed, watch_topics
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -102,7 +102,7 @@ class Running:
         self.cluster.pool.on_reachability = engine.on_reachability
         self.lookup = OffsetLookup(config, self.cluster, self.scopes.connecting, rng)
         self.topic_changes = TopicChanges(state, engine.buffer)
-        self.cluster.add_listener(self.topic_changes.view_changed)
+        self.cluster.add_listener(self.topic_changes.view_changed, on_moves=ignore_moves)
         self.commits: Commits | NoCommits
         self.membership: Membership
         if config.group_id is None:
@@ -195,7 +195,7 @@ class Running:
     async def start(self) -> None:
         """Start all tasks and wait for the first assignment."""
         self.sources.start()
-        self.cluster.add_listener(self.resolver.view_changed)
+        self.cluster.add_listener(self.resolver.view_changed, on_moves=self.resolver.leaders_moved)
         self.scopes.positions.supervise(self.resolver.run, name="positions")
         self.scopes.positions.supervise(self.watchdog.run, name="watchdog")
         self.commits.start_auto_commit(self.scopes.grouping)

@@ -52,7 +52,6 @@ from aiokafka_lite.protocol.messages.produce import (
 )
 from aiokafka_lite.protocol.prepared import UpTo
 from aiokafka_lite.protocol.schema import ZERO_UUID
-from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite._tasks import TaskScope
@@ -334,8 +333,15 @@ class BatchSender:
             self._all_failed(leader, batches, error)
             return
         endpoints = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
+        # Only errors name leaders (KIP-951).
+        leaders = {
+            batch.tp: (hint.leader_id, hint.leader_epoch)
+            for batch in batches
+            if (hint := answers[batch.tp].current_leader).leader_id >= 0
+        }
+        moved = self._cluster.apply_leader_hints(leaders, endpoints) if leaders else ()
         for batch in batches:
-            self._settle(batch, answers[batch.tp], endpoints)
+            self._settle(batch, answers[batch.tp], has_moved=batch.tp in moved)
         self._pump_soon(leader)
 
     def _all_failed(
@@ -352,7 +358,7 @@ class BatchSender:
         self._pump_soon(leader)
 
     def _settle(
-        self, batch: ProducerBatch, answer: PartitionProduceResponse, endpoints: list[Node]
+        self, batch: ProducerBatch, answer: PartitionProduceResponse, *, has_moved: bool
     ) -> None:
         if answer.error_code == NoError.errno:
             self._acknowledge(
@@ -369,22 +375,12 @@ class BatchSender:
         elif fate is BatchFate.OUT_OF_ORDER:
             self._out_of_order(batch, error)
         elif fate is BatchFate.RETRY:
-            moved = error_class.invalid_metadata and self._has_moved(batch.tp, answer, endpoints)
-            self._retry(batch, error, is_at_once=moved)
+            if error_class.invalid_metadata and not has_moved:
+                self._cluster.look_for_leader()
+            is_at_once = error_class.invalid_metadata and has_moved
+            self._retry(batch, error, is_at_once=is_at_once)
         else:
             self._fail(batch, error)
-
-    def _has_moved(
-        self, tp: TopicPartition, answer: PartitionProduceResponse, endpoints: list[Node]
-    ) -> bool:
-        """Turn to the leader that the answer names, or else ask for metadata (KIP-951)."""
-        hint = answer.current_leader
-        if hint.leader_id >= 0 and self._cluster.apply_leader_hint(
-            tp, hint.leader_id, hint.leader_epoch, endpoints
-        ):
-            return True
-        self._cluster.look_for_leader()
-        return False
 
     def _acknowledge(
         self, batch: ProducerBatch, base_offset: int, append_time_ms: int, log_start_offset: int

@@ -474,8 +474,8 @@ async def test_leader_hint_is_taken_at_once_and_outlives_stale_metadata(
     async with ScriptedBroker(2) as other:
         other.topics = broker.topics  # as stale as the first node's
         other.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse()
-        assert cluster.apply_leader_hint(TP, 2, 6, [Node(2, other.host, other.port)])
-        assert not cluster.apply_leader_hint(TP, 1, 6)
+        assert cluster.apply_leader_hints({TP: (2, 6)}, [Node(2, other.host, other.port)]) == {TP}
+        assert not cluster.apply_leader_hints({TP: (1, 6)})
         leader = cluster.view.leader(TP)
         assert leader is not None
         assert leader.leader == 2
@@ -495,7 +495,7 @@ async def test_nodes_with_older_leader_epochs_are_asked_last(
             each.topics["t"] = topic("t", [1], leader_epoch=leader_epoch, topic_id=TOPIC_ID)
         cluster.watch("test", ["t"])
         await cluster.refresh()
-        cluster.apply_leader_hint(TP, 2, 5)
+        cluster.apply_leader_hints({TP: (2, 5)})
         await cluster.refresh()  # contradicted, unless the other was asked already
         asked = other.count(MetadataRequest)
         view = await cluster.refresh()

@@ -129,7 +129,7 @@ def test_older_leader_epoch_is_not_believed_of_brokers_that_lag(news: str) -> No
         if count % (OLDER_ANSWERS - 1) == 0 and news == "metadata":
             view = view.updated(current, 1.0 + count)
         if count % (OLDER_ANSWERS - 1) == 0 and news == "hint":
-            view = view.with_leader(TP, 1, 6 + count)
+            view = view.with_leaders({TP: (1, 6 + count)})
         leader = view.leader(TP)
         assert leader is not None
         assert leader.leader == 1
@@ -214,7 +214,7 @@ def test_topic_asked_for_by_an_unknown_id_has_no_name_and_is_left_out() -> None:
 
 def test_newer_leader_hint_is_taken_with_its_node() -> None:
     view = view_of(topic("t", [1, 1], leader_epoch=5, topic_id=ID_1))
-    hinted = view.with_leader(TP, 3, 6, [Node(3, "h3", 9092, "rack")])
+    hinted = view.with_leaders({TP: (3, 6)}, [Node(3, "h3", 9092, "rack")])
     assert leader_of(hinted) == (3, 6)
     assert hinted.nodes[3].rack == "rack"
     assert hinted.topics["t"].partitions[1].leader == 1
@@ -225,12 +225,12 @@ def test_newer_leader_hint_is_taken_with_its_node() -> None:
 @pytest.mark.parametrize("epoch", [4, 5])
 def test_hint_that_is_not_newer_changes_nothing(epoch: int) -> None:
     view = view_of(topic("t", [1], leader_epoch=5))
-    assert view.with_leader(TP, 2, epoch) is view
+    assert view.with_leaders({TP: (2, epoch)}) is view
 
 
 def test_hint_for_an_unknown_partition_changes_nothing() -> None:
     view = view_of()
-    assert view.with_leader(TP, 2, 9) is view
+    assert view.with_leaders({TP: (2, 9)}) is view
 
 
 def test_a_coordinator_is_where_the_latest_answer_says_and_keeps_its_rack() -> None:

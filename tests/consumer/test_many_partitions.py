@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -10,11 +11,12 @@ import pytest_asyncio
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client import Lane
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.fetching.sharing import FEWEST_PARTITIONS as FULL_SHARE
 from aiokafka_lite.consumer.fetching.sharing import TOGETHER
 from aiokafka_lite.consumer.fetching.sources import FETCH_LANES
 from aiokafka_lite.errors import KafkaConnectionError
-from tests.support import tuning
+from tests.support import inside, tuning
 from tests.support.buffers import batch
 from tests.support.scripted_sources import Fetching, ScriptedCluster, Sent, answer, view
 
@@ -191,3 +193,44 @@ async def test_records_of_all_sessions_of_a_broker_are_read() -> None:
                     assert [record.value for record in records] == [b"%d" % tp.partition]
                     found.add(tp.partition)
             assert "in flight" in consumer.explain(TopicPartition("t", count - 1))
+
+
+async def test_leaders_that_move_together_cost_what_moves_and_not_what_is_assigned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 200
+    placed = 0
+    read_from = Cursor.read_from
+
+    def count_and_read(self: Cursor, *where: Any) -> None:
+        nonlocal placed
+        placed += 1
+        read_from(self, *where)
+
+    async with Broker(nodes=2) as broker:
+        broker.create_topic("t", count)
+        tps = [TopicPartition("t", number) for number in range(count)]
+        for tp in tps:
+            broker.move_leader(tp, 1)
+        consumer = AIOKafkaConsumer(
+            "t", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
+        )
+        async with consumer:
+            await consumer.seek_to_end()
+            await consumer.getmany(timeout_ms=100)
+            cluster = inside.cluster(consumer)
+            changes: list[Collection[TopicPartition]] = []
+            cluster.add_listener(lambda _: None, on_moves=lambda _, moved: changes.append(moved))
+            with monkeypatch.context() as patch, broker.on("Metadata").hold():
+                patch.setattr(Cursor, "read_from", count_and_read)
+                for tp in tps:
+                    broker.move_leader(tp, 2)
+                for tp in tps:
+                    broker.produce("t", b"moved", partition=tp.partition)
+                found: set[TopicPartition] = set()
+                while len(found) < count:
+                    found |= (await consumer.getmany(timeout_ms=10_000)).keys()
+    # Each session has an answer with hints, or a few while the leaders move.
+    assert sum(map(len, changes)) == count
+    assert len(changes) < 20
+    assert placed < 3 * count

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Lane
-from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.cluster import Cluster, MovesListener
 from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
@@ -237,28 +237,32 @@ class ScriptedCluster:
         self.pool = ScriptedPool()
         self.invalidations = 0
         self._listeners: list[Callable[[ClusterView], None]] = []
+        self._moves_listeners: list[MovesListener] = []
 
     @property
     def sent(self) -> list[Sent]:
         """The requests that have not been looked at."""
         return self.pool.sent
 
-    def add_listener(self, listener: Callable[[ClusterView], None]) -> None:
+    def add_listener(
+        self, listener: Callable[[ClusterView], None], *, on_moves: MovesListener
+    ) -> None:
         self._listeners.append(listener)
+        self._moves_listeners.append(on_moves)
 
     def change(self, cluster_view: ClusterView) -> None:
         self.view = cluster_view
         for listener in self._listeners:
             listener(cluster_view)
 
-    def apply_leader_hint(
-        self, tp: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[Node] = ()
-    ) -> bool:
-        hinted = self.view.with_leader(tp, leader, leader_epoch, endpoints)
-        if hinted is self.view:
-            return False
-        self.change(hinted)
-        return True
+    def apply_leader_hints(
+        self, leaders: Mapping[TopicPartition, tuple[int, int]], endpoints: Iterable[Node] = ()
+    ) -> Collection[TopicPartition]:
+        before, self.view = self.view, self.view.with_leaders(leaders, endpoints)
+        moved = {tp for tp in leaders if self.view.partition(tp) is not before.partition(tp)}
+        for on_moves in self._moves_listeners if moved else ():
+            on_moves(self.view, moved)
+        return moved
 
     def invalidate(self) -> None:
         self.invalidations += 1

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Collection, Coroutine, Iterator, Mapping
 from itertools import chain, repeat
 from typing import Final
 
@@ -96,7 +96,7 @@ class Sources:
     def start(self) -> None:
         """Begin to follow assignment and leaders; the tasks start when there is work."""
         self._state.observers.on_assignment_change(self._place_all)
-        self.cluster.add_listener(self._view_changed)
+        self.cluster.add_listener(self._view_changed, on_moves=self._leaders_moved)
         self.search.start()
         self._place_all()
 
@@ -114,6 +114,15 @@ class Sources:
 
     def _view_changed(self, view: ClusterView) -> None:
         self._place_all()
+
+    def _leaders_moved(self, view: ClusterView, moved: Collection[TopicPartition]) -> None:
+        """Read the partitions that have another leader from there."""
+        if self._is_closed or self._scope.failure is not None:
+            return
+        for tp in moved:
+            if (cursor := self._state.assignment.get(tp)) is not None:
+                self._place(cursor, view)
+        self._look_soon()
 
     def _place_all(self) -> None:
         """Put every assigned partition under its node's task, and take the others away."""

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from typing import Final, Generic, TypeVar
 
 from aiokafka_lite.client import ClusterView
+from aiokafka_lite.client.cluster import ignore_moves
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.topics import match_pattern
 from aiokafka_lite.consumer.membership.group_task import GroupTask, Surroundings
@@ -101,7 +102,7 @@ class GroupedMembership(ABC, Generic[MemberT]):
         self._handover.start()
         self._state.observers.add_listener(self._application_acted)
         self._state.observers.on_departure(self._note_departure)
-        self._cluster.add_listener(self._metadata_changed)
+        self._cluster.add_listener(self._metadata_changed, on_moves=ignore_moves)
 
     async def _end_what_runs(self, deadline: float) -> None:
         """End the group task, commits by the clock and the listener's callback, and wait for it."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
+from aiokafka_lite.client.cluster import ignore_moves
 from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed, match_pattern
@@ -57,7 +58,7 @@ class NoGroup:
     async def start(self) -> None:
         """Start following subscription and metadata."""
         self._state.observers.on_subscription_change(self._follow)
-        self._cluster.add_listener(self._metadata_changed)
+        self._cluster.add_listener(self._metadata_changed, on_moves=ignore_moves)
         self._follow()
 
     async def wait_assigned(self) -> None:

@@ -142,8 +142,13 @@ class PositionResolver:
 
     def view_changed(self, view: ClusterView) -> None:
         """Look again at once: leaders may be known that were missing, or have changed."""
-        for partition in self._state.assignment.values():
-            self._compare_epochs(partition, view)
+        self.leaders_moved(view, self._state.assignment)
+
+    def leaders_moved(self, view: ClusterView, moved: Iterable[TopicPartition]) -> None:
+        """Look again at once: these partitions may have another leader."""
+        for tp in moved:
+            if (partition := self._state.assignment.get(tp)) is not None:
+                self._compare_epochs(partition, view)
         self._wake.set()
 
     def _compare_epochs(self, partition: Cursor, view: ClusterView) -> None:
