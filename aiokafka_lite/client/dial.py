@@ -9,9 +9,11 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from aiokafka_lite._compat import timeout
+from aiokafka_lite._threads import resolving
 from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.network_errors import FailedAddresses, hosts, is_numeric, unresolved
 
@@ -77,7 +79,11 @@ async def _resolve(address: Address, timeout_s: float) -> list[str]:
     loop = asyncio.get_running_loop()
     try:
         async with timeout(timeout_s):
-            found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            # Not the loop's own method, which leaves it to the application's executor.
+            found = await loop.run_in_executor(
+                resolving(),
+                partial(socket.getaddrinfo, *address, type=socket.SOCK_STREAM),
+            )
     except asyncio.TimeoutError:
         raise unresolved(address, TimeoutError(), timeout_s) from None
     except (OSError, UnicodeError) as error:

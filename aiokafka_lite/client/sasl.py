@@ -67,9 +67,9 @@ _MECHANISM_NAME: Final = re.compile(r"[A-Z0-9_-]{1,20}")  # RFC 4422, section 3.
 
 async def off_the_loop(work: Callable[[], bytes]) -> bytes:
     """Compute in another thread, while the running event loop serves others."""
-    import asyncio  # here: blocking clients have no event loop
+    from aiokafka_lite._threads import compute  # here: blocking clients have no event loop
 
-    return await asyncio.get_running_loop().run_in_executor(None, work)
+    return await compute(work)
 
 
 class Peer(Protocol):

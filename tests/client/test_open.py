@@ -279,25 +279,19 @@ async def test_refused_connection_says_where_and_what_to_do() -> None:
 
 
 class Resolver:
-    """Stands in for the loop's resolver; works like a hosts file that can be edited."""
+    """Stands in for the system's resolver; works like a hosts file that can be edited."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.hosts: dict[str, list[str]] = {}
         self.calls = 0
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", self.resolve)
+        self._of_the_system = socket.getaddrinfo
+        monkeypatch.setattr(socket, "getaddrinfo", self.resolve)
 
-    async def resolve(
-        self,
-        host: str,
-        port: int,
-        *,
-        family: int = 0,
-        type: int = 0,
-        proto: int = 0,
-        flags: int = 0,
-    ) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+    def resolve(self, host: str | bytes, port: int | None, **how: int) -> object:
+        if how.get("flags"):  # is it an address?
+            return self._of_the_system(host, port, **how)
         self.calls += 1
-        if host not in self.hosts:
+        if not isinstance(host, str) or host not in self.hosts:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return [
             (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -249,14 +250,13 @@ async def test_the_first_metadata_is_asked_for_again_when_it_gets_lost() -> None
 async def test_brokers_that_were_all_replaced_are_found_by_their_old_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop = asyncio.get_running_loop()
-    resolve = loop.getaddrinfo
+    resolve = socket.getaddrinfo
     now_at = "127.0.0.1"
 
-    async def resolve_name(host: str, *arguments: object, **named: object) -> object:
-        return await resolve(now_at if host == "kafka.test" else host, *arguments, **named)  # type: ignore[arg-type]
+    def resolve_name(host: str, *arguments: object, **named: object) -> object:
+        return resolve(now_at if host == "kafka.test" else host, *arguments, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop, "getaddrinfo", resolve_name)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_name)
     async with Broker(data_dir=tmp_path) as old:
         old.create_topic("t", 1)
         old.produce("t", b"from the old ones")

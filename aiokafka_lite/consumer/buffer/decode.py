@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiokafka_lite._event import Event
+from aiokafka_lite._threads import compute
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.bad_records import (
     BadRecords,
@@ -318,7 +319,7 @@ class ChunkDecoder:
             await self.let_others_run()
         else:
             if chunk.inflating is None:
-                chunk.begin_inflating(self._loop.run_in_executor(None, chunk.inflate))
+                chunk.begin_inflating(compute(chunk.inflate))
             while (inflating := chunk.inflating) is not None:
                 # Shielded: a cancelled get must not leave the thread working on a set that the
                 # next get decodes meanwhile. That one waits for the same future.

@@ -1,16 +1,16 @@
 """Does what the leader of a group does by itself: reads what members said, shares out, answers.
 
 For a large group that takes longer than the event loop should be held for: a tenth of a second for
-a hundred members with a thousand partitions, if they subscribe to different topics. Then a thread
-of the loop's executor does it, and the heartbeat, other consumers and the application go on.
+a hundred members with a thousand partitions, if they subscribe to different topics. Then another
+thread does it, and the heartbeat, other consumers and the application go on.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
+from aiokafka_lite._threads import compute
 from aiokafka_lite.client import ClusterView, TopicsOfCluster
 from aiokafka_lite.consumer.assignors import Assignor, ConsumerProtocolMemberMetadata
 from aiokafka_lite.consumer.assignors.blobs import decode_subscriptions, encode_assignments
@@ -80,4 +80,4 @@ async def _done(work: Callable[[], T], estimate_s: float) -> T:
     """Do it here, or in a thread if it takes long; cancelling leaves the thread to itself."""
     if estimate_s <= ON_LOOP_S:
         return work()
-    return await asyncio.get_running_loop().run_in_executor(None, work)
+    return await compute(work)

@@ -1,0 +1,82 @@
+"""Threads of the package's own, for what would hold the event loop up.
+
+The loop's default executor is the application's. It may be full of workers that never end, or that
+wait for this very consumer, so nothing is left to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+# For what computes. A name may take long to be resolved, and then holds up other names only.
+COMPUTING_THREADS: Final = max(2, min(4, os.cpu_count() or 1))
+RESOLVING_THREADS: Final = 4
+# A computation that no thread begins within this time is done on the loop.
+BEGIN_S: Final = 0.1
+
+_executors: Final[dict[str, ThreadPoolExecutor]] = {}
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_executors.clear)  # its threads are the parent's
+
+
+def _executor(name: str, most: int) -> ThreadPoolExecutor:
+    executor = _executors.get(name)
+    if executor is None:
+        executor = ThreadPoolExecutor(most, thread_name_prefix=f"aiokafka_lite-{name}")
+        executor = _executors.setdefault(name, executor)
+    return executor
+
+
+def resolving() -> ThreadPoolExecutor:
+    """Return the threads that resolve names."""
+    return _executor("resolve", RESOLVING_THREADS)
+
+
+def compute(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Have a thread do the work, or the running loop if no thread begins soon.
+
+    Whoever awaits it directly may be cancelled; then a thread that has begun goes on by itself.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+    claim = threading.Lock()
+
+    def do() -> Callable[[], None] | None:
+        """Do the work unless it is begun already; return what sets its outcome."""
+        if done.done() or not claim.acquire(blocking=False):
+            return None
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 -- whoever waits for it raises it
+            failure = error
+            return lambda: None if done.done() else done.set_exception(failure)
+        return lambda: None if done.done() else done.set_result(result)
+
+    def do_in_thread() -> None:
+        settle = do()
+        if settle is not None:
+            try:
+                loop.call_soon_threadsafe(settle)
+            except RuntimeError:
+                pass  # the loop is closed: nobody waits
+
+    def do_here() -> None:
+        settle = do()
+        if settle is not None:
+            settle()
+
+    try:
+        loop.run_in_executor(_executor("compute", COMPUTING_THREADS), do_in_thread)
+    except RuntimeError:  # no thread can be started
+        do_here()
+    else:
+        timer = loop.call_later(BEGIN_S, do_here)
+        done.add_done_callback(lambda _: timer.cancel())
+    return done
