@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiokafka_lite.client.config import Address
+from aiokafka_lite.client.keep_alive import keep_alive
 from aiokafka_lite.client.network_errors import FailedAddresses, hosts, is_numeric, unresolved
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _connect(
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        keep_alive(sock)
         if receive_buffer_bytes is not None:  # before connecting: the window's scale needs it
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         sock.settimeout(timeout_s)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -48,10 +49,11 @@ from aiokafka_lite.errors import (
     KafkaTimeoutError,
     NodeNotReadyError,
     RebootstrapRequiredError,
+    RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from aiokafka_lite.protocol.prepared import AnyRequest
+from aiokafka_lite.protocol.prepared import AnyRequest, prepared
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 
@@ -67,6 +69,12 @@ REFRESH_TASK: Final = "cluster refresh"
 ATTEMPTS_SHARE: Final = 0.9
 # Longest pause between two refreshes while a new leader is looked for; drawn from these.
 SEARCH_PAUSE_S: Final = (0.1, 0.2)
+# What an answer may take in the first try: a part of the time that there is, between these. Each
+# try without an answer doubles it for the next one to the node.
+TRY_SHARE: Final = 0.25
+LEAST_TRY_S: Final = 2.0
+MOST_TRY_S: Final = 10.0
+MOST_SILENCES: Final = 4
 
 # How long a broker may take to list all topics, for a name that resembles a wrong one.
 MAX_NAMES_WAIT_S: Final = 2.0
@@ -134,6 +142,8 @@ class Cluster:
         # The node of the latest metadata, and those whose metadata named older leader epochs.
         self._answered_by = -1
         self._outdated: frozenset[int] = frozenset()
+        # By node and request: how many tries in a row got no answer.
+        self._silences: dict[tuple[int, type[Request[Response]]], int] = {}
 
     @property
     def view(self) -> ClusterView:
@@ -337,35 +347,71 @@ class Cluster:
         *,
         lane: Lane = Lane.GENERAL,
         timeout_s: float | None = None,
+        left_s: float = math.inf,
         max_version: int | None = None,
     ) -> R:
         """Send a request to a node and return its answer; see Pool.request.
 
         A node that cannot be reached makes the view stale.
+
+        Args:
+            node_id: The node.
+            request: What is asked.
+            lane: The connection to use.
+            timeout_s: How long the node may take; a part of the time there is by default, so that
+                there is time for another try, over another connection.
+            left_s: How much time there is, if that is less than ``request_timeout_s``.
+            max_version: The newest version to use.
         """
+        request = prepared(request)
+        asked = node_id, request.request_class
+        is_one_of_several = timeout_s is None
+        if timeout_s is None:
+            timeout_s = self._try_s(self._silences.get(asked, 0), left_s)
         try:
-            return await self.pool.request(
-                node_id,
-                request,
-                lane=lane,
-                timeout_s=self.config.request_timeout_s if timeout_s is None else timeout_s,
-                max_version=max_version,
+            response = await self.pool.request(
+                node_id, request, lane=lane, timeout_s=timeout_s, max_version=max_version
             )
+        except RequestTimedOutError:
+            if is_one_of_several:
+                self._silences[asked] = min(self._silences.get(asked, 0) + 1, MOST_SILENCES)
+            raise
         except (KafkaConnectionError, NodeNotReadyError):
             self.invalidate()
             raise
+        self._silences.pop(asked, None)
+        return response
+
+    def _try_s(self, silences: int, left_s: float) -> float:
+        """Return how long an answer may take after so many tries without one."""
+        total_s = self.config.request_timeout_s
+        share_s = TRY_SHARE * min(total_s, left_s)
+        first_s = max(LEAST_TRY_S, min(share_s, MOST_TRY_S))
+        return min(total_s, first_s * 2.0**silences)
 
     async def request_any(
         self, request: Request[R], *, timeout_s: float | None = None, max_version: int | None = None
     ) -> R:
         """Send a request to the least loaded node, then to the next, until one answers.
 
+        Without ``timeout_s`` nodes that were silent are asked again, within ``request_timeout_s``.
+
         Raises:
             KafkaConnectionError: No node could be reached; names each one and why.
             KafkaError: See Connection.request; errors that another node would not mend.
         """
-        _, response = await self._ask_any(request, timeout_s=timeout_s, max_version=max_version)
-        return response
+        give_up_at = self._loop.time() + self.config.request_timeout_s
+        while True:
+            failures: list[KafkaError] = []
+            try:
+                _, response = await self._ask_any(
+                    request, timeout_s=timeout_s, max_version=max_version, failures=failures
+                )
+                return response
+            except KafkaConnectionError:
+                was_silent = any(isinstance(error, RequestTimedOutError) for error in failures)
+                if timeout_s is not None or not was_silent or self._loop.time() >= give_up_at:
+                    raise
 
     async def _ask_any(
         self,
@@ -423,7 +469,7 @@ class Cluster:
     async def _find_coordinator_once(self, key: str, key_type: int) -> int:
         response = await self._foreseen_coordinator(key, key_type)
         if response is None:
-            response = await self.request_any(coordinator_request(key, key_type))
+            _, response = await self._ask_any(coordinator_request(key, key_type))
         node = coordinator_of(key, response)
         if (view := self._view.with_coordinator(node)) is not self._view:
             self._swap(view)

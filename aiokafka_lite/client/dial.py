@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._threads import resolving
 from aiokafka_lite.client.config import Address
+from aiokafka_lite.client.keep_alive import keep_alive
 from aiokafka_lite.client.network_errors import FailedAddresses, hosts, is_numeric, unresolved
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
@@ -55,7 +56,7 @@ async def dial(
     for host in await _resolve(address, limit.left_s()):
         try:
             async with timeout(limit.left_s()):
-                _, protocol = await loop.create_connection(
+                transport, protocol = await loop.create_connection(
                     protocol_factory,
                     host,
                     address.port,
@@ -68,6 +69,7 @@ async def dial(
         except OSError as error:
             failures.add(host, error)
         else:
+            keep_alive(transport.get_extra_info("socket"))
             return protocol
     raise failures.error()
 

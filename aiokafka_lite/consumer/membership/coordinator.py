@@ -82,7 +82,7 @@ class Coordinator:
             error_code: Takes the code out of the answer that concerns the request as a whole.
             deadline: Loop time at which to give up.
             answer_s: How long the coordinator may take for its answer before its connection is
-                given up; the client's request timeout by default.
+                given up; a part of the time until the deadline by default.
             lane: The connection to use.
             max_version: The newest version that can say what is to be said.
             error_message: Takes what the coordinator says of its refusal out of the answer.
@@ -104,6 +104,7 @@ class Coordinator:
                         request,
                         lane=lane,
                         timeout_s=answer_s,
+                        left_s=deadline - asked_at,
                         max_version=max_version,
                     )
                     if code := error_code(response):

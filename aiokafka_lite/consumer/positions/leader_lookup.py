@@ -70,9 +70,7 @@ class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
         found: dict[TopicPartition, AnswerT] = {}
         failures: dict[TopicPartition, KafkaError] = {}
         try:
-            response = await self._cluster.request(
-                node_id, self._request(questions), timeout_s=self._config.request_timeout_s
-            )
+            response = await self._cluster.request(node_id, self._request(questions))
         except KafkaError as error:
             failures.update(dict.fromkeys(questions, error))
         else:
