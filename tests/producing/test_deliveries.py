@@ -284,6 +284,34 @@ async def test_a_block_that_is_cancelled_while_it_commits_counts_as_it_turns_out
     assert broker.failure is None
 
 
+@pytest.mark.virtual_time
+async def test_a_transaction_that_ends_after_unsubscribe_is_not_undone() -> None:
+    async with Broker() as broker, timeout(60):
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        copying = Copying(kafka, await kafka.create_topic(), await kafka.create_topic())
+        await kafka.produce(copying.source, 0, rows(0, 2 * RECORDS))
+        async with copying.both(
+            enable_auto_commit=True, max_poll_records=RECORDS, auto_commit_interval_ms=3_600_000
+        ) as (consumer, producer):
+            async with consumer.batch() as batch:  # what is finished and not committed yet
+                assert len(batch) == RECORDS
+            with broker.on("EndTxn").hold() as held:
+
+                async def copy() -> None:
+                    async with consumer.batch() as batch, producer.transaction() as tx:
+                        for record in batch:
+                            await tx.send(copying.copies, record.value, partition=0)
+                        tx.commit_offsets(batch)
+
+                task = asyncio.create_task(copy())
+                await held.reached()
+                consumer.unsubscribe()
+                await asyncio.sleep(1)
+            await task
+            await asyncio.sleep(1)
+            assert await copying.committed() == 2 * RECORDS
+
+
 async def test_a_block_that_is_cancelled_before_it_commits_aborts_and_its_records_come_again() -> (
     None
 ):

@@ -793,14 +793,9 @@ class Assignment:
         for tp in partitions:
             self._lost_in_hand.pop(tp, None)
 
-    def finish_delivery(
-        self, delivery: DeliveredRecords, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> None:
-        """Note that a transaction has committed a delivery, by these offsets."""
+    def finish_delivery(self, delivery: DeliveredRecords) -> None:
+        """Note that a transaction has committed a delivery."""
         self._settle()
-        for cursor in delivery.cursors:
-            if cursor.is_assigned and (offset := offsets.get(cursor.tp)) is not None:
-                cursor.note_committed(offset)
         for cursor, end in delivery.ends.items():
             done, position = cursor.processed, cursor.handed_out_to
             if done is not None and position is not None and done < end <= position:
@@ -820,8 +815,6 @@ class Assignment:
             for tp, offset in offsets.items()
             if tp in cursors and cursors[tp].is_assigned
         }
-        for tp, offset in found.items():
-            cursors[tp].note_committed(offset)
         if self.processing is None or self.processing.own_records() is None:
             self.note_finished(found)
         self.observers.acted()

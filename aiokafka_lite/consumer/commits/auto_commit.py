@@ -35,7 +35,7 @@ LEAST_PAUSE_S: Final = 0.1
 class Departed(NamedTuple):
     """Holds what is to be committed of partitions that the application has given up."""
 
-    offsets: Offsets
+    offsets: dict[TopicPartition, OffsetAndMetadata]
     # What was assigned then.
     cursors: Mapping[TopicPartition, Cursor]
     # As whom they were assigned; None: they were lost already.

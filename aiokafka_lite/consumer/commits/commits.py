@@ -547,6 +547,28 @@ class Commits(CommittedReader):
             {tp: commit.left.pop(tp).offset for tp in sorted(former)},
         )
 
+    def drop_departed(self, cursor: Cursor, up_to: int | None = None) -> None:
+        """Commit nothing more of a partition that was given up while a transaction committed it.
+
+        The coordinator keeps the later one of two commits: this one would undo the transaction's.
+
+        Args:
+            cursor: Of the assignment that was given up.
+            up_to: What the transaction has committed; None: that is not known.
+        """
+        tp = cursor.tp
+        left = [
+            *(
+                each.offsets
+                for each in self._auto_commit.departed
+                if each.cursors.get(tp) is cursor
+            ),
+            *(c.left for c in self._pending if c.is_departed and c.cursors.get(tp) is cursor),
+        ]
+        for offsets in left:
+            if tp in offsets and (up_to is None or offsets[tp].offset <= up_to):
+                del offsets[tp]
+
     @staticmethod
     def _leave_out_what_is_in_doubt(commit: PendingCommit) -> None:
         """Leave out what a transaction may commit whose outcome is not known.

@@ -130,6 +130,7 @@ class OffsetsInTransaction:
             offsets: Mapping[TopicPartition, OffsetAndMetadata], is_committed: bool | None
         ) -> None:
             if is_committed:
+                self.note_committed({cursors[tp]: offsets[tp] for tp in offsets if tp in cursors})
                 self._state.finish_offsets(cursors, offsets)
             elif is_committed is None:
                 self.begin_anew(cursors[tp] for tp in offsets if tp in cursors)
@@ -224,13 +225,16 @@ class OffsetsInTransaction:
         committed = {
             tp: OffsetAndMetadata(offset.offset, offset.metadata) for tp, offset in offsets.items()
         }
-        self._state.finish_delivery(delivery, committed)
+        self.note_committed({c: committed[c.tp] for c in delivery.cursors if c.tp in committed})
+        self._state.finish_delivery(delivery)
 
     def note_committed(self, offsets: OffsetsByCursor) -> None:
-        """Note what a transaction has committed."""
+        """Note what a transaction has committed, also of partitions that were given up since."""
         for cursor, offset in offsets.items():
             if cursor.is_assigned:
                 cursor.note_committed(offset)
+            else:
+                self.commits.drop_departed(cursor, up_to=offset.offset)
 
     def begin_anew(self, cursors: Iterable[Cursor]) -> None:
         """Let partitions start from their committed offsets, as the outcome is not known.
@@ -238,7 +242,11 @@ class OffsetsInTransaction:
         What is committed is read once the transaction that may change it is over. Until then
         there is no position, so that nothing is committed that lies behind it.
         """
+        cursors = list(cursors)
         self._state.return_to_committed(cursors)
+        for cursor in cursors:
+            if not cursor.is_assigned:
+                self.commits.drop_departed(cursor)
 
 
 class DeliveryToCommit:

@@ -666,6 +666,27 @@ async def test_a_run_that_is_cancelled_waits_for_the_end_of_its_transaction() ->
         assert await copy.counts() == {b"%d" % n: 1 for n in range(5)}
 
 
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("auto_commit", [True, False])
+async def test_a_transaction_that_ends_after_unsubscribe_is_not_undone(auto_commit: bool) -> None:
+    async with embedded() as (broker, copy), timeout(PATIENCE_S):
+        await copy.kafka.produce(copy.source, 0, numbered(1))
+        consumer = copy.consumer(enable_auto_commit=auto_commit)
+        async with copy.producer() as producer, consumer:
+            with broker.on("EndTxn").hold() as held:
+                task = asyncio.create_task(consumer.run(copy.handle, transactions=producer))
+                await held.reached()
+                consumer.unsubscribe()
+                await asyncio.sleep(0.2)
+            await eventually(copy.committed, 1)
+            consumer.subscribe([copy.source])
+            await copy.kafka.produce(copy.source, 0, numbered(3)[1:])
+            await eventually(copy.committed, 3)
+            await consumer.stop()
+            await task
+        assert await copy.counts() == {b"%d" % n: 1 for n in range(3)}
+
+
 async def test_outputs_of_a_deleted_topic_hold_no_others_up() -> None:
     async with embedded() as (broker, copy), timeout(PATIENCE_S), copy.producer() as producer:
         other = await copy.kafka.create_topic()
