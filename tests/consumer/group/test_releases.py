@@ -1,4 +1,4 @@
-"""Groups on older releases of Kafka: "auto" takes what there is, and commits do not fail there."""
+"""Groups on other releases of Kafka: "auto" takes what there is, and commits do not fail there."""
 
 from __future__ import annotations
 
@@ -37,9 +37,12 @@ class Release(NamedTuple):
     bootstrap_servers: str
 
 
-@pytest.fixture(scope="module", params=[("3.9.1", "classic"), ("4.0.0", "consumer")], ids="-".join)
+RELEASES: Final = (("3.9.1", "classic"), ("4.0.0", "consumer"), ("4.4.0", "consumer"))
+
+
+@pytest.fixture(scope="module", params=RELEASES, ids="-".join)
 def release(request: pytest.FixtureRequest) -> Iterator[Release]:
-    """One node of an older release."""
+    """One node of another release than the one that all else is tested with."""
     version, protocol = request.param
     try:
         kafka = RealKafka(version=version)
