@@ -41,6 +41,7 @@ OUR_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
                 "group_protocol",
                 "group_remote_assignor",
                 "heartbeat_thread",
+                "max_batch_bytes",
                 "max_buffered_bytes",
                 "max_records_per_partition",
                 "on_bad_record",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CLIENT_ID: Final = f"aiokafka-lite-{__version__}"
 DEFAULT_MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
+DEFAULT_MAX_BATCH_BYTES: Final = 256 * 1024 * 1024
 # Records that were returned and are not committed, with `run` or acknowledgements.
 DEFAULT_MAX_UNCOMMITTED: Final = 10_000
 
@@ -67,6 +68,7 @@ POSITIVE: Final = (
     "heartbeat_interval_ms",
     "auto_commit_interval_ms",
     "max_buffered_bytes",
+    "max_batch_bytes",
     "consumer_timeout_ms",
 )
 # Limits of records that aiokafka has, too, and its words when they are none.
@@ -150,6 +152,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         client_rack: str | None = None,
         allow_plaintext_credentials: bool = False,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
+        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
         allow_auto_create_topics: bool = True,
         max_records_per_partition: int | None = None,
         on_bad_record: OnBadRecord = "raise",
@@ -230,6 +233,9 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
             allow_plaintext_credentials: Send credentials without TLS to other machines.
             max_buffered_bytes: What all partitions together hold in memory ahead of the
                 application, and with `run` also the records that its handlers have not finished.
+            max_batch_bytes: What one compressed batch may at most become; a larger one is a
+                `DecompressionLimitError`. It is in memory at once, whatever `max_buffered_bytes`
+                says, so that a few kilobytes cannot take all memory.
             allow_auto_create_topics: Brokers may create the topics that are asked for.
             max_records_per_partition: How many records of one partition a get returns at most.
             on_bad_record: What to do about records that cannot be read or deserialised: "raise", or
@@ -290,6 +296,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         self.client_rack = client_rack
         self.allow_plaintext_credentials = allow_plaintext_credentials
         self.max_buffered_bytes = max_buffered_bytes
+        self.max_batch_bytes = max_batch_bytes
         self.allow_auto_create_topics = allow_auto_create_topics
         self.max_records_per_partition = max_records_per_partition
         self.on_bad_record = on_bad_record

@@ -95,7 +95,8 @@ def _refuse_claim_above(cap: int, claim: int) -> int:
 
 def _over(cap: int) -> DecompressionLimitError:
     return DecompressionLimitError(
-        f"a batch decompresses to more than {cap} bytes: raise the limit if it is to be trusted"
+        f"a batch decompresses to more than {cap} bytes: raise the consumer's max_batch_bytes "
+        "if it is to be trusted"
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aiokafka_lite import records
+from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import (
     CorruptRecordException,
@@ -105,6 +106,25 @@ async def test_bombs_beyond_the_cap_are_errors_one_a_get_and_cost_no_more_than_i
         tracemalloc.stop()
     assert failed == set(partitions)
     assert peak_bytes < 100 * MIB
+
+
+@pytest.mark.parametrize("codec", ["zstd", "gzip", "lz4"])
+async def test_a_batch_of_a_few_kilobytes_may_hold_more_than_the_buffer(codec: str) -> None:
+    """As logs of the same lines do, far below max.message.bytes."""
+    lines = [(1_000, None, bytes(MIB), ())] * 65
+    async with Broker() as broker:
+        broker.create_topic("t")
+        broker.partition("t", 0).append(records.build_batch(lines, codec=codec))
+        async with consumer_of(broker, "t", max_batch_bytes=64 * MIB) as consumer:
+            with pytest.raises(DecompressionLimitError, match=r"raise .* max_batch_bytes"):
+                await asyncio.wait_for(consumer.getone(), 10)
+        async with consumer_of(broker, "t") as consumer:
+            offsets: list[int] = []
+            async with timeout(20):
+                while len(offsets) < len(lines):
+                    for found in (await consumer.poll()).values():
+                        offsets += [record.offset for record in found]
+            assert offsets == list(range(len(lines)))
 
 
 # --- Batches that are cut, or stay corrupt ------------------------------------------------------

@@ -120,6 +120,7 @@ class Answers:
         self._loop = asyncio.get_running_loop()
         config = sources.config
         self._check_crcs = config.check_crcs
+        self._max_batch_bytes = config.max_batch_bytes
         self._is_read_committed = config.is_read_committed
         # Whether the answer at hand shows that the metadata is out of date.
         self._is_metadata_stale = False
@@ -320,6 +321,7 @@ class Answers:
                 fetch_offset=loan.offset,
                 check_crcs=self._check_crcs,
                 aborted=aborted_transactions(answer) if self._is_read_committed else None,
+                max_batch_bytes=self._max_batch_bytes,
             ),
             end_offset=end,
         )
