@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypedDict
 
 import pytest
 
 from tests.support.real_kafka import KAFKA_VERSION, KafkaUnavailableError, kafka_libs
 from tests.support.required import unavailable
+from tests.support.samples import NEWER
 
 
 class FieldDefinition(TypedDict, total=False):
@@ -48,18 +49,29 @@ class MessageDefinition(TypedDict, total=False):
 
 
 _JARS = ("kafka-clients", "kafka-group-coordinator", "kafka-transaction-coordinator")
+# The release that has the messages of `NEWER`.
+NEWER_RELEASE = "4.4.0"
 
 
 @pytest.fixture(scope="session")
 def definitions() -> Mapping[str, MessageDefinition]:
     """Every message definition of the Kafka release under test, by name."""
+    found = _definitions_in(KAFKA_VERSION, _JARS)
+    newer = _definitions_in(NEWER_RELEASE, _JARS[:1])
+    for field in newer["TxnOffsetCommitRequest"]["fields"]:
+        if field["name"] == "GenerationIdOrMemberEpoch":  # as it was called before
+            field["name"] = "GenerationId"
+    return found | {name: newer[name] for name in NEWER}
+
+
+def _definitions_in(version: str, jars: Iterable[str]) -> dict[str, MessageDefinition]:
     try:
-        libs = kafka_libs()
+        libs = kafka_libs(version)
     except KafkaUnavailableError as error:
         unavailable(f"Kafka's message definitions are in its jars: {error}")
     found: dict[str, MessageDefinition] = {}
-    for jar in _JARS:
-        with zipfile.ZipFile(libs / f"{jar}-{KAFKA_VERSION}.jar") as archive:
+    for jar in jars:
+        with zipfile.ZipFile(libs / f"{jar}-{version}.jar") as archive:
             for path in archive.namelist():
                 if re.fullmatch(r"common/message/\w+\.json", path):
                     text = archive.read(path).decode()

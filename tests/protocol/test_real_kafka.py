@@ -38,7 +38,7 @@ from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGro
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.records import decode_all
 from tests.support.cluster import KafkaHandle, unique
-from tests.support.samples import REQUEST_CLASSES, filled, name_of, versions
+from tests.support.samples import NEWER, REQUEST_CLASSES, filled, name_of, versions
 from tests.support.wire import RawClient
 
 pytestmark = pytest.mark.real_kafka
@@ -63,7 +63,7 @@ async def test_every_version_is_understood_both_ways(
         answer = await client.request(ApiVersionsRequest(client_software_name="n"), 0)
     spoken = {k.api_key: range(k.min_version, k.max_version + 1) for k in answer.api_keys}
     common = [version for version in versions(cls) if version in spoken[cls.api_key]]
-    assert common[-1] == cls.max_version
+    assert common[-1] == cls.max_version or cls.__name__ in NEWER
     for version in common:
         for request in _requests(cls, version):
             # One connection each: Kafka closes it if it cannot read the request.

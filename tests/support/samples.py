@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -73,6 +74,10 @@ def versions(cls: type[Message]) -> range:
     return range(cls.versions.first, cls.versions.last + 1)
 
 
+# The first versions of messages that came after the release that tests run on, with Kafka 4.4.0.
+NEWER: Mapping[str, int] = MappingProxyType(
+    {"TxnOffsetCommitRequest": 6, "TxnOffsetCommitResponse": 6}
+)
 EVERY_VERSION: list[tuple[type[Message], int]] = [
     (cls, version) for cls in MESSAGE_CLASSES for version in versions(cls)
 ]

@@ -1,7 +1,7 @@
-"""TxnOffsetCommit (key 28), versions 0 to 5.
+"""TxnOffsetCommit (key 28), versions 0 to 6.
 
 2 leader epochs (KIP-320); 3 flexible, the member says who it is (KIP-447); 4 TRANSACTION_ABORTABLE;
-5 adds the group's partition to the transaction (KIP-890).
+5 adds the group's partition to the transaction (KIP-890); 6 names topics by id (KIP-1319).
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC
 from aiokafka_lite.broker.transactions.values import ProducerIdentity
 from aiokafka_lite.broker.transactions.verification import Verification, verify
-from aiokafka_lite.errors import InvalidGroupIdError, NoError, UnknownTopicOrPartitionError
+from aiokafka_lite.errors import (
+    InvalidGroupIdError,
+    NoError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
 from aiokafka_lite.protocol.messages.txn_offset_commit import (
+    FIRST_BY_TOPIC_ID,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
 FIRST_ABORTABLE: Final = 4
@@ -38,21 +43,25 @@ def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCom
     accepted: list[TxnOffsetCommitResponsePartition] = []
     response = TxnOffsetCommitResponse()
     for item in request.topics:
-        answer = TxnOffsetCommitResponseTopic(name=item.name)
+        answer = TxnOffsetCommitResponseTopic(name=item.name, topic_id=item.topic_id)
         response.topics.append(answer)
-        topic = ctx.cluster.topic(item.name)
+        is_by_id = ctx.api_version >= FIRST_BY_TOPIC_ID
+        topic = ctx.cluster.topic_by_id(item.topic_id) if is_by_id else ctx.cluster.topic(item.name)
         for partition in item.partitions:
             index = partition.partition_index
             result = TxnOffsetCommitResponsePartition(partition_index=index)
             answer.partitions.append(result)
+            if topic is None and is_by_id:
+                result.error_code = UnknownTopicIdError.errno
+                continue
             if topic is None or topic.partition(index) is None:
                 result.error_code = UnknownTopicOrPartitionError.errno
                 continue
             accepted.append(result)
             offsets.append(
                 OffsetCommitEntry(
-                    tp=TopicPartition(item.name, index),
-                    topic_id=ZERO_UUID,
+                    tp=TopicPartition(topic.name, index),
+                    topic_id=item.topic_id,
                     offset=partition.committed_offset,
                     leader_epoch=partition.committed_leader_epoch,
                     metadata=partition.committed_metadata,

@@ -1,7 +1,7 @@
 """TxnOffsetCommit (key 28): commit a group's offsets within a transaction (KIP-98).
 
 v2 leader epochs (KIP-320); v3 is flexible and fences members (KIP-447); v4 abortable errors, v5
-also adds the group to the transaction (KIP-890).
+also adds the group to the transaction (KIP-890); v6 names topics by id (KIP-1319).
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from aiokafka_lite.protocol.schema import (
     int32,
     int64,
     string,
+    uuid,
 )
 
 _FIRST_TO_ADD_GROUP: Final = 5  # to the transaction, in transactions of version 2 (KIP-890)
+FIRST_BY_TOPIC_ID: Final = 6
 
 
 class TxnOffsetCommitResponsePartition(Struct):
@@ -31,9 +33,10 @@ class TxnOffsetCommitResponsePartition(Struct):
 
 
 class TxnOffsetCommitResponseTopic(Struct):
-    """A topic that was committed."""
+    """A topic that was committed: by name, from v6 on by id."""
 
-    name: str = string("0+")
+    name: str = string("0-5", ignorable=True)
+    topic_id: bytes = uuid("6+", ignorable=True)  # KIP-1319
     partitions: list[TxnOffsetCommitResponsePartition] = array(
         TxnOffsetCommitResponsePartition, "0+"
     )
@@ -56,14 +59,15 @@ class TxnOffsetCommitRequestPartition(Struct):
 
 
 class TxnOffsetCommitRequestTopic(Struct):
-    """A topic to commit."""
+    """A topic to commit: by name, from v6 on by id."""
 
-    name: str = string("0+")
+    name: str = string("0-5", ignorable=True)
+    topic_id: bytes = uuid("6+", ignorable=True)  # KIP-1319
     partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition, "0+")
 
 
 class TxnOffsetCommitRequest(
-    Request[TxnOffsetCommitResponse], key=28, versions="0-5", flexible="3+"
+    Request[TxnOffsetCommitResponse], key=28, versions="0-6", flexible="3+"
 ):
     """Store positions that count once the transaction commits."""
 
