@@ -140,7 +140,7 @@ class SubscriptionState(Assignment):
         self.mode = SubscriptionMode.ASSIGNED
         wanted = frozenset(partitions)
         gone = self._assignment.keys() - wanted
-        self._depart(gone, self.processed_offsets)
+        self._depart(gone, self.finished_offsets)
         self.change(gone, wanted)
         self._taken.clear()
         self._subscription_changed()

@@ -106,6 +106,19 @@ async def test_what_was_assigned_by_hand_as_well(kafka: KafkaHandle, stops: str)
     assert await committed(kafka, group, TopicPartition(topic, 0)) == (6 if stops == "later" else 4)
 
 
+async def test_what_assign_drops_is_committed_with_the_latest_read(kafka: KafkaHandle) -> None:
+    topic, group = await kafka.create_topic(partitions=2), unique("g")
+    tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    await kafka.produce(topic, 0, rows(0, 10))
+    async with reading(kafka, group_id=group, **SETTINGS) as consumer:  # type: ignore[arg-type]
+        consumer.assign([tp, other])
+        assert await read(consumer, 4) == [0, 1, 2, 3]
+        consumer.assign([other])
+        await eventually(lambda: committed(kafka, group, tp), 4)
+        consumer.assign([tp, other])
+        assert await read(consumer, 1) == [4]
+
+
 async def test_with_commits_by_hand_nothing_is_committed(kafka: KafkaHandle) -> None:
     topic, group = await kafka.create_topic(), unique("g")
     tp = TopicPartition(topic, 0)
