@@ -1158,7 +1158,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """
         self._engine.owner.check_now()
         self._require_group()
-        return self._engine.in_transactions().group_to_show()
+        return self._engine.in_transactions().group()
 
     def delivery(self) -> DeliveryToCommit:
         """Return all records that the application has in hand, as a value.

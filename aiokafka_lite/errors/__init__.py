@@ -7,7 +7,7 @@
     │  └─ one class per error code    (_broker.py); UnsupportedVersionError
     │     └─ IncompatibleBrokerVersion    found before anything was sent
     ├─ IllegalStateError, IllegalArgumentError, KafkaConfigurationError      the caller's mistake
-    │  ├─ WrongLoopError, ForkedError
+    │  ├─ WrongLoopError, ForkedError, AutoCommitError (an IllegalOperation, too)
     │  └─ InsecureConfigError, OptionError
     ├─ KafkaConnectionError, NoBrokersAvailable, KafkaTimeoutError …         the network
     │  └─ TLSError

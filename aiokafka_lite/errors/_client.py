@@ -47,6 +47,13 @@ class IllegalOperation(Exception):
     """The operation needs something that the consumer was made without, as a group id."""
 
 
+class AutoCommitError(IllegalStateError, IllegalOperation):
+    """A transaction is to commit records that auto-commit may commit though it is aborted.
+
+    Give the consumer ``enable_auto_commit=False``, or read by ``consumer.batch()``.
+    """
+
+
 # --- Brokers and connections ---------------------------------------------------------------
 class KafkaConnectionError(KafkaError):
     """A connection could not be made, or was lost."""

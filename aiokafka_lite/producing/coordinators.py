@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from aiokafka_lite.client.backoff import Backoff
@@ -28,7 +28,7 @@ from aiokafka_lite.errors import (
     for_code,
 )
 from aiokafka_lite.protocol.prepared import AnyRequest
-from aiokafka_lite.protocol.schema import Response
+from aiokafka_lite.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Response)
 
@@ -83,6 +83,17 @@ class CoordinatorClient:
         connection = await self._cluster.pool.connect(node_id)
         return dict(connection.wire.api_versions.features)
 
+    async def speaks(self, request: type[Request[R]], version: int, deadline: float) -> bool:
+        """Whether the coordinator takes this version of a request; False if it is away."""
+        try:
+            node_id = await self._find(deadline)
+            connection = await self._cluster.pool.connect(node_id)
+        except MOVED:
+            self._node_id = None
+            return False
+        _, newest = connection.wire.api_versions.get(request.api_key, (0, 0))
+        return newest >= version
+
     async def ask(
         self,
         request: Callable[[], AnyRequest[R]],
@@ -90,6 +101,7 @@ class CoordinatorClient:
         deadline: float,
         *,
         retriable: tuple[type[KafkaError], ...] = (),
+        prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> R:
         """Send a request until its answer holds no error that passes by itself.
 
@@ -98,6 +110,7 @@ class CoordinatorClient:
             codes_of: Returns an answer's error codes.
             deadline: Loop time after which no further attempt is made.
             retriable: Further errors that pass by themselves here.
+            prepare: Finds out, before another attempt, whether that may be made.
 
         Raises:
             KafkaTimeoutError: The deadline passed; the cause is the last error.
@@ -129,6 +142,8 @@ class CoordinatorClient:
                     f"{error}"
                 ) from error
             await asyncio.sleep(delay_s)
+            if prepare is not None:
+                await prepare()
 
     async def _ask_once(self, request: AnyRequest[R], deadline: float) -> R:
         node_id = await self._find(deadline)

@@ -42,6 +42,7 @@ from aiokafka_lite.producing.partition_queue import PartitionQueue
 from aiokafka_lite.producing.sender import BatchSender
 from aiokafka_lite.producing.transactions import ProducerTransaction, Transactions
 from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
+from aiokafka_lite.structs import RecordMetadata
 
 log = logging.getLogger(__name__)
 
@@ -304,10 +305,31 @@ class ProducerEngine:
         return True
 
     # --- Topics ----------------------------------------------------------------------------
+    async def append_in_time(
+        self,
+        append: Callable[..., asyncio.Future[RecordMetadata] | None],
+        topic: str,
+        partition: int | None,
+        size_bytes: int,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Put a record or a batch in, once its topic is known and there is room.
+
+        Raises: what `append` raises, as `until_known`, and
+            KafkaTimeoutError: There was no room in time.
+            MessageSizeTooLargeError: There never is so much room.
+        """
+        deadline = self._loop.time() + self.config.request_timeout_s
+        if not self.accumulator.has(topic, partition):
+            await self.until_known(topic, partition, deadline)
+        self.accumulator.raise_if_never_fits(size_bytes)
+        future = append(is_in_turn=False)
+        return await self.accumulator.in_turn(append, deadline) if future is None else future
+
     async def until_known(self, topic: str, partition: int | None, deadline: float) -> None:
         """Wait until metadata have a topic, and the partition if one is named.
 
         Raises:
+            ProducerClosed: The producer was stopped meanwhile.
             UnknownTopicOrPartitionError: They do not have it at the deadline; of a topic that is
                 known, a partition that is not there after metadata were asked for again.
             KafkaError: The topic cannot be written to at all: it may not be, or its name is not
@@ -335,6 +357,10 @@ class ProducerEngine:
                 f"{self.config.request_timeout_ms}{f' ({unknown})' if unknown else ''}: "
                 "create it, or allow brokers to"
             ) from None
+        except KafkaError as error:
+            if not self._is_running:
+                raise ProducerClosed("the producer was stopped meanwhile") from error
+            raise
         finally:
             if not accumulator.is_known(topic):
                 accumulator.drop_topic(topic)

@@ -1,14 +1,14 @@
 """Offsets of a group that a transaction commits: whose they are, and what was read so far.
 
-The consumer that they are of is known here only, by two protocols: `DeliverySource` and
-`DeliveryInTransaction`.
+The consumer that they are of is known here only, by three protocols: `DeliverySource`,
+`DeliveryInTransaction` and `GroupOfConsumer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Protocol
+from collections.abc import Hashable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, Final, Protocol, runtime_checkable
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite._record_py import record_delivery
@@ -30,6 +30,7 @@ from aiokafka_lite.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
+from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import (
     ConsumerGroupMetadata,
     ConsumerRecord,
@@ -54,28 +55,35 @@ LOST_MEMBERSHIP = (
 
 
 class DeliveryInTransaction(Protocol):
-    """Records that a consumer has returned, and that a transaction finishes."""
+    """Records that a consumer has returned, or offsets, that a transaction commits."""
 
     @property
-    def consumer(self) -> object:
-        """The consumer; deliveries of one are joined."""
-
-    @property
-    def opened_at(self) -> int:
-        """When the latest block of its batches was entered, by perf_counter_ns()."""
+    def source(self) -> Hashable:
+        """Whose they are; those of one source are joined."""
 
     def enlist(self, transaction: object) -> None:
         """Let a transaction decide what becomes of the records, also of blocks that end before.
 
         Raises:
-            IllegalOperation: The consumer may commit them in another way.
+            AutoCommitError: The consumer may commit them in another way.
         """
 
     def join(self, other: Self) -> None:
-        """Take over another delivery of the same consumer."""
+        """Take over another delivery of the same source."""
 
     def alone(self) -> AbstractAsyncContextManager[None]:
         """Return a block within which the consumer commits nothing in another way."""
+
+    def topic_ids(self) -> Mapping[str, bytes]:
+        """Return the ids of the topics, by name, as far as they are known."""
+
+    async def confirm_topics(self, deadline: float) -> None:
+        """Find out whether topics were recreated since, for requests that name them.
+
+        Raises:
+            CommitFailedError: Some were.
+            KafkaError: That cannot be known.
+        """
 
     def to_commit(self) -> tuple[ConsumerGroupMetadata, Offsets]:
         """Return in whose name to commit which offsets.
@@ -84,6 +92,9 @@ class DeliveryInTransaction(Protocol):
             CommitFailedError: Partitions were taken away since the records were returned.
             KafkaError: The offsets cannot say that they are finished.
         """
+
+    def refused(self, error: KafkaError) -> None:
+        """Note that the group has refused the offsets."""
 
     def settle(self, transaction: object, *, is_committed: bool | None) -> None:
         """Note that the transaction is over; None: it is not known whether it was committed."""
@@ -94,6 +105,50 @@ class DeliverySource(Protocol):
 
     def delivery(self) -> DeliveryInTransaction:
         """Return these records as a value."""
+
+
+@runtime_checkable
+class GroupOfConsumer(Protocol):
+    """Group metadata that belong to a consumer of this process."""
+
+    def name(self, offsets: Offsets) -> DeliveryInTransaction:
+        """Return offsets of the group, which the consumer checks."""
+
+
+class OffsetsOfGroup:
+    """Offsets of a group of which no consumer is known: nothing is checked."""
+
+    def __init__(self, group: ConsumerGroupMetadata, offsets: Offsets) -> None:
+        self.source = group
+        self.offsets = offsets
+
+    def enlist(self, transaction: object) -> None:
+        """Tell nobody."""
+
+    def join(self, other: OffsetsOfGroup) -> None:
+        """Take over offsets that were named later."""
+        self.offsets = {**self.offsets, **other.offsets}
+
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        """Return a block that keeps nobody from anything."""
+        return nullcontext()
+
+    def topic_ids(self) -> Mapping[str, bytes]:
+        """Return nothing: it is not known which topics were read."""
+        return {}
+
+    async def confirm_topics(self, deadline: float) -> None:
+        """Ask nobody: it is not known which topics were read."""
+
+    def to_commit(self) -> tuple[ConsumerGroupMetadata, Offsets]:
+        """Return the group and its offsets."""
+        return self.source, self.offsets
+
+    def refused(self, error: KafkaError) -> None:
+        """Tell nobody."""
+
+    def settle(self, transaction: object, *, is_committed: bool | None) -> None:
+        """Tell nobody."""
 
 
 def delivery_of(source: DeliverySource | ConsumerRecord[Any, Any]) -> DeliveryInTransaction:
@@ -116,24 +171,22 @@ def delivery_of(source: DeliverySource | ConsumerRecord[Any, Any]) -> DeliveryIn
     return found
 
 
-def check_assigned(group: ConsumerGroupMetadata, offsets: Offsets) -> None:
-    """Refuse offsets that the consumer's present assignment cannot mean, if it tells.
+def named_offsets(group: object, offsets: object) -> DeliveryInTransaction:
+    """Return offsets that the application names as a transaction takes them.
 
     Raises:
-        CommitFailedError: One is of records of an earlier assignment.
+        ValueError: They are no mapping with something in it, or one is no offset; or there is no
+            group.
+        TypeError: A key is not a topic and a partition.
     """
-    check = getattr(group, "check", None)
-    if check is not None:
-        check({tp: OffsetAndMetadata(*each[:2]) for tp, each in offsets.items()})
-
-
-def settle_offsets(
-    group: ConsumerGroupMetadata, offsets: Offsets, *, is_committed: bool | None
-) -> None:
-    """Tell the consumer what became of offsets that were named, if the metadata are its own."""
-    settle = getattr(group, "settle", None)
-    if settle is not None:
-        settle({tp: OffsetAndMetadata(*each[:2]) for tp, each in offsets.items()}, is_committed)
+    checked = checked_offsets(offsets)
+    if isinstance(group, GroupOfConsumer):
+        return group.name(checked)
+    if isinstance(group, ConsumerGroupMetadata):
+        return OffsetsOfGroup(group, checked)
+    if not group or not isinstance(group, str):
+        raise ValueError(f"group_id is a group's name or consumer.group_metadata(), not {group!r}")
+    return OffsetsOfGroup(ConsumerGroupMetadata(group), checked)
 
 
 def checked_offsets(offsets: object) -> Offsets:
@@ -162,6 +215,7 @@ def commit_request(
     producer: ProducerIdAndEpoch,
     group: ConsumerGroupMetadata,
     offsets: Offsets,
+    topic_ids: Mapping[str, bytes],
 ) -> TxnOffsetCommitRequest:
     """Return the request that stores offsets until the transaction ends."""
     topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
@@ -183,10 +237,17 @@ def commit_request(
         member_id=group.member_id,
         group_instance_id=group.group_instance_id,
         topics=[
-            TxnOffsetCommitRequestTopic(name=name, partitions=partitions)
+            TxnOffsetCommitRequestTopic(
+                name=name, topic_id=topic_ids.get(name) or ZERO_UUID, partitions=partitions
+            )
             for name, partitions in topics.items()
         ],
     )
+
+
+def are_known(topic_ids: Mapping[str, bytes]) -> bool:
+    """Whether all topics can be named by their ids."""
+    return bool(topic_ids) and not {b"", ZERO_UUID} & {*topic_ids.values()}
 
 
 def codes_of(answer: TxnOffsetCommitResponse) -> Iterable[int]:
@@ -194,28 +255,30 @@ def codes_of(answer: TxnOffsetCommitResponse) -> Iterable[int]:
     return [partition.error_code for topic in answer.topics for partition in topic.partitions]
 
 
-def raise_refusal(group: ConsumerGroupMetadata, answer: TxnOffsetCommitResponse) -> None:
-    """Raise what the group refused.
+def raise_refusal(
+    delivery: DeliveryInTransaction, group_id: str, answer: TxnOffsetCommitResponse
+) -> None:
+    """Raise what the group refused, and tell the consumer.
 
     Raises:
         CommitFailedError: The group has given the partitions to another member.
         KafkaError: Anything else.
     """
+    names = {topic_id: name for name, topic_id in delivery.topic_ids().items()}
     for topic in answer.topics:
+        name = topic.name or names.get(topic.topic_id, "")
         for partition in topic.partitions:
             if partition.error_code == NoError.errno:
                 continue
             error_class = for_code(partition.error_code)
-            tp = TopicPartition(topic.name, partition.partition_index)
+            tp = TopicPartition(name, partition.partition_index)
             error: KafkaError = error_class(
-                f"{error_class.description} ({tp.topic}-{tp.partition}, group {group.group_id!r})"
+                f"{error_class.description} ({tp.topic}-{tp.partition}, group {group_id!r})"
             ).at(tp)
-            refused = getattr(group, "refused", None)
-            if refused is not None:
-                refused(error)
+            delivery.refused(error)
             if error_class in LOST_MEMBERSHIP:
                 raise CommitFailedError(
-                    f"group {group.group_id!r} has rebalanced since the records were handed out: "
+                    f"group {group_id!r} has rebalanced since the records were handed out: "
                     "the transaction is aborted, and the partitions' owners read them again"
                 ) from error
             raise error

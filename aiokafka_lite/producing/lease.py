@@ -25,11 +25,11 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.producing.batch import Headers, record_size_bound
 from aiokafka_lite.producing.engine import ProducerEngine
-from aiokafka_lite.producing.group_offsets import Offsets
 from aiokafka_lite.producing.own_batch import check_timestamp
-from aiokafka_lite.structs import ConsumerGroupMetadata, RecordMetadata
+from aiokafka_lite.structs import RecordMetadata
 
 if TYPE_CHECKING:
+    from aiokafka_lite.producing.group_offsets import DeliveryInTransaction
     from aiokafka_lite.producing.transactions import Transactions
 
 Encode = Callable[[object, object, "Headers | None"], "tuple[bytes | None, bytes | None, Headers]"]
@@ -105,11 +105,9 @@ class ProducerLease:
         """
         engine = self._engine
         if not engine.accumulator.has(topic, None):
-            await engine.until_known(topic, None, self._deadline())
+            deadline = self._loop.time() + engine.config.request_timeout_s
+            await engine.until_known(topic, None, deadline)
         return engine.accumulator.partition_count(topic)
-
-    def _deadline(self) -> float:
-        return self._loop.time() + self._engine.config.request_timeout_s
 
     # --- Records ---------------------------------------------------------------------------
     def encoded(
@@ -159,9 +157,9 @@ class ProducerLease:
 
     # --- Transactions ----------------------------------------------------------------------
     async def write(
-        self, outputs: Sequence[Output], group: ConsumerGroupMetadata, offsets: Offsets
+        self, outputs: Sequence[Output], delivery: DeliveryInTransaction
     ) -> dict[int, Exception]:
-        """Write records and offsets in one transaction; whatever fails, it is aborted.
+        """Write records and finish others in one transaction; whatever fails, it is aborted.
 
         When it is cancelled before the transaction commits, that is aborted. Later its outcome is
         not known.
@@ -178,7 +176,7 @@ class ProducerLease:
         futures: list[asyncio.Future[RecordMetadata]] = []
         refused: dict[int, Exception] = {}
         try:
-            error = await self._try_to_write(outputs, group, offsets, futures, refused)
+            error = await self._try_to_write(outputs, delivery, futures, refused)
             await self._abort()
         finally:
             if self._transactions.is_open:
@@ -193,8 +191,7 @@ class ProducerLease:
     async def _try_to_write(
         self,
         outputs: Sequence[Output],
-        group: ConsumerGroupMetadata,
-        offsets: Offsets,
+        delivery: DeliveryInTransaction,
         futures: list[asyncio.Future[RecordMetadata]],
         refused: dict[int, Exception],
     ) -> KafkaError | None:
@@ -207,7 +204,7 @@ class ProducerLease:
                     refused[len(futures)] = refusal
                     return None
             self._check_is_open()
-            self._transactions.commit_offsets_at_the_end(group, offsets)
+            self._transactions.commit_at_the_end(delivery)
             return await self._end(self._transactions.begin_commit())
         except KafkaError as error:
             return error
@@ -226,12 +223,9 @@ class ProducerLease:
 
         if (future := append(is_in_turn=False)) is not None:
             return future
-        deadline = self._deadline()
-        if not accumulator.has(output.topic, output.partition):
-            await self._engine.until_known(output.topic, output.partition, deadline)
-        accumulator.raise_if_never_fits(output.size)
-        future = append(is_in_turn=False)
-        return await accumulator.in_turn(append, deadline) if future is None else future
+        return await self._engine.append_in_time(
+            append, output.topic, output.partition, output.size
+        )
 
     def _check_is_open(self) -> None:
         """Check that the transaction takes records.

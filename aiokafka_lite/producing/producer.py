@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, NoReturn, SupportsIndex
 from aiokafka_lite._compat import Self, SentKT, SentVT, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import own_copy
+from aiokafka_lite._transaction import LATEST
 from aiokafka_lite.client.aiokafka_names import ClientNames
 from aiokafka_lite.errors import (
     IllegalOperation,
@@ -32,8 +33,8 @@ from aiokafka_lite.producing.engine import Intake, ProducerEngine
 from aiokafka_lite.producing.group_offsets import (
     AnyOffset,
     DeliverySource,
-    checked_offsets,
     delivery_of,
+    named_offsets,
 )
 from aiokafka_lite.producing.lease import ProducerLease
 from aiokafka_lite.producing.own_batch import OwnBatch, check_timestamp
@@ -303,20 +304,15 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         """Wait for what a record needs, and put it into a batch then."""
         engine = self._running()
         transaction = engine.transaction
-        deadline = self._loop.time() + self._config.request_timeout_s
-        accumulator = engine.accumulator
-        if not accumulator.has(topic, partition):
-            await self._until_known(engine, topic, partition, deadline)
-        accumulator.raise_if_never_fits(record_size_bound(key, value, headers))
 
         def append(*, is_in_turn: bool = True) -> asyncio.Future[RecordMetadata] | None:
             self._raise_if_in_vain(engine, transaction, topic, partition)
-            return accumulator.append(
+            return engine.accumulator.append(
                 topic, key, value, partition, timestamp_ms, headers, is_in_turn=is_in_turn
             )
 
-        future = append(is_in_turn=False)
-        return await accumulator.in_turn(append, deadline) if future is None else future
+        size = record_size_bound(key, value, headers)
+        return await engine.append_in_time(append, topic, partition, size)
 
     def create_batch(self) -> OwnBatch:
         """Return an empty batch to be filled and given to `send_batch`."""
@@ -356,18 +352,12 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         batch.close()
         engine = self._running()
         transaction = engine.transaction
-        deadline = self._loop.time() + self._config.request_timeout_s
-        accumulator = engine.accumulator
-        if not accumulator.has(topic, partition):
-            await self._until_known(engine, topic, partition, deadline)
-        accumulator.raise_if_never_fits(batch.size())
 
         def append(*, is_in_turn: bool = True) -> asyncio.Future[RecordMetadata] | None:
             self._raise_if_in_vain(engine, transaction, topic, partition)
-            return accumulator.append_batch(topic, partition, batch, is_in_turn=is_in_turn)
+            return engine.accumulator.append_batch(topic, partition, batch, is_in_turn=is_in_turn)
 
-        future = append(is_in_turn=False)
-        return await accumulator.in_turn(append, deadline) if future is None else future
+        return await engine.append_in_time(append, topic, partition, batch.size())
 
     def _raise_if_in_vain(
         self,
@@ -387,16 +377,6 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 f"topic {topic!r} was deleted, or recreated with fewer partitions, while the "
                 "record waited for room"
             )
-
-    async def _until_known(
-        self, engine: ProducerEngine, topic: str, partition: int | None, deadline: float
-    ) -> None:
-        try:
-            await engine.until_known(topic, partition, deadline)
-        except KafkaError as error:
-            if self._closed:
-                raise ProducerClosed("the producer was stopped meanwhile") from error
-            raise
 
     async def flush(self) -> None:
         """Send everything at once, and wait until what was sent so far has an outcome.
@@ -419,7 +399,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         engine = self._running()
         if not engine.accumulator.has(topic, None):
             deadline = self._loop.time() + self._config.request_timeout_s
-            await self._until_known(engine, topic, None, deadline)
+            await engine.until_known(topic, None, deadline)
         return set(range(engine.accumulator.partition_count(topic)))
 
     # --- Transactions ----------------------------------------------------------------------
@@ -450,6 +430,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     async def _begin(self) -> ProducerTransaction:
         transaction = await self._transactions().begin()
         self._running()
+        LATEST.set(transaction)
         return transaction
 
     async def commit_transaction(self) -> None:
@@ -512,7 +493,10 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
         Raises:
             IllegalOperation: There is no transaction, or the producer has no transactional_id.
-            CommitFailedError: The group has given the partitions to another member.
+            AutoCommitError: The consumer's auto-commit may commit the same records, even if the
+                transaction is aborted. Nothing is stored.
+            CommitFailedError: The group has given the partitions to another member, or a topic was
+                deleted since.
             KafkaError: The group's coordinator refuses, or cannot be reached in time. After this
                 and the above the transaction has to be aborted.
             ValueError, TypeError: `offsets` has another shape, or there is no group.
@@ -521,7 +505,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         transactions = self._transactions()
         if not transactions.takes_records:
             raise transactions.refusal()
-        await transactions.send_offsets(_checked_group(group_id), checked_offsets(offsets))
+        await transactions.send_offsets(named_offsets(group_id, offsets))
 
     def _commit_offsets_at_the_end(
         self,
@@ -535,11 +519,11 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         if not isinstance(source, Mapping):
             if group is not None:
                 raise TypeError("a group is given with a dict of offsets only")
-            transactions.commit_delivery_at_the_end(delivery_of(source))
+            transactions.commit_at_the_end(delivery_of(source))
         elif group is None:
             raise TypeError("offsets are committed of a group: give consumer.group_metadata()")
         else:
-            transactions.commit_offsets_at_the_end(_checked_group(group), checked_offsets(source))
+            transactions.commit_at_the_end(named_offsets(group, source))
 
     def _transactions(self) -> Transactions:
         if self._config.transactional_id is None:
@@ -726,17 +710,12 @@ class TransactionBlock(Generic[SentKT, SentVT]):
             CommitFailedError: The consumer has lost its partitions.
             TransactionAbortableError: The transaction has to be aborted.
             IllegalOperation: There is no transaction; or the consumer has no group.
+            AutoCommitError: The consumer's auto-commit may commit the same records, even if the
+                transaction is aborted. Nothing is committed of them.
+            IllegalStateError: The records of the batch are returned again already.
             ValueError, TypeError: A dict has another shape, or there is no group.
         """
         self._producer._commit_offsets_at_the_end(self._transaction, source, group)
-
-
-def _checked_group(group: object) -> ConsumerGroupMetadata:
-    if isinstance(group, ConsumerGroupMetadata):
-        return group
-    if not group or not isinstance(group, str):
-        raise ValueError(f"group_id is a group's name or consumer.group_metadata(), not {group!r}")
-    return ConsumerGroupMetadata(group)
 
 
 def _bytes(what: str, given: object) -> bytes:

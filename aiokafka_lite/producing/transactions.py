@@ -34,8 +34,7 @@ import asyncio
 import enum
 import logging
 import random
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -74,14 +73,19 @@ from aiokafka_lite.protocol.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from aiokafka_lite.protocol.messages.txn_offset_commit import (
+    FIRST_BY_TOPIC_ID,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 from aiokafka_lite.protocol.prepared import UpTo
-from aiokafka_lite.structs import ConsumerGroupMetadata
 
 if TYPE_CHECKING:
+    from aiokafka_lite._transaction import BlockInTransaction
     from aiokafka_lite.client.cluster import Cluster
     from aiokafka_lite.producing.accumulator import Accumulator
     from aiokafka_lite.producing.config import AnyProducerConfig
-    from aiokafka_lite.producing.group_offsets import DeliveryInTransaction, Offsets
+    from aiokafka_lite.producing.group_offsets import DeliveryInTransaction
     from aiokafka_lite.producing.identity import CurrentIdentity
     from aiokafka_lite.producing.partition_queue import PartitionQueue
     from aiokafka_lite.producing.sender import BatchSender
@@ -128,39 +132,48 @@ class ProducerTransaction:
     """One transaction, from its beginning to its end. One writer: `Transactions`.
 
     Attributes:
-        begun_at: By perf_counter_ns().
         is_committed: Whether it was committed; None: it is not over, or nobody knows.
+        is_over: Whether it has ended.
         is_being_committed: The coordinator has been asked to commit it.
     """
 
     __slots__ = (
-        "begun_at",
+        "blocks",
         "deliveries",
         "is_being_committed",
         "is_committed",
-        "offsets",
+        "is_over",
+        "is_settled",
         "stored",
     )
 
     def __init__(self) -> None:
-        self.begun_at = time.perf_counter_ns()
         self.is_committed: bool | None = None
-        self.is_being_committed = False
-        # What is committed with it: by group, and by the consumer that has returned the records.
-        self.offsets: dict[str, tuple[ConsumerGroupMetadata, Offsets]] = {}
-        self.deliveries: dict[object, DeliveryInTransaction] = {}
+        self.is_over = self.is_settled = self.is_being_committed = False
+        # What is committed with it, by its source.
+        self.deliveries: dict[Hashable, DeliveryInTransaction] = {}
         # Offsets that were sent to their group before the end.
-        self.stored: list[tuple[ConsumerGroupMetadata, Offsets]] = []
+        self.stored: list[DeliveryInTransaction] = []
+        # Blocks of batches that were opened inside of its own.
+        self.blocks: list[BlockInTransaction] = []
+
+    def hold(self, block: BlockInTransaction) -> None:
+        """Tell a block of a batch how this ends."""
+        if self.is_settled:
+            block.decide(self, is_committed=bool(self.is_committed))
+        else:
+            self.blocks.append(block)
 
     def settle(self) -> None:
         """Tell consumers that it is over, or cannot be committed any more; idempotent."""
+        self.is_settled = True
         is_committed = self.is_committed or (None if self.is_being_committed else False)
-        deliveries, self.deliveries = self.deliveries, {}
-        for delivery in deliveries.values():
+        named, self.deliveries, self.stored = [*self.deliveries.values(), *self.stored], {}, []
+        for delivery in named:
             delivery.settle(self, is_committed=is_committed)
-        named, self.offsets, self.stored = [*self.offsets.values(), *self.stored], {}, []
-        for group, offsets in named:
-            group_offsets.settle_offsets(group, offsets, is_committed=is_committed)
+        blocks, self.blocks = self.blocks, []
+        for block in blocks:
+            block.decide(self, is_committed=bool(is_committed))
 
 
 class Transactions:
@@ -205,6 +218,8 @@ class Transactions:
         self._loop = asyncio.get_running_loop()
         self.state = TransactionStage.NEW
         self._coordinator = self._coordinator_of(transactional_id, TRANSACTION)
+        # By group.
+        self._group_coordinators: dict[str, CoordinatorClient] = {}
         # Whether brokers add partitions by themselves, and epochs change with each transaction.
         self._is_version_2 = False
         # The coordinator knows of something in the transaction, so that it has to be ended.
@@ -452,6 +467,8 @@ class Transactions:
         if self.state is not TransactionStage.FATAL:
             self._enter(TransactionStage.FATAL)
             self.settle()
+            if self.current is not None:
+                self.current.is_over = True
             self._fail_producer(error)
 
     # --- Offsets ---------------------------------------------------------------------------
@@ -466,38 +483,19 @@ class Transactions:
             raise self.refusal()
         return self.current
 
-    def commit_offsets_at_the_end(self, group: ConsumerGroupMetadata, offsets: Offsets) -> None:
-        """Commit a group's offsets with the transaction, in place of those given before.
-
-        Raises:
-            IllegalOperation: There is no transaction.
-            TransactionAbortableError: It has to be aborted.
-            CommitFailedError: Records of an earlier assignment are meant: it has to be aborted.
-        """
-        transaction = self._taking()
-        self._check(lambda: group_offsets.check_assigned(group, offsets))
-        _, before = transaction.offsets.get(group.group_id, (group, {}))
-        transaction.offsets[group.group_id] = (group, {**before, **offsets})
-
-    def commit_delivery_at_the_end(self, delivery: DeliveryInTransaction) -> None:
+    def commit_at_the_end(self, delivery: DeliveryInTransaction) -> None:
         """Commit with the transaction the offsets that say that a delivery is finished.
 
         Raises:
             IllegalOperation: There is no transaction.
+            AutoCommitError: Auto-commit may commit the same records.
             TransactionAbortableError: It has to be aborted.
             CommitFailedError: Partitions were taken away since: it has to be aborted.
-            IllegalStateError: The block of a batch is inside of the transaction's.
         """
         transaction = self._taking()
-        if delivery.opened_at > transaction.begun_at:
-            raise IllegalStateError(
-                "the block of a batch ends before the transaction that commits it: begin the "
-                "transaction inside of the batch's block"
-            )
-        deliveries = transaction.deliveries
         delivery.enlist(transaction)
-        if (earlier := deliveries.get(delivery.consumer)) is None:
-            deliveries[delivery.consumer] = delivery
+        if (earlier := transaction.deliveries.get(delivery.source)) is None:
+            transaction.deliveries[delivery.source] = delivery
         else:
             earlier.join(delivery)
         self._check(delivery.to_commit)
@@ -510,51 +508,71 @@ class Transactions:
             self.spoil(error)
             raise
 
-    async def send_offsets(self, group: ConsumerGroupMetadata, offsets: Offsets) -> None:
+    async def send_offsets(self, delivery: DeliveryInTransaction) -> None:
         """Store a group's offsets now; they count when the transaction is committed.
 
         When it is cancelled, storing goes on, and the end of the transaction waits for it.
 
         Raises:
+            AutoCommitError: Auto-commit may commit the same records.
             CommitFailedError: The group has given the partitions to another member.
             KafkaTimeoutError: The group's coordinator did not do it in time.
-            KafkaError: It refuses. After all of these the transaction has to be aborted.
+            KafkaError: It refuses. After all of these but the first it has to be aborted.
         """
         transaction = self._taking()
-        self._check(lambda: group_offsets.check_assigned(group, offsets))
-        transaction.stored.append((group, offsets))
-        storing = self._scope.spawn(self._try_to_store(group, offsets), name="store offsets")
+        delivery.enlist(transaction)
+        self._check(delivery.to_commit)
+        transaction.stored.append(delivery)
+        storing = self._scope.spawn(self._try_to_store(delivery), name="store offsets")
         self._storing.add(storing)
         storing.add_done_callback(self._storing.discard)
         await asyncio.wait([storing])
         if not storing.cancelled() and (error := storing.result()) is not None:
             raise own_copy(error)
 
-    async def _try_to_store(
-        self, group: ConsumerGroupMetadata, offsets: Offsets
-    ) -> KafkaError | None:
+    async def _try_to_store(self, delivery: DeliveryInTransaction) -> KafkaError | None:
         try:
-            await self._store_offsets(group, offsets)
+            await self._store(delivery)
         except KafkaError as error:
             self._lose(error)
             return error
         return None
 
-    async def _store_offsets(self, group: ConsumerGroupMetadata, offsets: Offsets) -> None:
+    async def _store(self, delivery: DeliveryInTransaction) -> None:
         deadline = self._new_deadline()
+        group, offsets = delivery.to_commit()
+        if not offsets:
+            return
         producer = self._identity.current or NOBODY
         if not self._is_version_2:
             await self._add_group(group.group_id, producer, deadline)
-        self._has_begun = True
-        request = group_offsets.commit_request(self._id, producer, group, offsets)
-        coordinator = self._coordinator_of(group.group_id, GROUP)
+        coordinator = self._group_coordinators.get(group.group_id)
+        if coordinator is None:
+            coordinator = self._coordinator_of(group.group_id, GROUP)
+            self._group_coordinators[group.group_id] = coordinator
+
+        topic_ids = delivery.topic_ids()
+        is_by_id = self._is_version_2 and group_offsets.are_known(topic_ids)
+        newest = FIRST_BY_TOPIC_ID if is_by_id else OFFSETS_VERSIONS[self._is_version_2]
+        if not is_by_id or not await coordinator.speaks(
+            TxnOffsetCommitRequest, FIRST_BY_TOPIC_ID, deadline
+        ):
+            await delivery.confirm_topics(deadline)
+
+        def request() -> UpTo[TxnOffsetCommitResponse]:
+            self._has_begun = True
+            group, offsets = delivery.to_commit()  # as it is now: another attempt may be late
+            committed = group_offsets.commit_request(self._id, producer, group, offsets, topic_ids)
+            return UpTo(committed, newest)
+
         answer = await coordinator.ask(
-            lambda: UpTo(request, OFFSETS_VERSIONS[self._is_version_2]),
+            request,
             group_offsets.codes_of,
             deadline,
+            prepare=lambda: delivery.confirm_topics(deadline),
         )
         try:
-            group_offsets.raise_refusal(group, answer)
+            group_offsets.raise_refusal(delivery, group.group_id, answer)
         except FENCED as error:
             self._raise_for(error.errno, "committing offsets in")
 
@@ -632,13 +650,8 @@ class Transactions:
         try:
             async with self._alone(transaction.deliveries.values()):
                 if self.state is TransactionStage.COMMITTING:
-                    given = list(transaction.offsets.values())
-                    for group, offsets in given:
-                        group_offsets.check_assigned(group, offsets)
-                    given += [each.to_commit() for each in transaction.deliveries.values()]
-                    for group, offsets in given:
-                        if offsets:
-                            await self._store_offsets(group, offsets)
+                    for delivery in tuple(transaction.deliveries.values()):
+                        await self._store(delivery)
                 if self.state is not TransactionStage.COMMITTING:
                     return self._aborted()
                 await self._end_with_commit(transaction)
@@ -659,7 +672,7 @@ class Transactions:
             try:
                 async with timeout_at(self._new_deadline()):
                     # In one order for all transactions, so that none waits for another's.
-                    for delivery in sorted(deliveries, key=lambda each: id(each.consumer)):
+                    for delivery in sorted(deliveries, key=lambda each: id(each.source)):
                         await stack.enter_async_context(delivery.alone())
             except asyncio.TimeoutError:
                 raise KafkaTimeoutError(
@@ -747,8 +760,9 @@ class Transactions:
             queue.is_in_transaction = False
             if queue.identity != self._identity.current:
                 queue.reset()
-        if self.current is not None and self.current.is_committed is None:
-            self.current.is_committed = False
+        if self.current is not None:
+            self.current.is_over = True
+            self.current.is_committed = bool(self.current.is_committed)
         self.current = None
         self._to_add.clear()
         self._error = None

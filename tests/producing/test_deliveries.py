@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.delivery.batch import Batch
 from aiokafka_lite.errors import (
+    AutoCommitError,
     BatchRevokedError,
     BrokerResponseError,
     CommitFailedError,
@@ -92,6 +94,18 @@ async def copying(kafka: KafkaHandle) -> Copying:
     return copying
 
 
+@asynccontextmanager
+async def on_broker(**settings: Any) -> AsyncIterator[tuple[Broker, Copying]]:
+    """A broker to which a test says what to do, with one partition of records."""
+    async with Broker(**settings) as broker:
+        broker.create_topic("source")
+        broker.create_topic("copies")
+        for _, value in rows(0, RECORDS):
+            broker.produce("source", value)
+        yield broker, Copying(KafkaHandle("embedded", broker.bootstrap_servers), "source", "copies")
+    assert broker.failure is None
+
+
 def sorted_values(count: int = 2 * RECORDS) -> list[bytes]:
     return sorted(value or b"" for _, value in rows(0, count))
 
@@ -113,6 +127,18 @@ async def copy_until_all_is_there(
                 is_over = not batch
         except (CommitFailedError, TransactionAbortableError):
             pass
+
+
+async def copy_the_rest(
+    broker: Broker, copying: Copying, consumer: AIOKafkaConsumer, producer: AIOKafkaProducer
+) -> None:
+    """Copy until all is committed."""
+    while broker.committed(copying.group).get(copying.tp, 0) < RECORDS:
+        async with consumer.batch(timeout_ms=5_000) as batch, producer.transaction() as tx:
+            for record in batch:
+                await tx.send(copying.copies, record.value)
+            tx.commit_offsets(batch)
+    assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values(RECORDS)
 
 
 # --- Rebalances --------------------------------------------------------------------------------
@@ -182,17 +208,15 @@ async def test_a_member_that_its_group_has_dropped_learns_it_by_the_refusal_of_i
     protocol: str, refusal: type[BrokerResponseError]
 ) -> None:
     """Without that the same records would be copied, and aborted, until the next heartbeat."""
-    async with Broker() as broker:
-        broker.create_topic("source")
-        broker.create_topic("copies")
-        for _, value in rows(0, RECORDS):
-            broker.produce("source", value)
-        copying = Copying(KafkaHandle("embedded", broker.bootstrap_servers), "source", "copies")
-        settings: dict[str, object] = {"group_protocol": protocol, "session_timeout_ms": 60_000}
+    async with on_broker() as (broker, copying):
+        settings: dict[str, object] = {
+            "group_protocol": protocol,
+            "session_timeout_ms": 60_000,
+            "heartbeat_interval_ms": 20_000,
+        }
         async with copying.both(**settings) as (consumer, producer):
             await consumer.getone()
             await consumer.seek_to_beginning()
-            broker.on("Heartbeat").delay(60, times=None)
             broker.on("TxnOffsetCommit").fail(refusal)
 
             async def copy() -> None:
@@ -246,14 +270,69 @@ async def test_offsets_of_a_deleted_topic_are_not_committed_to_the_next_of_its_n
     assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
 
 
+@pytest.mark.parametrize("names", ["consumer", "batch", "offsets", "offsets, at once"])
+async def test_offsets_of_a_recreated_topic_are_not_committed_before_anybody_has_noticed(
+    copying: Copying, names: str
+) -> None:
+    """Nothing is fetched meanwhile, and metadata are five minutes old at most."""
+    await check_that_a_recreated_topic_gets_no_offsets(copying, names)
+
+
+@pytest.mark.parametrize("names", ["consumer", "batch", "offsets", "offsets, at once"])
+async def test_neither_are_they_by_requests_that_name_topics(names: str) -> None:
+    async with on_broker(transaction_version=1) as (_, copying):
+        await check_that_a_recreated_topic_gets_no_offsets(copying, names)
+
+
+async def check_that_a_recreated_topic_gets_no_offsets(copying: Copying, names: str) -> None:
+    async with copying.both(fetch_max_wait_ms=1) as (consumer, producer):
+
+        async def copy() -> None:
+            async with consumer.batch(5) as batch, producer.transaction() as tx:
+                for record in batch:
+                    await tx.send(copying.copies, record.value, partition=0)
+                named, group = consumer.positions(), consumer.group_metadata()
+                consumer.pause()
+                await copying.kafka.delete_topic(copying.source)
+                await copying.kafka.create_topic(copying.source, partitions=2)
+                if names == "offsets, at once":
+                    await producer.send_offsets_to_transaction(named, group)
+                elif names == "offsets":
+                    tx.commit_offsets(named, group)
+                else:
+                    tx.commit_offsets(consumer if names == "consumer" else batch)
+
+        async with timeout(30):
+            with pytest.raises(CommitFailedError):
+                await copy()
+            consumer.resume()
+            for number in range(2):
+                await copying.kafka.produce(copying.source, number, rows(RECORDS * number, RECORDS))
+            while len(await copying.read_copies()) < 2 * RECORDS:
+                await copy_until_all_is_there(copying, consumer, producer)
+    assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
+
+
+@pytest.mark.parametrize(("names_topics", "most"), [(True, 3), (False, 1)])
+async def test_brokers_are_asked_for_topic_ids_once_a_second_if_requests_name_topics(
+    names_topics: bool, most: int
+) -> None:
+    """And not once a transaction. From version 6 on TxnOffsetCommit has topic ids itself."""
+    async with on_broker(transaction_version=1 if names_topics else 2) as (broker, copying):
+        async with copying.both() as (consumer, producer):
+            before = len(broker.requests.of("Metadata"))
+            for _ in range(RECORDS):
+                async with consumer.batch(1) as batch, producer.transaction() as tx:
+                    await tx.send("copies", batch[0].value)
+                    tx.commit_offsets(batch)
+            asked = len(broker.requests.of("Metadata")) - before
+        assert await copying.read_copies() == [value for _, value in rows(0, RECORDS)]
+        assert asked <= most  # one for the producer, which writes to a topic that it does not know
+
+
 # --- Cancellations -----------------------------------------------------------------------------
 async def test_a_block_that_is_cancelled_while_it_commits_counts_as_it_turns_out() -> None:
-    async with Broker() as broker:
-        broker.create_topic("source")
-        broker.create_topic("copies")
-        for _, value in rows(0, RECORDS):
-            broker.produce("source", value)
-        copying = Copying(KafkaHandle("embedded", broker.bootstrap_servers), "source", "copies")
+    async with on_broker() as (broker, copying):
         async with copying.both() as (consumer, producer):
             outcomes: list[bool | None] = []
 
@@ -281,7 +360,6 @@ async def test_a_block_that_is_cancelled_while_it_commits_counts_as_it_turns_out
             assert (await consumer.getone()).offset == 5
         assert await copying.read_copies() == [value for _, value in rows(0, 5)]
         assert broker.committed(copying.group) == {TopicPartition("source", 0): 5}
-    assert broker.failure is None
 
 
 @pytest.mark.virtual_time
@@ -315,12 +393,7 @@ async def test_a_transaction_that_ends_after_unsubscribe_is_not_undone() -> None
 async def test_a_block_that_is_cancelled_before_it_commits_aborts_and_its_records_come_again() -> (
     None
 ):
-    async with Broker() as broker:
-        broker.create_topic("source")
-        broker.create_topic("copies")
-        for _, value in rows(0, RECORDS):
-            broker.produce("source", value)
-        copying = Copying(KafkaHandle("embedded", broker.bootstrap_servers), "source", "copies")
+    async with on_broker() as (broker, copying):
         async with copying.both() as (consumer, producer):
 
             async def copy() -> None:
@@ -340,7 +413,6 @@ async def test_a_block_that_is_cancelled_before_it_commits_aborts_and_its_record
             async with producer.transaction() as tx:  # nothing is left of it
                 await tx.send("copies", b"next")
         assert await copying.read_copies() == [b"next"]
-    assert broker.failure is None
 
 
 async def test_copies_are_exact_though_every_turn_may_time_out(
@@ -368,12 +440,7 @@ async def test_copies_are_exact_though_every_turn_may_time_out(
 async def test_records_are_read_from_the_committed_offset_where_the_outcome_is_not_known(
     is_committed: bool, names: str
 ) -> None:
-    async with Broker() as broker:
-        broker.create_topic("source")
-        broker.create_topic("copies")
-        for _, value in rows(0, RECORDS):
-            broker.produce("source", value)
-        copying = Copying(KafkaHandle("embedded", broker.bootstrap_servers), "source", "copies")
+    async with on_broker() as (broker, copying):
         lost = producer_of(
             broker, transactional_id="t", delivery_timeout_ms=700, request_timeout_ms=300
         )
@@ -399,18 +466,13 @@ async def test_records_are_read_from_the_committed_offset_where_the_outcome_is_n
             # Its successor ends the transaction; until then nothing is read.
             async with producer_of(broker, transactional_id="t"), timeout(10):
                 assert (await consumer.getone()).offset == (5 if is_committed else 0)
-    assert broker.failure is None
 
 
 @pytest.mark.parametrize("commits", ["auto-commit", "transaction"])
 async def test_a_commit_while_the_committed_offset_is_looked_up_does_not_go_back(
     commits: str,
 ) -> None:
-    async with Broker() as broker:
-        broker.create_topic("source")
-        for _, value in rows(0, RECORDS):
-            broker.produce("source", value)
-        copying = Copying(KafkaHandle("embedded", broker.bootstrap_servers), "source", "copies")
+    async with on_broker() as (broker, copying):
         lost = producer_of(
             broker, transactional_id="t", delivery_timeout_ms=700, request_timeout_ms=300
         )
@@ -429,7 +491,6 @@ async def test_a_commit_while_the_committed_offset_is_looked_up_does_not_go_back
                     async with copying.producer() as other, other.transaction() as tx:
                         tx.commit_offsets(consumer)
             assert broker.committed(copying.group) == {copying.tp: 5}
-    assert broker.failure is None
 
 
 # --- Who decides what becomes of a block --------------------------------------------------------
@@ -493,37 +554,142 @@ async def test_a_block_that_is_left_first_ends_as_the_transaction_of_another_tas
     assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
 
 
-@pytest.mark.parametrize("names", ["consumer", "batch"])
-async def test_a_transaction_does_not_commit_a_batch_whose_block_is_inside_of_its_own(
-    copying: Copying, names: str
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+@pytest.mark.parametrize("names", ["consumer", "batch", "batch, later", "nothing"])
+async def test_a_block_inside_of_a_transaction_is_returned_again_if_that_aborts(
+    names: str, mode: str
 ) -> None:
-    """That block ends first, and would count its records as processed if the other aborts."""
-    async with copying.both() as (consumer, producer):
+    """The block ends first, and without an exception."""
+    async with (
+        on_broker() as (broker, copying),
+        copying.both(ack_mode=mode) as (consumer, producer),
+    ):
 
         async def copy() -> None:
-            async with producer.transaction() as tx, consumer.batch(5) as batch:
-                for record in batch:
-                    await tx.send(copying.copies, record.value, partition=0)
-                tx.commit_offsets(batch if names == "batch" else consumer)
+            async with producer.transaction() as tx:
+                for _ in range(3):  # more is read before it is known what becomes of the first
+                    async with consumer.batch(5) as batch:
+                        for record in batch:
+                            await tx.send(copying.copies, record.value)
+                        if names in ("consumer", "batch"):
+                            tx.commit_offsets(batch if names == "batch" else consumer)
+                    if names == "batch, later":
+                        tx.commit_offsets(batch)
+                raise ZeroDivisionError
 
-        with pytest.raises(IllegalStateError, match=r"inside of the batch's block"):
+        with pytest.raises(ZeroDivisionError):
             await copy()
-        await copy_until_all_is_there(copying, consumer, producer)
-    assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
+        await copy_the_rest(broker, copying, consumer, producer)
 
 
-async def test_a_transaction_does_not_commit_records_that_auto_commit_may_commit(
-    copying: Copying,
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+@pytest.mark.parametrize("names", ["consumer", "batch", "batch, later"])
+async def test_blocks_inside_of_a_transaction_are_committed_with_it(names: str, mode: str) -> None:
+    async with on_broker() as (broker, copying):
+        async with (
+            copying.both(ack_mode=mode) as (consumer, producer),
+            producer.transaction() as tx,
+        ):
+            for _ in range(2):
+                async with consumer.batch(5) as batch:
+                    for record in batch:
+                        await tx.send(copying.copies, record.value)
+                    if names in ("consumer", "batch"):
+                        tx.commit_offsets(batch if names == "batch" else consumer)
+                if names == "batch, later":
+                    tx.commit_offsets(batch)
+        assert broker.committed(copying.group) == {copying.tp: 10}
+        async with copying.both() as (consumer, producer):
+            await copy_the_rest(broker, copying, consumer, producer)
+
+
+@pytest.mark.parametrize("is_good", [True, False])
+async def test_a_batch_that_is_committed_after_its_block_ends_as_the_transaction(
+    is_good: bool,
+) -> None:
+    async with on_broker() as (broker, copying), copying.both() as (consumer, producer):
+
+        async def copy() -> None:
+            async with consumer.batch(5) as batch:
+                pass
+            async with producer.transaction() as tx:
+                for record in batch:
+                    await tx.send(copying.copies, record.value)
+                tx.commit_offsets(batch)
+                if not is_good:
+                    raise ZeroDivisionError
+
+        with contextlib.suppress(ZeroDivisionError):
+            await copy()
+        await copy_the_rest(broker, copying, consumer, producer)
+
+
+async def test_a_transaction_does_not_commit_a_batch_that_is_returned_again() -> None:
+    async with on_broker() as (broker, copying), copying.both() as (consumer, producer):
+        with contextlib.suppress(ZeroDivisionError):
+            async with consumer.batch(5) as batch:
+                raise ZeroDivisionError
+        async with producer.transaction() as tx:
+            with pytest.raises(IllegalStateError, match="returned again"):
+                tx.commit_offsets(batch)
+        await copy_the_rest(broker, copying, consumer, producer)
+
+
+async def test_who_has_read_on_behind_a_batch_that_an_abort_returns_again_cannot_commit() -> None:
+    """Those records are returned again, too."""
+    async with (
+        on_broker() as (broker, copying),
+        copying.both() as (consumer, producer),
+        copying.producer() as other,
+    ):
+        async with consumer.batch(5) as first:
+            pass
+
+        async def copy_next() -> None:
+            async with consumer.batch(5) as batch, other.transaction() as tx:
+                with contextlib.suppress(ZeroDivisionError):
+                    async with producer.transaction() as failing:
+                        failing.commit_offsets(first)
+                        raise ZeroDivisionError
+                for record in batch:
+                    await tx.send(copying.copies, record.value)
+                tx.commit_offsets(batch)
+
+        with pytest.raises(BatchRevokedError):
+            await copy_next()
+        await copy_the_rest(broker, copying, consumer, producer)
+
+
+@pytest.mark.parametrize("is_read_on", [True, False])
+@pytest.mark.parametrize("names", ["consumer", "offsets", "offsets, at once"])
+async def test_a_transaction_refuses_records_that_auto_commit_may_commit(
+    names: str, is_read_on: bool
 ) -> None:
     """Aborted, they would be committed by the next read, the stop or a rebalance."""
-    async with copying.both(enable_auto_commit=True) as (consumer, producer):
-        await consumer.getone()
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 60_000}
+    async with on_broker() as (broker, copying), copying.both(**settings) as (consumer, producer):
+        record = await consumer.getone()
+        if is_read_on:
+            consumer.pause()
+            await consumer.getmany(timeout_ms=0)
+            consumer.resume()
+        offsets = {TopicPartition(record.topic, record.partition): record.offset + 1}
         async with producer.transaction() as tx:
-            with pytest.raises(IllegalOperation, match="enable_auto_commit=False"):
-                tx.commit_offsets(consumer)
+
+            async def name() -> None:
+                if names == "offsets, at once":
+                    await producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+                elif names == "offsets":
+                    tx.commit_offsets(offsets, consumer.group_metadata())
+                else:
+                    tx.commit_offsets(consumer)
+
+            with pytest.raises(AutoCommitError, match="enable_auto_commit=False") as caught:
+                await name()
+            assert isinstance(caught.value, KafkaError)
+        assert await copying.committed() is None
         await consumer.seek_to_beginning()
-        await copy_until_all_is_there(copying, consumer, producer)
-    assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
+        await copy_the_rest(broker, copying, consumer, producer)
 
 
 @pytest.mark.parametrize("is_at_once", [True, False])

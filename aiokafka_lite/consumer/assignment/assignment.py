@@ -221,8 +221,7 @@ class Assignment:
             if (cursor := self._assignment.pop(tp, None)) is None:
                 continue
             gone[tp] = cursor
-            if (end := cursor.handed_out_to) is not None and cursor.has_uncommitted(end):
-                self._lost_in_hand[tp] = cursor
+            self._note_lost(cursor)
             cursor.end_assignment()
             self.observers.discarded(cursor)
             if (handed_out := cursor.handed_out) is None:
@@ -243,6 +242,11 @@ class Assignment:
         self._taken = (self._taken | gone.keys()) - wanted
         self._latest = [cursor for cursor in self._latest if cursor.is_assigned]
         self.observers.assignment_changed()
+
+    def _note_lost(self, cursor: Cursor) -> None:
+        """Note that what the application is at work on is taken away, as far as is known."""
+        if (end := cursor.handed_out_to) is not None and cursor.has_uncommitted(end):
+            self._lost_in_hand[cursor.tp] = cursor
 
     def _carry_over(self, old: Cursor, new: Cursor) -> None:
         """Apply to a partition that comes back what the application asked for in the meantime."""
@@ -327,6 +331,7 @@ class Assignment:
         """
         self._settle()
         self.observers.discarded(partition)
+        self._note_lost(partition)
         tp, former = partition.tp, self._of_former_logs
         for handed_out in (self._handed_out_earlier.pop(tp, None), partition.handed_out):
             if handed_out is not None:
@@ -851,9 +856,9 @@ class Assignment:
         self.works.remove(work)
         for cursor, (first, end) in spans.items():
             cursor.leave_work()
+            if self._lost_in_hand.get(cursor.tp) is cursor:
+                del self._lost_in_hand[cursor.tp]
             if not cursor.is_assigned:
-                if self._lost_in_hand.get(cursor.tp) is cursor:
-                    del self._lost_in_hand[cursor.tp]
                 continue
             if self._readers is not None and self._readers.first_of(cursor) is not None:
                 self._latest.append(cursor)
@@ -863,6 +868,18 @@ class Assignment:
                 self.start_at(cursor, max(first, cursor.processed))
             self.observers.partition_changed(cursor)
         self.observers.acted()
+
+    def return_again(self, cursor: Cursor, first: int, end: int) -> None:
+        """Have records returned again that counted as processed, unless they are committed.
+
+        So are those behind them. What is being worked on of these is given up.
+        """
+        committed = cursor.committed
+        if not cursor.has_uncommitted(end):
+            return
+        if cursor.worked_by is not None:
+            cursor.worked_by.give_up([cursor.tp], asyncio.get_running_loop().time())
+        self.start_at(cursor, first if committed is None else max(first, committed.offset))
 
     def give_up_work(self, partitions: Collection[TopicPartition], now: float) -> None:
         """Tell all works that partitions go, whatever is left to do of them."""

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from aiokafka_lite._compat import override
 from aiokafka_lite._event import Event
+from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
+from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import TopicPartition
 
 
@@ -26,7 +27,9 @@ class Block(ABC):
     """What the block of `async with consumer.batch()` holds: a work (work.py).
 
     If a transaction commits its records, that decides what becomes of them, however the block is
-    left. So a block that is left before holds its partitions until the transaction is over.
+    left. So a block that is left before holds its partitions until the transaction is over. If the
+    transaction was begun before the block, or commits it after its end, more of the partitions is
+    returned meanwhile. An abort has the records returned again.
 
     Writers: whoever gives partitions back says since when they are wanted.
 
@@ -36,7 +39,6 @@ class Block(ABC):
     Attributes:
         is_open: Whether its records are neither processed nor to be returned again.
         is_left: Whether the application has left it.
-        opened_at: When its records were returned, by perf_counter_ns(): loop times may be equal.
     """
 
     __slots__ = (
@@ -47,7 +49,6 @@ class Block(ABC):
         "hold_s",
         "is_left",
         "is_open",
-        "opened_at",
         "revoking",
         "until",
     )
@@ -55,11 +56,10 @@ class Block(ABC):
     def __init__(self, hold_s: float | None = None) -> None:
         self.hold_s = hold_s
         self.is_open = self.is_left = False
-        self.opened_at = 0
         # Transactions that commit it and are not over, and whether the latest one was aborted.
         self._deciding: set[object] = set()
         self._is_aborted = False
-        # Whether the application has left it without an exception.
+        # Whether the application has left it without an exception, and no abort has undone that.
         self._is_done = False
         # Whose block it is, while it is open.
         self._task: asyncio.Task[Any] | None = None
@@ -84,9 +84,11 @@ class Block(ABC):
     def open(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
         """Take what a get has handed out, before anybody else runs."""
         self.is_open = True
-        self.opened_at = time.perf_counter_ns()
         self._task = asyncio.current_task()
         self._take(found)
+        if (transaction := transaction_around()) is not None:
+            self._begin_in(transaction)
+            transaction.hold(self)
 
     def close(self, *, is_done: bool) -> None:
         """Count its records as processed, or have them handed out again; idempotent."""
@@ -100,16 +102,41 @@ class Block(ABC):
         self._deciding.add(transaction)
 
     def decide(self, transaction: object, *, is_committed: bool) -> None:
-        """Note that a transaction which the block was enlisted in is over."""
+        """Note that a transaction which the block was enlisted in, or opened in, is over."""
         self._deciding.discard(transaction)
         self._is_aborted = not is_committed
-        self._end_if_decided()
+        if self.is_open:
+            self._end_if_decided()
+        elif self._is_done and self._is_aborted:
+            self._is_done = False
+            self._undo()
 
     def _end_if_decided(self) -> None:
         if self.is_open and self.is_left and not self._deciding:
             self.is_open = False
             self._task = None
-            self._end(is_done=self._is_done and not self._is_aborted)
+            self._is_done &= not self._is_aborted
+            self._end(is_done=self._is_done)
+
+    def require_delivered(self) -> None:
+        """Check that its records are in the application's hands, or count as processed.
+
+        Raises:
+            IllegalStateError: They are returned again.
+        """
+        if not (self.is_open or self._is_done):
+            raise IllegalStateError(
+                "the records of the batch are returned again: its block was left by an exception, "
+                "or its transaction was aborted"
+            )
+
+    @abstractmethod
+    def _begin_in(self, transaction: object) -> None:
+        """Note that the block of a transaction is around this one."""
+
+    @abstractmethod
+    def _undo(self) -> None:
+        """Have records returned again that count as processed: their transaction was aborted."""
 
     @abstractmethod
     def _take(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
@@ -152,13 +179,16 @@ class OpenBatch(Block):
         hold_s: How long it may hold up a rebalance; None: as long as other work.
     """
 
-    __slots__ = ("_assignment", "_given_up", "spans")
+    __slots__ = ("_around", "_assignment", "_given_up", "_topic_ids", "spans")
 
     def __init__(self, assignment: Assignment, hold_s: float | None = None) -> None:
         super().__init__(hold_s)
         self._assignment = assignment
         # Its partitions, with the offsets of its records of each.
         self.spans: dict[Cursor, Range] = {}
+        self._topic_ids: dict[Cursor, bytes] = {}
+        # The transaction whose block is around this one.
+        self._around: object = None
         # Those that went though they were not finished.
         self._given_up: set[Cursor] = set()
 
@@ -166,11 +196,31 @@ class OpenBatch(Block):
     def _take(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
         """Take what a get has handed out."""
         self.spans = self._assignment.begin_work(self, found)
+        self._topic_ids = {cursor: cursor.topic_id for cursor in self.spans}
 
     @override
     def _end(self, *, is_done: bool) -> None:
         """Count its records as processed, or have them handed out again."""
         self._assignment.end_work(self, self.spans, is_done=is_done)
+
+    @override
+    def _begin_in(self, transaction: object) -> None:
+        """Hold no partition until its end: more of them is read in it. An abort undoes that."""
+        self._around = transaction
+
+    @override
+    def enlist(self, transaction: object) -> None:
+        """Let a transaction decide what becomes of the records."""
+        if transaction is not self._around:
+            super().enlist(transaction)
+
+    @override
+    def _undo(self) -> None:
+        """Have its records returned again, if they are not committed and no seek went back."""
+        for cursor, (first, end) in self.spans.items():
+            is_same = cursor.is_assigned and cursor.topic_id == self._topic_ids[cursor]
+            if is_same and cursor.position is not None and cursor.position >= end:
+                self._assignment.return_again(cursor, first, end)
 
     def partitions(self) -> set[TopicPartition]:
         """Return the partitions of which it has records."""
@@ -208,8 +258,12 @@ class OpenBatch(Block):
     @override
     def delivery(self) -> DeliveredRecords:
         """Return its records as a value, for a transaction that commits them."""
-        ends = {cursor: end for cursor, (_, end) in self.spans.items()}
-        return DeliveredRecords(ends, lost=self.lost(), blocks=[self])
+        ends = {
+            cursor: end
+            for cursor, (_, end) in self.spans.items()
+            if self.is_open or cursor.has_uncommitted(end)
+        }
+        return DeliveredRecords(ends, (), self.lost(), [self], self._topic_ids)
 
     @override
     def held(self) -> frozenset[TopicPartition]:

@@ -7,7 +7,8 @@ the cursors that they were returned of, and so by this assignment of these parti
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
@@ -41,8 +42,6 @@ class HeldRecord(Protocol):
 class Enlisted(Protocol):
     """The block of a batch, which ends as the transaction does that commits its records."""
 
-    opened_at: int
-
     def enlist(self, transaction: object) -> None:
         """Let a transaction decide what becomes of the records."""
 
@@ -60,7 +59,7 @@ class DeliveredRecords:
         lost: Partitions that were taken away before the records were put into this.
     """
 
-    __slots__ = ("blocks", "ends", "lost", "receipts")
+    __slots__ = ("_topic_ids", "blocks", "ends", "lost", "receipts")
 
     def __init__(
         self,
@@ -68,9 +67,12 @@ class DeliveredRecords:
         receipts: Iterable[HeldRecord] = (),
         lost: Iterable[TopicPartition] = (),
         blocks: Iterable[Enlisted] = (),
+        topic_ids: Mapping[Cursor, bytes] = MappingProxyType({}),
     ) -> None:
         self.blocks = list(blocks)
         self.ends: dict[Cursor, int] = ends or {}
+        # Of `ends`: the topics' ids when the records were returned.
+        self._topic_ids = {cursor: topic_ids.get(cursor, cursor.topic_id) for cursor in self.ends}
         self.receipts = list(receipts)
         self.lost = set(lost)
 
@@ -78,6 +80,15 @@ class DeliveredRecords:
     def cursors(self) -> set[Cursor]:
         """The cursors that have records in it."""
         return {*self.ends, *(receipt.cursor for receipt in self.receipts)}
+
+    def topic_ids(self) -> dict[str, bytes]:
+        """Return the ids of the topics when the records were returned, by name.
+
+        A record that is finished by itself is taken from its holder if its topic is recreated.
+        """
+        return {
+            cursor.tp.topic: self._topic_ids.get(cursor, cursor.topic_id) for cursor in self.cursors
+        }
 
     def unfinished(self) -> dict[Cursor, set[int]]:
         """Return the offsets of the records that are still to be finished one by one."""
@@ -90,7 +101,9 @@ class DeliveredRecords:
     def join(self, other: DeliveredRecords) -> None:
         """Take over the records of another one."""
         self.blocks += other.blocks
-        self.ends |= other.ends
+        for cursor, end in other.ends.items():
+            self.ends[cursor] = max(end, self.ends.get(cursor, end))
+        self._topic_ids |= other._topic_ids
         self.receipts += other.receipts
         self.lost |= other.lost
 

@@ -41,6 +41,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, Sub
 from aiokafka_lite.consumer.caller import is_in_callback
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit, Departed
 from aiokafka_lite.consumer.commits.committed import CommittedReader, pause
+from aiokafka_lite.consumer.commits.confirmed import NO_IDS, ConfirmedTopics
 from aiokafka_lite.consumer.commits.requests import (
     LAST_COMMIT_BY_NAME,
     OffsetToCommit,
@@ -65,7 +66,6 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 
@@ -117,8 +117,6 @@ class PendingCommit:
 log = logging.getLogger(__name__)
 
 
-# Of a topic whose id is not known.
-NO_IDS: Final = (b"", ZERO_UUID)
 # What the coordinator says of a topic that was deleted, or that it has not heard of yet.
 GONE: Final = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 
@@ -142,6 +140,7 @@ class Commits(CommittedReader):
     ) -> None:
         super().__init__(config, state, cluster, coordinator, member, rng)
         self._on_error = on_error
+        self.topics = ConfirmedTopics(cluster, self._backoff)
         self._sending = asyncio.Lock()
         self._sequence = 0
         # Commits that came through, and whether the latest one did not.
@@ -325,10 +324,6 @@ class Commits(CommittedReader):
     def is_automatic(self) -> bool:
         """Whether records count as finished by the next read, and are committed then."""
         return self._config.enable_auto_commit
-
-    def is_gone(self, topic: str) -> bool:
-        """Whether a topic was deleted, as far as the brokers have said."""
-        return is_gone(self._cluster.view, topic)
 
     def check_assigned(self, offsets: Offsets) -> None:
         """Refuse offsets that the present assignment cannot mean.

@@ -8,37 +8,44 @@ next commit says what has been finished by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
-from contextlib import AbstractAsyncContextManager
-from functools import partial
+from collections.abc import Iterable, Mapping, Set
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.commits.requests import OffsetToCommit
+from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import (
+    AutoCommitError,
     BatchRevokedError,
     CommitFailedError,
-    IllegalOperation,
     KafkaError,
     OffsetMetadataTooLargeError,
 )
 from aiokafka_lite.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 OffsetsByCursor = dict[Cursor, OffsetAndMetadata]
+# As a transaction commits them: offset, metadata, leader epoch of the record before.
+Offsets = Mapping[TopicPartition, tuple[int, str, int]]
 
 
 class HeldGroup(ConsumerGroupMetadata):
-    """Group metadata of a consumer that knows which offsets its present assignment can mean.
+    """Group metadata of a consumer, which checks offsets that a transaction commits by name.
 
-    It is told what becomes of a transaction that commits some of them.
+    It is told what becomes of the transaction.
     """
 
-    check: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], None]
-    # What the group says to offsets that it refuses concerns the consumer, too.
-    refused: Callable[[KafkaError], None]
-    settle: Callable[[Mapping[TopicPartition, OffsetAndMetadata], bool | None], None] | None = None
+    offsets: OffsetsInTransaction
+    held_as: Identity
+    # What was assigned at that time, and the ids of the topics.
+    cursors: Mapping[TopicPartition, Cursor]
+    topic_ids: Mapping[str, bytes]
+
+    def name(self, offsets: Offsets) -> NamedOffsets:
+        """Return offsets of this group for a transaction that commits them."""
+        return NamedOffsets(self, offsets)
 
     def __reduce__(self) -> tuple[type[ConsumerGroupMetadata], tuple[object, ...]]:
         """Be the metadata alone in another process."""
@@ -79,64 +86,27 @@ class OffsetsInTransaction:
             raise CommitFailedError()
         group_id, instance_id = self.commits.group
         group = HeldGroup(group_id, held_as.generation, held_as.member_id, instance_id)
-        group.check = self._check
-        group.refused = partial(self.commits.note_refusal, held_as)
+        group.offsets, group.held_as = self, held_as
+        group.cursors = dict(self._state.assignment)
+        group.topic_ids = {tp.topic: cursor.topic_id for tp, cursor in group.cursors.items()}
         return group
-
-    def _check(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        self._raise_if_gone(offsets)
-        self.commits.check_assigned(offsets)
 
     def raise_if_automatic(self, ends: Mapping[Cursor, int]) -> None:
         """Refuse records that auto-commit may commit though the transaction is aborted.
 
         Raises:
-            IllegalOperation: There are some: records that are in no batch.
+            AutoCommitError: There are some: records that are in no batch, and in no handler's hand.
         """
-        if self.commits.is_automatic and any(
+        if not self.commits.is_automatic or not ends:
+            return
+        if not self._state.works or any(
             cursor.worked_by is None and cursor.processed is not None and cursor.processed < end
             for cursor, end in ends.items()
         ):
-            raise IllegalOperation(
+            raise AutoCommitError(
                 "auto-commit commits these records, even if the transaction is aborted: give the "
                 "consumer enable_auto_commit=False, or read by consumer.batch()"
             )
-
-    def _raise_if_gone(self, partitions: Iterable[TopicPartition]) -> None:
-        """Refuse offsets of topics that were deleted: one of the same name would get them.
-
-        The request names topics, and has no ids.
-
-        Raises:
-            CommitFailedError: There are such offsets.
-        """
-        topics = {tp.topic for tp in partitions}
-        if gone := sorted(topic for topic in topics if self.commits.is_gone(topic)):
-            raise CommitFailedError(
-                f"topics were deleted since their records were returned: {', '.join(gone)}; "
-                "the transaction is aborted"
-            )
-
-    def group_to_show(self) -> HeldGroup:
-        """Return it for offsets that the application names: it is told what becomes of them.
-
-        Raises:
-            CommitFailedError: The partitions are lost.
-        """
-        group = self.group()
-        cursors = dict(self._state.assignment)
-
-        def settle(
-            offsets: Mapping[TopicPartition, OffsetAndMetadata], is_committed: bool | None
-        ) -> None:
-            if is_committed:
-                self.note_committed({cursors[tp]: offsets[tp] for tp in offsets if tp in cursors})
-                self._state.finish_offsets(cursors, offsets)
-            elif is_committed is None:
-                self.begin_anew(cursors[tp] for tp in offsets if tp in cursors)
-
-        group.settle = settle
-        return group
 
     def if_finished(
         self, cursor: Cursor, records: Set[int]
@@ -147,7 +117,7 @@ class OffsetsInTransaction:
         take from nothing that was finished before its room. None: not even one, or the topic was
         deleted.
         """
-        if self.commits.is_gone(cursor.tp.topic):
+        if self.commits.topics.is_former(cursor.tp.topic, cursor.topic_id):
             return None
         offset, is_all = self._state.offset_if_finished(cursor, records)
         if is_all:
@@ -168,6 +138,20 @@ class OffsetsInTransaction:
     def note_refused_metadata(self, offsets: OffsetsByCursor) -> None:
         """Note that the metadata of these are too long for the brokers."""
         self._state.limit_metadata(max(len(each.metadata) for each in offsets.values()))
+
+    def settle_named(
+        self,
+        cursors: Mapping[TopicPartition, Cursor],
+        offsets: Offsets,
+        is_committed: bool | None,
+    ) -> None:
+        """Note what became of a transaction with offsets that were named."""
+        if is_committed:
+            found = {tp: OffsetAndMetadata(*offset[:2]) for tp, offset in offsets.items()}
+            self.note_committed({cursors[tp]: found[tp] for tp in found if tp in cursors})
+            self._state.finish_offsets(cursors, found)
+        elif is_committed is None:
+            self.begin_anew(cursors[tp] for tp in offsets if tp in cursors)
 
     async def are_committed(self, offsets: OffsetsByCursor) -> bool:
         """Whether a transaction whose outcome is not known has committed them.
@@ -190,11 +174,11 @@ class OffsetsInTransaction:
             self._state.forget_lost(revoked)
             names = ", ".join(f"{tp.topic}/{tp.partition}" for tp in sorted(revoked))
             raise BatchRevokedError(
-                f"the records were returned before a rebalance took away {names}, so others read "
-                f"them again; {BatchRevokedError.remedy}",
+                f"since the records were returned a rebalance took away {names}, so others read "
+                f"them again, or the topic was recreated; {BatchRevokedError.remedy}",
                 partitions=revoked,
             )
-        self._raise_if_gone(cursor.tp for cursor in delivery.cursors if cursor.is_assigned)
+        self.commits.topics.raise_if_former(delivery.topic_ids())
         offsets: OffsetsByCursor = {}
         for cursor, records in delivery.unfinished().items():
             offsets[cursor] = self._finishing(cursor, records)
@@ -252,28 +236,24 @@ class OffsetsInTransaction:
 class DeliveryToCommit:
     """A delivery of one consumer, on its way into a transaction (producing/group_offsets.py)."""
 
-    __slots__ = ("_committed", "_delivery", "_offsets")
+    __slots__ = ("_committed", "_delivery", "_group", "_offsets")
 
     def __init__(self, offsets: OffsetsInTransaction, delivery: DeliveredRecords) -> None:
         self._offsets = offsets
         self._delivery = delivery
         self._committed: Mapping[TopicPartition, OffsetToCommit] = {}
+        self._group: HeldGroup | None = None
 
     @property
-    def consumer(self) -> object:
+    def source(self) -> object:
         """What deliveries of one consumer have in common."""
         return self._offsets.commits
-
-    @property
-    def opened_at(self) -> int:
-        """When the latest block of its batches was entered, by perf_counter_ns()."""
-        return max((block.opened_at for block in self._delivery.blocks), default=0)
 
     def enlist(self, transaction: object) -> None:
         """Let a transaction decide what becomes of the records.
 
         Raises:
-            IllegalOperation: Auto-commit may commit them, too.
+            AutoCommitError: Auto-commit may commit them, too.
         """
         self._offsets.raise_if_automatic(self._delivery.ends)
         for block in self._delivery.blocks:
@@ -287,7 +267,15 @@ class DeliveryToCommit:
         """Return a block within which the consumer commits nothing in another way."""
         return self._offsets.alone()
 
-    def to_commit(self) -> tuple[ConsumerGroupMetadata, Mapping[TopicPartition, OffsetToCommit]]:
+    def topic_ids(self) -> dict[str, bytes]:
+        """Return the ids that the topics had when records of them were returned, by name."""
+        return self._delivery.topic_ids()
+
+    async def confirm_topics(self, deadline: float) -> None:
+        """Have a broker confirm which topics these are: see `ConfirmedTopics.confirm`."""
+        await self._offsets.commits.topics.confirm(self.topic_ids(), deadline)
+
+    def to_commit(self) -> tuple[HeldGroup, Offsets]:
         """Return whose offsets are committed, and which.
 
         Raises:
@@ -295,7 +283,13 @@ class DeliveryToCommit:
             OffsetMetadataTooLargeError: So much is finished out of order that it cannot be said.
         """
         self._committed = self._offsets.to_commit(self._delivery)
-        return self._offsets.group(), self._committed
+        self._group = self._offsets.group()
+        return self._group, self._committed
+
+    def refused(self, error: KafkaError) -> None:
+        """Note that the group has refused the offsets."""
+        if self._group is not None:
+            self._offsets.commits.note_refusal(self._group.held_as, error)
 
     def settle(self, transaction: object, *, is_committed: bool | None) -> None:
         """Note that the transaction is over, and count the records as finished if it did so.
@@ -308,3 +302,72 @@ class DeliveryToCommit:
             self._offsets.begin_anew(self._delivery.cursors)
         for block in self._delivery.blocks:
             block.decide(transaction, is_committed=bool(is_committed))
+
+
+class NamedOffsets:
+    """Offsets of a consumer's group that a transaction commits by name.
+
+    Args:
+        group: As whom the consumer holds the partitions.
+        offsets: By partition.
+        is_told: Whether the consumer is told what becomes of them; otherwise somebody else, who has
+            named them, sees to it.
+    """
+
+    def __init__(self, group: HeldGroup, offsets: Offsets, *, is_told: bool = True) -> None:
+        self._group = group
+        self.offsets = offsets
+        self._is_told = is_told
+
+    @property
+    def source(self) -> object:
+        """What offsets of one consumer under one assignment have in common."""
+        return self._group
+
+    def enlist(self, transaction: object) -> None:
+        """Let a transaction commit them.
+
+        Raises:
+            AutoCommitError: Auto-commit may commit their records, too.
+        """
+        if self._is_told:
+            cursors = self._group.cursors
+            named = {cursors[tp]: each[0] for tp, each in self.offsets.items() if tp in cursors}
+            self._group.offsets.raise_if_automatic(named)
+
+    def join(self, other: NamedOffsets) -> None:
+        """Take over offsets that were named later."""
+        self._group, self.offsets = other._group, {**self.offsets, **other.offsets}
+
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        """Return a block in which the consumer may commit: the application has named these."""
+        return nullcontext()
+
+    def topic_ids(self) -> dict[str, bytes]:
+        """Return the ids that the topics had when the group metadata were made, by name."""
+        return {tp.topic: self._group.topic_ids.get(tp.topic, b"") for tp in self.offsets}
+
+    async def confirm_topics(self, deadline: float) -> None:
+        """Have a broker confirm which topics these are: see `ConfirmedTopics.confirm`."""
+        await self._group.offsets.commits.topics.confirm(self.topic_ids(), deadline)
+
+    def to_commit(self) -> tuple[HeldGroup, Offsets]:
+        """Return whose offsets are committed, and which.
+
+        Raises:
+            CommitFailedError: They are of an earlier assignment, or of a topic that was deleted.
+        """
+        named = {tp: OffsetAndMetadata(*offset[:2]) for tp, offset in self.offsets.items()}
+        commits = self._group.offsets.commits
+        commits.topics.raise_if_former(self.topic_ids())
+        commits.check_assigned(named)
+        return self._group, self.offsets
+
+    def refused(self, error: KafkaError) -> None:
+        """Note that the group has refused the offsets."""
+        self._group.offsets.commits.note_refusal(self._group.held_as, error)
+
+    def settle(self, transaction: object, *, is_committed: bool | None) -> None:
+        """Note that the transaction is over, and count the records as finished if it did so."""
+        if self._is_told:
+            self._group.offsets.settle_named(self._group.cursors, self.offsets, is_committed)

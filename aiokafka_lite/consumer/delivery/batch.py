@@ -136,13 +136,14 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
     def delivery(self) -> DeliveryToCommit:
         """Return the batch's records as a value, which `tx.commit_offsets(batch)` commits.
 
+        Also after its block: if the transaction is aborted, the records are returned again.
+
         Raises:
-            IllegalStateError: The block has ended.
+            IllegalStateError: Its records are returned again already; or they are acknowledged.
             IllegalOperation: The consumer has no group.
             ConsumerStoppedError: The consumer is stopped.
         """
-        if not self._batch.is_open or self._batch.is_left:
-            raise IllegalStateError("the batch's block has ended: commit inside of it")
+        self._batch.require_delivered()
         return self._deliver(self._batch.delivery())
 
 

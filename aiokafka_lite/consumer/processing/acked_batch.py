@@ -16,6 +16,7 @@ from aiokafka_lite.consumer.assignment.cursor import Range, joined
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.processing.acks import RecordReceipt
+from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import TopicPartition
 
 
@@ -46,6 +47,15 @@ class AckedBatch(Block):
         self._state.works.append(self)
 
     @override
+    def _begin_in(self, transaction: object) -> None:
+        """Acknowledge nothing before the transaction is over: an acknowledgement is not undone."""
+        self.enlist(transaction)
+
+    @override
+    def _undo(self) -> None:
+        """Do nothing: what is acknowledged stays so, and that waits for transactions."""
+
+    @override
     def _end(self, *, is_done: bool) -> None:
         """Acknowledge what is left, or have it handed out again."""
         self._state.works.remove(self)
@@ -67,6 +77,19 @@ class AckedBatch(Block):
     def to_commit(self) -> None:
         """Acknowledge what is left: all that is acknowledged is to be committed."""
         self._acknowledge()
+
+    @override
+    def require_delivered(self) -> None:
+        """Check that the application has its records in hand.
+
+        Raises:
+            IllegalStateError: They are acknowledged, or returned again.
+        """
+        if not self.is_open:
+            raise IllegalStateError(
+                "the batch's block has ended, and has acknowledged its records: begin the "
+                "transaction before that"
+            )
 
     @override
     def delivery(self) -> DeliveredRecords:

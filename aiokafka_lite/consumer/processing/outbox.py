@@ -33,7 +33,11 @@ from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope, own_copy
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
-from aiokafka_lite.consumer.commits.transactional import OffsetsByCursor, OffsetsInTransaction
+from aiokafka_lite.consumer.commits.transactional import (
+    NamedOffsets,
+    OffsetsByCursor,
+    OffsetsInTransaction,
+)
 from aiokafka_lite.consumer.processing.lanes import Job
 from aiokafka_lite.errors import (
     CommitFailedError,
@@ -469,7 +473,7 @@ class Outbox:
                 cursor.tp: (*offset, cursor.epoch_before(offset.offset))
                 for cursor, offset in offsets.items()
             }
-            return await lease.write(outputs, group, by_tp)
+            return await lease.write(outputs, NamedOffsets(group, by_tp, is_told=False))
         except KafkaError as error:
             if lease.fatal_error is None:
                 raise

@@ -35,7 +35,7 @@ from aiokafka_lite.producing import AIOKafkaProducer, group_offsets
 from aiokafka_lite.producing.accumulator import Accumulator
 from aiokafka_lite.producing.lease import ProducerLease
 from aiokafka_lite.producing.transactions import ProducerTransaction, Transactions
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.structs import ConsumerGroupMetadata, TopicPartition
 
 
 @dataclass(frozen=True)
@@ -128,19 +128,19 @@ def _takes_any(transactions: Transactions, _: ProducerTransaction | None) -> Non
 _in_transaction = group_offsets.commit_request
 
 
-def _in_transaction_one_too_far(name: Any, producer: Any, group: Any, offsets: Any) -> object:
+def _in_transaction_one_too_far(
+    name: Any, producer: Any, group: Any, offsets: Any, topic_ids: Any
+) -> object:
     behind = {tp: (offset + 1, *others) for tp, (offset, *others) in offsets.items()}
-    return _in_transaction(name, producer, group, behind)
+    return _in_transaction(name, producer, group, behind, topic_ids)
 
 
 _write = ProducerLease.write
 
 
-async def _as_written(
-    lease: ProducerLease, outputs: Any, group: Any, offsets: Any
-) -> dict[int, Exception]:
+async def _as_written(lease: ProducerLease, outputs: Any, delivery: Any) -> dict[int, Exception]:
     try:
-        return await _write(lease, outputs, group, offsets)
+        return await _write(lease, outputs, delivery)
     except KafkaError:
         if lease.fatal_error is not None:
             raise
@@ -162,8 +162,9 @@ async def _is_aborted(*_: object) -> bool:
     return False
 
 
-async def _without_offsets(lease: ProducerLease, outputs: Any, group: Any, _: object) -> object:
-    return await _write(lease, outputs, group, {})
+async def _without_offsets(lease: ProducerLease, outputs: Any, _: object) -> object:
+    nothing = group_offsets.OffsetsOfGroup(ConsumerGroupMetadata("g"), {})
+    return await _write(lease, outputs, nothing)
 
 
 # --- Topics that are recreated ------------------------------------------------------------------

@@ -1,0 +1,34 @@
+"""The transaction in whose block the current task is: batches that it reads there end with it."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Final, Protocol
+
+
+class BlockInTransaction(Protocol):
+    """The block of a batch whose records a transaction decides on."""
+
+    def decide(self, transaction: object, *, is_committed: bool) -> None:
+        """Note that the transaction is over."""
+
+
+class BegunTransaction(Protocol):
+    """A transaction, from its beginning on."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+
+    def hold(self, block: BlockInTransaction) -> None:
+        """Tell a block what becomes of the transaction."""
+
+
+LATEST: Final[ContextVar[BegunTransaction]] = ContextVar("LATEST")
+"""The latest transaction that this task, or the task that has started it, has begun."""
+
+
+def transaction_around() -> BegunTransaction | None:
+    """Return the open transaction that the current task is in."""
+    transaction = LATEST.get(None)
+    return None if transaction is None or transaction.is_over else transaction
