@@ -7,7 +7,8 @@
                                   ^                 │
                                   └──after a pause──┴──> finished, dead letters, or the end of `run`
 
-- One task feeds: it takes records when fewer are ready than there are handlers.
+- One task feeds: it takes records when fewer are ready than twice the handlers. In a turn of the
+  loop each handler may begin one, and the next turn's records are to be there already.
 - A worker is a task that calls the handler for one record after the other. There are as many as
   have had work at the same time, `concurrency` at most.
 - A record that waits for another attempt is in no worker's hands. It comes back by a timer
@@ -191,7 +192,8 @@ class Run:
         self._parked: dict[Cursor, list[Job]] = {}
         self._allowance = Allowance(state, budget, handling.max_uncommitted)
         self._sink = OneByOne(self._accept, self._allowance.admit)
-        # The feeder waits until handlers need some; or one is to be tried that has not failed.
+        # The feeder waits while so many are ready, unless one is to be tried that has not failed.
+        self._enough = 2 * handling.concurrency
         self._is_enough_ready = self._is_new_wanted = False
         self._wants_more = Event()
         self._landed = Event()
@@ -273,12 +275,12 @@ class Run:
 
     async def _feed(self) -> None:
         """Take records while handlers need some."""
-        ready, concurrency = self._lanes.ready, self._handling.concurrency
-        taken = min(max(LEAST_TAKEN, 2 * concurrency), MOST_TAKEN)
+        ready, enough = self._lanes.ready, self._enough
+        taken = min(max(LEAST_TAKEN, enough), MOST_TAKEN)
         limits = Limits(max_records=min(taken, self._handling.max_uncommitted))
         try:
             while True:
-                while len(ready) >= concurrency and not self._is_new_wanted:
+                while len(ready) >= enough and not self._is_new_wanted:
                     self._is_enough_ready = True
                     self._wants_more.clear()
                     await self._wants_more.wait()
@@ -477,7 +479,7 @@ class Run:
                 return None
         else:
             job = None
-        if self._is_enough_ready and len(ready) < self._handling.concurrency:
+        if self._is_enough_ready and len(ready) < self._enough:
             self._is_enough_ready = False
             self._wants_more.set()
         if job is not None and not job.is_dead:  # as Attempts.begin, without its call

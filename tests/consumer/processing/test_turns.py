@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextvars import Context
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,7 +18,6 @@ from tests.consumer.processing.acking import Record
 from tests.support.buffers import A, Buffers, batch, no_transactions
 from tests.support.virtual_time import VirtualTimeLoop
 
-RECORDS = 300
 HANDLERS = 200
 
 
@@ -33,9 +33,14 @@ class CountingLoop(VirtualTimeLoop):
         return super().call_soon(callback, *args, context=context)
 
 
-@pytest.mark.parametrize("batch_size", [None, 1])
-def test_workers_without_time_in_a_turn_cost_no_callbacks_in_each(batch_size: int | None) -> None:
+def callbacks_a_record(records: int, turn_s: float, batch_size: int | None) -> tuple[float, float]:
+    """Run handlers that take so long before they let others run.
+
+    Returns:
+        How many callbacks there were for a record, and the longest turn of the loop in seconds.
+    """
     loop = CountingLoop()
+    turns_at: list[float] = []
 
     async def handle_all() -> None:
         done = asyncio.Event()
@@ -43,14 +48,19 @@ def test_workers_without_time_in_a_turn_cost_no_callbacks_in_each(batch_size: in
 
         async def handle(given: Record | list[Record]) -> None:
             nonlocal handled
-            loop.pass_time(1.5 * SLICE_S)  # as much as a turn has
+            loop.pass_time(turn_s)
             await asyncio.sleep(0)
             handled += 1
-            if handled == RECORDS:
+            if handled == records:
                 done.set()
 
+        async def note_turns() -> None:
+            while not done.is_set():
+                turns_at.append(loop.time())
+                await asyncio.sleep(0)
+
         buffers = Buffers(A)
-        buffers.put({A: batch(0, RECORDS)})
+        buffers.put({A: batch(0, records)})
         handling = Handling(
             concurrency=HANDLERS,
             order=None,
@@ -72,7 +82,7 @@ def test_workers_without_time_in_a_turn_cost_no_callbacks_in_each(batch_size: in
         )
         with run.opened():
             task = asyncio.ensure_future(run.run())
-            await done.wait()
+            await asyncio.gather(done.wait(), note_turns())
             await run.end(loop.time())
             await asyncio.wait([task])
 
@@ -80,4 +90,19 @@ def test_workers_without_time_in_a_turn_cost_no_callbacks_in_each(batch_size: in
         loop.run_until_complete(handle_all())
     finally:
         loop.close()
-    assert loop.count < 60 * RECORDS
+    longest_s = max(after - before for before, after in pairwise(turns_at))
+    return (loop.count - len(turns_at)) / records, longest_s
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+def test_workers_without_time_in_a_turn_cost_no_callbacks_in_each(batch_size: int | None) -> None:
+    count, longest_s = callbacks_a_record(300, 1.5 * SLICE_S, batch_size)
+    assert count < 60
+    assert longest_s < 3.1 * SLICE_S
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+def test_workers_find_records_in_each_turn_and_none_waits(batch_size: int | None) -> None:
+    count, longest_s = callbacks_a_record(2000, 0.5 * SLICE_S / HANDLERS, batch_size)
+    assert count < 1.6  # one of them is the handler's own
+    assert longest_s < SLICE_S
