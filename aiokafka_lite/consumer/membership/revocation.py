@@ -31,7 +31,12 @@ from aiokafka_lite.consumer.assignment.work import Work
 from aiokafka_lite.consumer.config import HOLD_MARGIN, ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import Lost, OffsetRange, Revoked, WorkAwaited
 from aiokafka_lite.consumer.membership.listener import ListenerCalls
-from aiokafka_lite.consumer.membership.protocol import AwaitedWork, GroupMember, LastCommits
+from aiokafka_lite.consumer.membership.protocol import (
+    AwaitedWork,
+    GroupMember,
+    LastCommits,
+    Offsets,
+)
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -127,9 +132,12 @@ class Revocation:
         # Half of what is left: the listener may want to commit or flush something, too.
         commit_by = (loop.time() + deadline) / 2
         await self._commits.settle_departed(commit_by)
-        if self._config.enable_auto_commit and why_lost() is None:
-            offsets = state.processed_offsets()
+        finished: Offsets = {}
+        while self._config.enable_auto_commit and why_lost() is None and loop.time() < commit_by:
+            offsets, before = state.processed_offsets(), finished
             finished = {tp: offsets[tp] for tp in offsets.keys() & gone}
+            if finished == before:  # nothing was finished while the last commit was on its way
+                break
             await self._commits.commit_last(finished, deadline=commit_by)
         if gone or tells_of_none:
             await self.tell(gone, listener, reason, deadline=deadline, why_lost=why_lost)

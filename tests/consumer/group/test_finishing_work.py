@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.events.kinds import Revoked, WorkAwaited
 from aiokafka_lite.structs import TopicPartition
@@ -302,3 +303,26 @@ async def test_so_does_unsubscribing(kafka: KafkaHandle) -> None:
             await joining
         await until(lambda: len(second.assignment()) == PARTITIONS)
         assert await second.committed(tp) == 10
+
+
+async def test_records_that_are_finished_while_the_last_commit_is_on_its_way_are_committed() -> (
+    None
+):
+    """The hold is over before the application asks for more, so the first commit lacks them."""
+    async with Broker() as broker:
+        topic = await filled_topic(KafkaHandle("embedded", broker.bootstrap_servers), 10)
+        kafka, group = KafkaHandle("embedded", broker.bootstrap_servers), unique("g")
+        settings = {"rebalance_hold_ms": 1, "auto_commit_interval_ms": 3_600_000}
+        async with grouped(kafka, topic, group, **settings) as consumer, AsyncExitStack() as stack:
+            await consumer.getone()
+            record = await consumer.getone()
+            with broker.on("OffsetCommit").hold() as held:
+                other = grouped(kafka, topic, group)
+                joining = asyncio.create_task(stack.enter_async_context(other))
+                await held.reached()
+                reading = asyncio.create_task(consumer.getone())
+                await asyncio.sleep(0)
+            await joining
+            tp = TopicPartition(topic, record.partition)
+            assert broker.committed(group)[tp] == record.offset + 1
+            reading.cancel()
