@@ -319,6 +319,7 @@ class Course:
             self._logs.broker.expire_session(group.around.group, member_id)
         except (KafkaError, AttributeError):
             return  # it is no member just now
+        member.is_given_up = True
         self._journal.note(member.name, "is given up by its coordinator")
         self._journal.excuse(group.around.group, EXCUSED_S)
 

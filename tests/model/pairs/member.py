@@ -126,7 +126,7 @@ class Hand:
             tp,
             offset,
             number,
-            is_excused=member.has_just_woken,
+            is_excused=member.has_just_woken or member.is_given_up,
         )
 
     async def work(self) -> None:
@@ -294,6 +294,8 @@ class Member:
         self.is_over = False
         self.is_reading = False
         self.blocked_at = 0.0
+        # Its coordinator has removed it from the group, and it has not been told yet.
+        self.is_given_up = False
         self.generation = -1
 
     # --- Notes ----------------------------------------------------------------------------
@@ -403,6 +405,7 @@ class Member:
             if event.generation != self.generation:
                 self.meet(f"rebalance: kept, {protocol}", event.partitions & self.owned)
             self.generation = event.generation
+            self.is_given_up = False
             self.owned |= event.partitions
             self.known |= event.partitions
             self._go(self.owned - event.partitions)
@@ -421,6 +424,7 @@ class Member:
             if isinstance(event, kinds.Lost):
                 # Nothing could be committed any more.
                 self.journal.excuse(self.around.group, EXCUSED_S)
+            self.is_given_up = False
             self.note(f"{event.name} {sorted(map(short, event.partitions))}: {event.reason}")
             if isinstance(event, kinds.Revoked):
                 self._check_waited(event.partitions)
