@@ -377,11 +377,11 @@ class Course:
     async def _rest(self) -> None:
         """Wait until all is finished and committed, then let all leave."""
         journal = self._journal
-        for group in self._groups:
-            if not group.staying:
-                self._join(group)
         state, ends_at = "", 0.0
         while not journal.violations and (left := self._left()):
+            for group in self._groups:
+                if not group.staying:  # the last one may have been told to end before
+                    self._join(group)
             if str(left) != state:
                 state, ends_at = str(left), self._world.now() + STILL_S
             elif self._world.now() > ends_at:
