@@ -281,6 +281,23 @@ async def test_trap_09_a_topic_that_metadata_do_not_know_yet_is_taken_when_they_
         await until(lambda: worker.member.state is MemberState.STABLE, worker)
 
 
+async def test_trap_09_an_assignment_that_is_withdrawn_before_metadata_know_its_topic_is_confirmed(
+    coordinator: ScriptedBroker,
+) -> None:
+    async with member_on(coordinator) as worker:
+        coordinator.give({T: [0, 1], NEW: [0]})
+        before = len(coordinator.asked(Beat))
+        await until(lambda: len(coordinator.asked(Beat)) > before + 3, worker)
+        before = len(coordinator.asked(Beat))
+        coordinator.give({T: [0, 1]})
+        await until(lambda: any(map(owned, beats_from(coordinator, before))), worker)
+        # Once, and no more.
+        before = len(coordinator.asked(Beat))
+        await until(lambda: len(coordinator.asked(Beat)) > before + 3, worker)
+        assert sum(bool(owned(beat)) for beat in beats_from(coordinator, before - 1)) <= 1
+        assert worker.member.state is MemberState.STABLE
+
+
 # --- 10 to 14: offsets, and silence ----------------------------------------------------------
 def stale_read(request: Message) -> OffsetFetchResponse:
     code = errors.StaleMemberEpochError.errno
@@ -535,6 +552,8 @@ async def test_trap_19_an_instance_id_that_is_not_released_is_waited_for_and_sai
 
 class Refusing:
     """A cluster whose coordinator refuses every heartbeat."""
+
+    has_topic_ids = True
 
     def __init__(self, error: type[errors.BrokerResponseError]) -> None:
         self._error = error

@@ -77,6 +77,7 @@ class Said(NamedTuple):
     wish: Wish
     # How often what is owned had changed by then; None: it does not say what is owned.
     change_count: int | None
+    owned: Target | None
 
 
 class BriefVoice(NamedTuple):
@@ -140,6 +141,9 @@ class Beats:
         self._is_unsure = True
         # Goes up with each change of what is owned.
         self._change_count = 0
+        self._told_owned: Target | None = None
+        # It has assigned something else since, and waits for a heartbeat that says what is owned.
+        self._is_unconfirmed = False
         self._brokers_s = BROKERS_INTERVAL_S
         self._is_throttled = False
         self._unsettled_until = 0.0
@@ -156,7 +160,19 @@ class Beats:
     def note_change(self, now: float) -> None:
         """Note that what is owned has changed."""
         self._change_count += 1
+        self._is_unconfirmed = False
         self.note_unsettled(now)
+
+    def confirm(self, now: float) -> bool:
+        """Say what is owned if the coordinator waits for that; whether it does.
+
+        It waits also where nothing changes here: an assignment that could not be taken yet, as
+        metadata did not know its topics, was withdrawn.
+        """
+        if not self._is_unconfirmed:
+            return False
+        self.note_change(now)
+        return True
 
     def note_unsettled(self, now: float) -> None:
         """Be quick for some seconds."""
@@ -191,7 +207,7 @@ class Beats:
             instance_id=member.group_instance_id,
         )
         if not is_full:
-            return Said(request, member.identity, wish, None)
+            return Said(request, member.identity, wish, None, None)
         request.rack_id = self._config.client_rack or None
         request.rebalance_timeout_ms = round(self._config.group_timeout_s * 1000)
         request.server_assignor = self._config.group_remote_assignor
@@ -200,8 +216,9 @@ class Beats:
         if wish.regex is None and self._has_told_regex:
             request.subscribed_topic_regex = ""  # no more
         # Whoever joins owns nothing, whatever it had.
-        request.topic_partitions = [] if is_joining else by_topic(held)
-        return Said(request, member.identity, wish, self._change_count)
+        owned = frozenset[PartitionId]() if is_joining else frozenset(held)
+        request.topic_partitions = by_topic(owned)
+        return Said(request, member.identity, wish, self._change_count, owned)
 
     def leave(self, *, for_good: bool = False) -> ConsumerGroupHeartbeatRequest:
         """Make the heartbeat that says that the member goes.
@@ -236,7 +253,11 @@ class Beats:
             self.told_wish = said.wish
             self._told_change_count = said.change_count
             self._has_told_regex = said.wish.regex is not None
-        return identity, target_in(answer)
+            self._told_owned, self._is_unconfirmed = said.owned, False
+        target = target_in(answer)
+        if target is not None and target != self._told_owned:
+            self._is_unconfirmed = True
+        return identity, target
 
     # --- The pace -------------------------------------------------------------------------
     def interval_s(self, now: float, *, is_unsettled: bool) -> float:

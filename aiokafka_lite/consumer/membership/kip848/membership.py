@@ -338,6 +338,8 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             await self._assign(new)
             return True
         member.reconciled(is_done=step.is_empty)
+        if step.is_empty and self._beats.confirm(self._loop.time()):
+            member.notify()
         if not (is_answered and step.is_empty) or self._awaits_first:
             return False
         if not self._is_first_told:
