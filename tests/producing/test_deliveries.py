@@ -747,6 +747,63 @@ async def test_a_record_that_is_refused_is_not_committed_with_its_block(copying:
         assert await consumer.committed(tp) == batch[2].offset
 
 
+@pytest.mark.parametrize("names", ["batch", "record", "consumer"])
+async def test_a_record_that_is_refused_after_the_transaction_got_it_is_returned_again(
+    copying: Copying, names: str
+) -> None:
+    async with copying.both(ack_mode="explicit") as (consumer, producer):
+        async with (
+            consumer.batch(5, max_records_per_partition=5) as batch,
+            producer.transaction() as tx,
+        ):
+            sources: dict[str, list[Any]] = {
+                "batch": [batch],
+                "record": list(batch),
+                "consumer": [consumer],
+            }
+            for source in sources[names]:
+                tx.commit_offsets(source)
+            refused = batch[2]
+            assert refused.nack()
+        tp = TopicPartition(copying.source, refused.partition)
+        assert await consumer.committed(tp) == refused.offset
+        async with timeout(10):
+            assert (await consumer.getone(tp)).offset == refused.offset
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_an_acknowledgement_within_a_transaction_counts_as_that_turns_out(
+    copying: Copying, is_committed: bool
+) -> None:
+    async with copying.both(ack_mode="explicit") as (consumer, producer):
+        with contextlib.suppress(ZeroDivisionError):
+            async with (
+                consumer.batch(5, max_records_per_partition=5) as batch,
+                producer.transaction() as tx,
+            ):
+                tx.commit_offsets(batch)
+                assert all(record.ack() for record in batch)
+                if not is_committed:
+                    raise ZeroDivisionError
+        assert not is_committed or not any(record.ack() for record in batch)
+        tp = TopicPartition(copying.source, batch[0].partition)
+        async with timeout(10):
+            assert (await consumer.getone(tp)).offset == (5 if is_committed else 0)
+
+
+async def test_a_batch_is_not_committed_beside_the_transaction_that_commits_it(
+    copying: Copying,
+) -> None:
+    async with copying.both() as (consumer, producer), consumer.batch(5) as batch:
+        async with producer.transaction() as tx:
+            tx.commit_offsets(batch)
+            with pytest.raises(IllegalOperation, match="transaction"):
+                await batch.commit()
+            await producer.abort_transaction()
+        await batch.commit()
+        assert await consumer.committed(TopicPartition(copying.source, batch[0].partition)) == 5
+
+
 async def test_a_record_is_committed_by_itself(copying: Copying) -> None:
     async with copying.both(ack_mode="explicit") as (consumer, producer):
         records = [await consumer.getone() for _ in range(3)]

@@ -101,6 +101,11 @@ class Block(ABC):
         """Let a transaction decide what becomes of the records."""
         self._deciding.add(transaction)
 
+    @property
+    def is_enlisted(self) -> bool:
+        """Whether an open transaction decides what becomes of the records."""
+        return bool(self._deciding)
+
     def decide(self, transaction: object, *, is_committed: bool) -> None:
         """Note that a transaction which the block was enlisted in, or opened in, is over."""
         self._deciding.discard(transaction)

@@ -34,6 +34,13 @@ class HeldRecord(Protocol):
     def is_finished(self) -> bool:
         """Whether it was finished in time."""
 
+    @property
+    def refusal_count(self) -> int:
+        """How often it was refused: after a refusal it is another delivery's."""
+
+    def enlist(self, transaction: object | None) -> None:
+        """Let a transaction decide whether the record is finished; None: it has decided."""
+
     def ack(self) -> bool:
         """Finish the record; False: it is another's by now, or finished."""
 
@@ -55,7 +62,7 @@ class DeliveredRecords:
     Attributes:
         blocks: The open blocks of batches that the records are of.
         ends: Of partitions whose records are finished in their order, the offset behind the last.
-        receipts: The records that are finished one by one.
+        receipts: The records that are finished one by one, with how often each was refused.
         lost: Partitions that were taken away before the records were put into this.
     """
 
@@ -73,7 +80,7 @@ class DeliveredRecords:
         self.ends: dict[Cursor, int] = ends or {}
         # Of `ends`: the topics' ids when the records were returned.
         self._topic_ids = {cursor: topic_ids.get(cursor, cursor.topic_id) for cursor in self.ends}
-        self.receipts = list(receipts)
+        self.receipts = {receipt: receipt.refusal_count for receipt in receipts}
         self.lost = set(lost)
 
     @property
@@ -98,13 +105,19 @@ class DeliveredRecords:
                 found[receipt.cursor].add(receipt.offset)
         return {cursor: offsets for cursor, offsets in found.items() if cursor.is_assigned}
 
+    def leave_out_refused(self) -> None:
+        """Forget the records that were refused since they were put into this."""
+        for receipt, count in tuple(self.receipts.items()):
+            if receipt.refusal_count != count:
+                del self.receipts[receipt]
+
     def join(self, other: DeliveredRecords) -> None:
         """Take over the records of another one."""
         self.blocks += other.blocks
         for cursor, end in other.ends.items():
             self.ends[cursor] = max(end, self.ends.get(cursor, end))
         self._topic_ids |= other._topic_ids
-        self.receipts += other.receipts
+        self.receipts |= other.receipts
         self.lost |= other.lost
 
     def revoked(self) -> frozenset[TopicPartition]:

@@ -170,6 +170,7 @@ class OffsetsInTransaction:
             CommitFailedError: A topic was deleted.
             OffsetMetadataTooLargeError: So much is finished out of order that it does not say so.
         """
+        delivery.leave_out_refused()
         if revoked := delivery.revoked():
             self._state.forget_lost(revoked)
             names = ", ".join(f"{tp.topic}/{tp.partition}" for tp in sorted(revoked))
@@ -256,6 +257,8 @@ class DeliveryToCommit:
             AutoCommitError: Auto-commit may commit them, too.
         """
         self._offsets.raise_if_automatic(self._delivery.ends)
+        for receipt in self._delivery.receipts:
+            receipt.enlist(transaction)
         for block in self._delivery.blocks:
             block.enlist(transaction)
 
@@ -296,6 +299,8 @@ class DeliveryToCommit:
 
         If that is not known, they are read again unless they turn out to be committed.
         """
+        for receipt in self._delivery.receipts:
+            receipt.enlist(None)
         if is_committed:
             self._offsets.finish(self._delivery, self._committed)
         elif is_committed is None:

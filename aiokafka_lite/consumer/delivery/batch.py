@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Generic, overload
 
 from aiokafka_lite._compat import KT, VT, override
 from aiokafka_lite.consumer.assignment.batches import Block
-from aiokafka_lite.errors import BatchRevokedError, CommitFailedError, IllegalStateError
+from aiokafka_lite.errors import (
+    BatchRevokedError,
+    CommitFailedError,
+    IllegalOperation,
+    IllegalStateError,
+)
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -111,12 +116,17 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
                 went on without this member, or the consumer was stopped. What is still held is
                 committed.
             IllegalStateError: The block has ended.
-            IllegalOperation: The consumer has no group.
+            IllegalOperation: The consumer has no group; or an open transaction commits the batch.
             KafkaError: The broker refused, or could not be reached in time.
         """
         batch = self._batch
         if not batch.is_open or batch.is_left:
             raise IllegalStateError("the batch's block has ended: commit inside of it")
+        if batch.is_enlisted:
+            raise IllegalOperation(
+                "an open transaction commits this batch: committed here as well, its records "
+                "would be passed over even if the transaction is aborted"
+            )
         cause: CommitFailedError | None = None
         lost = batch.lost()
         if held := batch.held():

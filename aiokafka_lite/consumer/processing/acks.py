@@ -52,6 +52,7 @@ class RecordReceipt:
         is_finished: It was acknowledged in time.
         refusal_count: How often it was refused.
         batch: The open block that it is of (acked_batch.py); None: none.
+        transaction: Decides whether the record is finished; None: an acknowledgement does.
     """
 
     __slots__ = (
@@ -64,6 +65,7 @@ class RecordReceipt:
         "offset",
         "record",
         "refusal_count",
+        "transaction",
     )
 
     def __init__(self, acks: Acks, record: Record, cursor: Cursor, now: float | None) -> None:
@@ -76,6 +78,7 @@ class RecordReceipt:
         self.is_finished = False
         self.refusal_count = 0
         self.batch: object | None = None
+        self.transaction: object | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         """Let a record be pickled, for another process say, which cannot acknowledge it."""
@@ -89,8 +92,17 @@ class RecordReceipt:
         return is_held and not self._acks.is_over
 
     def ack(self) -> bool:
-        """Finish the record; False: it is another's by now, or finished."""
+        """Finish the record; False: it is another's by now, or finished.
+
+        A record that an open transaction commits is finished by that.
+        """
+        if self.transaction is not None:
+            return self.is_current
         return self._acks.finish(self)
+
+    def enlist(self, transaction: object | None) -> None:
+        """Let a transaction decide whether the record is finished; None: it has decided."""
+        self.transaction = transaction
 
     def delivery(self) -> DeliveryToCommit:
         """Return the record for a transaction that commits it."""
@@ -340,7 +352,7 @@ class Acks:
         if receipt.is_waiting:
             return True  # refused already
         receipt.is_waiting = True
-        receipt.handed_out_at = receipt.batch = None
+        receipt.handed_out_at = receipt.batch = receipt.transaction = None
         receipt.refusal_count += 1
         if self._refusals.have_their_turn:
             self.ready.close()  # the next read looks whose turn it is

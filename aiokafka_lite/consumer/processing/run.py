@@ -119,6 +119,14 @@ class JobReceipt(NamedTuple):
         """Whether it was finished before."""
         return self.job.cursor.is_assigned and not self.job.is_current
 
+    @property
+    def refusal_count(self) -> int:
+        """Return 0: no handler refuses a record."""
+        return 0
+
+    def enlist(self, transaction: object | None) -> None:
+        """Do nothing: no handler acknowledges a record."""
+
     def ack(self) -> bool:
         """Finish the record; False: it is another's by now, or finished."""
         is_current = self.job.is_current
