@@ -563,13 +563,18 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             engine.raise_if_fatal()
             raise own_copy(error)
 
-    async def _leave_transaction(self, exc: BaseException | None) -> None:
-        """End a transaction at the end of its block.
+    async def _leave_transaction(
+        self, transaction: ProducerTransaction | None, exc: BaseException | None
+    ) -> None:
+        """End a transaction at the end of its block, unless the block has ended it already.
 
         Raises:
             KafkaError: It could not be committed; or what the block is left by, or came of the
                 abort, is a consequence of this one, after which nothing can be done any more.
         """
+        transactions = None if self._engine is None else self._engine.transactions
+        if transactions is not None and transactions.current is not transaction:
+            return
         if exc is None:
             try:
                 await self.commit_transaction()
@@ -684,7 +689,7 @@ class TransactionBlock(Generic[SentKT, SentVT]):
         exc: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        await self._producer._leave_transaction(exc)
+        await self._producer._leave_transaction(self._transaction, exc)
 
     def commit_offsets(
         self,

@@ -560,6 +560,8 @@ class Transactions:
             await delivery.confirm_topics(deadline)
 
         def request() -> UpTo[TxnOffsetCommitResponse]:
+            if self._sender.abort_reason is not None:
+                raise self._aborted()
             self._has_begun = True
             group, offsets = delivery.to_commit()  # as it is now: another attempt may be late
             committed = group_offsets.commit_request(self._id, producer, group, offsets, topic_ids)

@@ -235,6 +235,27 @@ async def test_a_member_that_its_group_has_dropped_learns_it_by_the_refusal_of_i
         assert await copying.read_copies() == [value for _, value in rows(0, RECORDS)]
 
 
+async def test_offsets_of_two_members_of_a_group_are_committed_in_their_own_names(
+    copying: Copying, protocol: Mapping[str, object]
+) -> None:
+    async with copying.both(**protocol) as (one, producer):
+        async with copying.consumer(**protocol) as other, timeout(30):
+            await until(lambda: len(one.assignment()) == len(other.assignment()) == 1)
+            record, group = await other.getone(), other.group_metadata()
+        await until(lambda: len(one.assignment()) == 2)
+        mine = next(tp for tp in one.assignment() if tp.partition != record.partition)
+
+        async def copy() -> None:
+            async with producer.transaction() as tx:
+                tp = TopicPartition(record.topic, record.partition)
+                tx.commit_offsets({tp: record.offset + 1}, group)
+                tx.commit_offsets({mine: 1}, one.group_metadata())
+
+        with pytest.raises(CommitFailedError):
+            await copy()
+    assert await copying.committed() in (None, 0)
+
+
 @pytest.mark.parametrize("names", ["consumer", "batch", "offsets", "offsets, before"])
 async def test_offsets_of_a_deleted_topic_are_not_committed_to_the_next_of_its_name(
     copying: Copying, names: str
@@ -328,6 +349,21 @@ async def test_brokers_are_asked_for_topic_ids_once_a_second_if_requests_name_to
             asked = len(broker.requests.of("Metadata")) - before
         assert await copying.read_copies() == [value for _, value in rows(0, RECORDS)]
         assert asked <= most  # one for the producer, which writes to a topic that it does not know
+
+
+async def test_an_abort_does_not_wait_for_offsets_of_a_topic_that_does_not_exist(
+    copying: Copying,
+) -> None:
+    async with copying.producer() as producer:
+        absent = {TopicPartition(unique("absent"), 0): 5}
+        with pytest.raises(asyncio.TimeoutError):
+            async with producer.transaction(), timeout(0.3):
+                await producer.send_offsets_to_transaction(absent, copying.group)
+        async with timeout(10):
+            async with producer.transaction() as tx:
+                await tx.send(copying.copies, b"next", partition=0)
+            while await copying.read_copies() != [b"next"]:  # it is readable a moment later
+                pass
 
 
 # --- Cancellations -----------------------------------------------------------------------------
@@ -910,3 +946,27 @@ async def test_a_send_that_waits_for_a_topic_does_not_get_into_the_next_transact
             await tx.send(other, b"of the second")
     found = await values_in(copying.kafka, other, 0, isolation_level="read_committed")
     assert found == [b"of the second"]
+
+
+@pytest.mark.parametrize("is_good", [True, False])
+async def test_a_block_ends_no_transaction_but_its_own(copying: Copying, is_good: bool) -> None:
+    async with copying.producer() as producer:
+        is_over, is_second_open = asyncio.Event(), asyncio.Event()
+
+        async def first() -> None:
+            async with producer.transaction() as tx:
+                await tx.send(copying.copies, b"first", partition=0)
+                await producer.commit_transaction()
+                is_over.set()
+                await is_second_open.wait()
+                if not is_good:
+                    raise ZeroDivisionError
+
+        running = asyncio.ensure_future(first())
+        await is_over.wait()
+        async with producer.transaction() as tx:
+            is_second_open.set()
+            with contextlib.suppress(ZeroDivisionError):
+                await running
+            await tx.send(copying.copies, b"second", partition=0)
+    assert await copying.read_copies() == [b"first", b"second"]
