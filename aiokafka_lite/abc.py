@@ -24,10 +24,14 @@ class ConsumerRebalanceListener(abc.ABC):
     counts as the next get, for auto-commit or for ``max_poll_interval_ms``. What a callback raises
     is logged and an event, ``poll()`` raises it once, and the rebalance goes on in any case.
 
-    The rebalance timeout (``rebalance_timeout_ms``, or else ``session_timeout_ms``) bounds a
-    callback; then it is cancelled, and the rebalance goes on. That is what happens to one that
-    waits for a lock whose holder waits in ``getone()``, which returns only after the rebalance:
-    hold no such lock around a get that has no timeout.
+    The rebalance timeout (``rebalance_timeout_ms``, or else ``session_timeout_ms``) bounds
+    ``on_partitions_revoked`` and ``on_partitions_lost``; then the callback is cancelled, and the
+    rebalance goes on. ``on_partitions_assigned`` may take ``max_poll_interval_ms``, for example to
+    load the state of partitions. If it is cancelled then, no records are returned: every get
+    raises KafkaTimeoutError until the partitions are revoked, or assigned again.
+
+    A callback is cancelled if it waits for a lock whose holder waits in ``getone()``, which returns
+    only after the rebalance: hold no such lock around a get that has no timeout.
     """
 
     @abc.abstractmethod

@@ -13,6 +13,8 @@ it says so, whatever other holds there are:
 
     refusal   the consumer is not started, or it is stopped (life.py): every get, until it changes
     death     what a background task died of: every get, until the stop
+    untold    the listener did not finish taking partitions: every get, until it is told again, or
+              they are given up
     posted    what membership, commits or positions met and could not settle: one get each
     listener  what the rebalance listener raised: one `poll`, and no other get
 
@@ -55,6 +57,7 @@ class Gate:
         "_observers",
         "_posted",
         "_refuse",
+        "_untold",
         "holds",
         "is_troubled",
     )
@@ -67,6 +70,7 @@ class Gate:
         self._observers: list[Callable[[], None]] = []
         self._refuse: Callable[[], Exception] | None = None
         self._death: BaseException | None = None
+        self._untold: Callable[[], KafkaError | None] | None = None
         # Each is raised by one get.
         self._posted: list[KafkaError] = []
         self._listener_error: Exception | None = None
@@ -116,6 +120,11 @@ class Gate:
         self._death = error
         self._trouble()
 
+    def leave_untold(self, error: Callable[[], KafkaError | None]) -> None:
+        """Let every get raise what `error` returns, until that is None."""
+        self._untold = error
+        self._trouble()
+
     def post(self, error: KafkaError) -> None:
         """Let one get raise `error`: the waiting one, or the next.
 
@@ -139,7 +148,9 @@ class Gate:
 
     @property
     def posted_error(self) -> KafkaError | None:
-        """The posted error that the next get raises."""
+        """The error that the next get raises, unless the consumer is stopped or dead."""
+        if self._untold is not None and (untold := self._untold()) is not None:
+            return untold
         return self._posted[0] if self._posted else None
 
     def check(self) -> None:
@@ -149,6 +160,7 @@ class Gate:
             ConsumerStoppedError: The consumer is stopped.
             IllegalStateError: It was not started.
             BaseException: What a background task died of, until the consumer is stopped.
+            KafkaTimeoutError: The listener did not finish taking partitions.
             KafkaError: What was posted, once.
         """
         if not self.is_troubled:
@@ -158,6 +170,10 @@ class Gate:
         if self._death is not None:
             # A copy: the traceback of what is raised holds whoever has asked, and is kept here.
             raise own_copy(self._death)
+        if self._untold is not None:
+            if (untold := self._untold()) is not None:
+                raise untold
+            self._untold = None
         if self._posted:
             error = self._posted.pop(0)
             self._note_raised(error)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Set
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.events.kinds import Assigned, ListenerFailed
@@ -19,6 +20,7 @@ from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.listener import ListenerCalls
 from aiokafka_lite.consumer.membership.protocol import AwaitedWork, GroupMember
 from aiokafka_lite.consumer.membership.revocation import Revocation, WhyLost
+from aiokafka_lite.errors import KafkaTimeoutError
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,8 @@ class Handover:
         self._left: Departure | None = None
         # What is assigned and not handed out yet, as the listener is being told of it.
         self.withheld: Partitions = frozenset()
+        # What the listener did not finish taking.
+        self._untold: frozenset[Cursor] = frozenset()
 
     # --- What goes ------------------------------------------------------------------------
     def start(self) -> None:
@@ -190,12 +194,45 @@ class Handover:
     async def tell_of_new(
         self, listener: ConsumerRebalanceListener, new: Set[TopicPartition]
     ) -> None:
-        """Tell the listener what is assigned."""
-        await self.calls.call(
-            "on_partitions_assigned",
-            listener.on_partitions_assigned,
-            set(new),
-            deadline=self._time_for_all(),
+        """Tell the listener what is assigned; if it does not finish, gets raise that.
+
+        It may load what belongs to the partitions, and nobody else waits for that: it has as long
+        as the application has for records.
+        """
+        self._untold = frozenset(cursor for cursor in self._untold if cursor.tp not in new)
+        limit_s = self._config.max_poll_interval_s
+        slow = self._loop.call_later(
+            self._config.rebalance_timeout_s,
+            log.warning,
+            "group %s: the rebalance listener has not returned from on_partitions_assigned for "
+            "%g s: records are withheld until it does, for %g s at most",
+            self._member.group_id,
+            self._config.rebalance_timeout_s,
+            limit_s,
+        )
+        try:
+            has_ended = await self.calls.call(
+                "on_partitions_assigned",
+                listener.on_partitions_assigned,
+                set(new),
+                deadline=self._loop.time() + limit_s,
+            )
+        finally:
+            slow.cancel()
+        if not has_ended:
+            assigned = self._state.assignment
+            self._untold |= {assigned[tp] for tp in new & assigned.keys()}
+            self._state.gate.leave_untold(self._why_untold)
+
+    def _why_untold(self) -> KafkaTimeoutError | None:
+        """Return what gets raise while the listener did not finish taking what is assigned."""
+        self._untold = frozenset(cursor for cursor in self._untold if cursor.is_assigned)
+        if not self._untold:
+            return None
+        return KafkaTimeoutError(
+            "the rebalance listener did not finish on_partitions_assigned within "
+            f"{self._config.max_poll_interval_s:g} s (max_poll_interval_ms), or was cancelled: no "
+            "records are returned; subscribe again to have it called again, or allow more time"
         )
 
     def _listener_failed(self, callback: str, error: Exception | None) -> None:

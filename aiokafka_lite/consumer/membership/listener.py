@@ -40,8 +40,8 @@ class ListenerCalls:
 
     async def call(
         self, name: str, method: Method, partitions: set[TopicPartition], *, deadline: float
-    ) -> None:
-        """Run a callback to its end, or to the deadline.
+    ) -> bool:
+        """Run a callback to its end, or to the deadline; whether it ended by itself.
 
         When the caller is cancelled the callback goes on; `finish` waits for it.
         """
@@ -50,27 +50,29 @@ class ListenerCalls:
             self._guarded(call, method, partitions), name="listener", may_be_cancelled=True
         )
         self._running = (task, call)
-        await self.finish(deadline=deadline)
+        return await self.finish(deadline=deadline)
 
     def is_calling(self) -> bool:
         """Whether the callback that runs is asking, or a task that it started."""
         return self._running is not None and caller.is_in(self._running[1])
 
-    async def finish(self, *, deadline: float) -> None:
+    async def finish(self, *, deadline: float) -> bool:
         """Wait for the callback that runs, if any, and cut it off at the deadline.
 
         Does nothing when it is the callback that asks, as one that stops the consumer does.
+
+        Returns:
+            Whether it ended by itself: nobody cancelled it.
         """
         if self._running is None or self.is_calling():
-            return
+            return True
         task, call = self._running
+        has_ended = True
         loop = asyncio.get_running_loop()
         done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline - loop.time()))
         if not done:
             log.error(
-                "the rebalance listener did not return from %s in time and is cut off: "
-                "partitions go on to their next owners",
-                call.name,
+                "the rebalance listener did not return from %s in time and is cut off", call.name
             )
             call.end()
             task.cancel()
@@ -78,11 +80,14 @@ class ListenerCalls:
             if not done:
                 log.error("the rebalance listener ignores its cancellation")
             self._on_failed(call.name, None)
+            has_ended = False
         elif task.cancelled():
             # By the application: what it awaited was cancelled.
             self._on_failed(call.name, None)
             log.error("the rebalance listener was cancelled in %s", call.name)
+            has_ended = False
         self._running = None
+        return has_ended
 
     async def _guarded(
         self, call: caller.Callback, method: Method, partitions: set[TopicPartition]
