@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -269,3 +270,22 @@ def test_a_hand_out_without_a_get_of_its_own_ends_the_idle_time(state: Subscript
     assert state.idle_s(150.0) == 0.0
     state.set_settler(lambda: None)
     assert state.idle_s(155.0) == 5.0
+
+
+def test_a_get_costs_as_much_for_each_of_many_partitions() -> None:
+    def took_s(count: int) -> float:
+        tps = [TopicPartition("t", number) for number in range(count)]
+        state = SubscriptionState()
+        state.assign_from_user(tps)
+        cursors = [state.partition(tp) for tp in tps]
+        for cursor in cursors:
+            state.start_at(cursor, 0)
+        state.begin_get()
+        began = time.process_time()
+        for cursor in cursors:
+            state.hand_out(cursor, 0, 1, leader_epoch=0)
+        state.unfinished(tps)
+        return (time.process_time() - began) / count
+
+    few_s = min(took_s(300) for _ in range(2))
+    assert min(took_s(3_000) for _ in range(2)) < 3 * few_s

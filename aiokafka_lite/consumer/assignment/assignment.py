@@ -94,7 +94,7 @@ class Assignment:
         self._of_former_logs: dict[TopicPartition, Range] = {}
         # What the latest get handed out from; everything else handed out has been processed, but
         # for what is in a work.
-        self._latest: list[Cursor] = []
+        self._latest: dict[Cursor, None] = {}
         # What says itself when its records are finished; and the one that takes them all, if any.
         self.works: list[Work] = []
         self.processing: Processing | None = None
@@ -240,13 +240,16 @@ class Assignment:
             if cursor.progress is not None:
                 cursor.progress.interrupt(cursor.leader_epoch)
         self._taken = (self._taken | gone.keys()) - wanted
-        self._latest = [cursor for cursor in self._latest if cursor.is_assigned]
+        self._keep_latest(lambda cursor: cursor.is_assigned)
         self.observers.assignment_changed()
 
     def _note_lost(self, cursor: Cursor) -> None:
         """Note that what the application is at work on is taken away, as far as is known."""
         if (end := cursor.handed_out_to) is not None and cursor.has_uncommitted(end):
             self._lost_in_hand[cursor.tp] = cursor
+
+    def _keep_latest(self, is_kept: Callable[[Cursor], bool]) -> None:
+        self._latest = {cursor: None for cursor in self._latest if is_kept(cursor)}
 
     def _carry_over(self, old: Cursor, new: Cursor) -> None:
         """Apply to a partition that comes back what the application asked for in the meantime."""
@@ -261,7 +264,7 @@ class Assignment:
         if old in self._latest or old.worked_by is not None:
             # What was handed out before is still in work: nothing is processed until the next get.
             new.process_to(None)
-            self._latest.append(new)
+            self._latest[new] = None
             if self._readers is not None:
                 self._readers.replace(old, new)
 
@@ -545,8 +548,8 @@ class Assignment:
         """Count as processed what no task has any more."""
         for cursor in cursors:
             first = None if self._readers is None else self._readers.first_of(cursor)
-            if first is None and cursor in self._latest:
-                self._latest.remove(cursor)
+            if first is None:
+                self._latest.pop(cursor, None)
             if cursor.worked_by is None:
                 cursor.process_to(_before(first, cursor.handed_out_to))
 
@@ -571,9 +574,8 @@ class Assignment:
         self, partition: Cursor, first_offset: int, next_position: int, leader_epoch: int
     ) -> None:
         """Note that the get in progress hands out the records of [first, next)."""
-        # One or few: a get's partitions.
         if partition.worked_by is None and partition not in self._latest:
-            self._latest.append(partition)
+            self._latest[partition] = None
             partition.process_to(first_offset)
         if self._readers is not None and partition.worked_by is None:
             hand = self._readers.hand_of(asyncio.current_task())
@@ -845,7 +847,7 @@ class Assignment:
             spans[cursor] = Range(cursor.position if first is None else first, cursor.position)
             cursor.enter_work(work, is_enough=True)
         self.works.append(work)
-        self._latest = [cursor for cursor in self._latest if cursor.worked_by is None]
+        self._keep_latest(lambda cursor: cursor.worked_by is None)
         return spans
 
     def end_work(self, work: Work, spans: Mapping[Cursor, Range], *, is_done: bool) -> None:
@@ -861,7 +863,7 @@ class Assignment:
             if not cursor.is_assigned:
                 continue
             if self._readers is not None and self._readers.first_of(cursor) is not None:
-                self._latest.append(cursor)
+                self._latest[cursor] = None
             if is_done:
                 self._release([cursor])
             elif cursor.position == end and cursor.processed not in (None, end):
@@ -1012,8 +1014,7 @@ class Assignment:
         """Note that records of a partition are handed out to `processing`."""
         if self.processing is not None:
             cursor.enter_work(self.processing, is_enough=is_enough)
-            if cursor in self._latest:  # it was sought while it was revoked (_carry_over)
-                self._latest.remove(cursor)
+            self._latest.pop(cursor, None)  # it was sought while it was revoked (_carry_over)
             self.settle_progress(cursor)
 
     def finish(self, cursor: Cursor, offset: int, holder: object) -> None:

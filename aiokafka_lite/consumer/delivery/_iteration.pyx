@@ -339,7 +339,7 @@ cdef class SteadyGets:
             or not self.can_go_on()
         ):
             return False
-        cdef list latest = get(state, assignment_latest)
+        cdef dict latest = get(state, assignment_latest)
         chunk = get(self.buffer, buffer_lent)
         if chunk is not None and not self.close(chunk, latest):
             return False
@@ -357,7 +357,7 @@ cdef class SteadyGets:
             observer()
         return True
 
-    cdef bint close(self, chunk, list latest) except -1:
+    cdef bint close(self, chunk, dict latest) except -1:
         """Let go of the chunk that was read, if it is used up."""
         cdef Py_ssize_t count = self.cursor.taken_count
         ready = self.ready
@@ -398,7 +398,7 @@ cdef class SteadyGets:
             else:
                 put(cursor, cursor_position, records.next_offset)
             if cursor not in latest:
-                latest.append(cursor)
+                latest[cursor] = None
         put(ready, self.ready_chunk, None)
         put(ready, self.ready_is_full, False)
         put(ready, self.ready_settled_count, 0)
