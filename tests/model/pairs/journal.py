@@ -193,6 +193,10 @@ class Journal:
         for state in self.groups.values():
             state.sought[tp].append(end)
 
+    def deleted(self, topic: str) -> None:
+        """Note that a topic is being deleted: its records may be returned still."""
+        self._recreated_at[topic] = self._now()
+
     def recreated(self, topic: str) -> None:
         """Note that a topic was deleted and created again.
 

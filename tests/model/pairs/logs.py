@@ -250,6 +250,7 @@ class RealLogs(Logs):
             group_id=group,
             enable_auto_commit=False,
             metadata_max_age_ms=200,
+            allow_auto_create_topics=False,
         ) as reader:
             cluster(reader).watch("commits", self.topics)  # for their ids
             yield partial(self._look, reader, group)
@@ -279,6 +280,7 @@ class RealLogs(Logs):
         async with self._changing:
             before = {tp for tp in self.book.partitions if tp.topic == topic}
             self.book.close(topic)
+            self.journal.deleted(topic)
             await self.kafka.delete_topic(topic)
             await self.kafka.create_topic(topic, partitions)
             self.book.open(topic, partitions)

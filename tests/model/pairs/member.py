@@ -541,6 +541,7 @@ class Member:
             auto_offset_reset="earliest",
             fetch_max_wait_ms=200,
             metadata_max_age_ms=1_000,
+            allow_auto_create_topics=False,  # the conductor creates again what it deletes
             **{
                 "enable_auto_commit": self.commits_by_itself,
                 "auto_commit_interval_ms": self.rng.choice((50, 200, 1000)),
