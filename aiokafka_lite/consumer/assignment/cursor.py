@@ -772,11 +772,10 @@ class Cursor:
         return search.replaced is not None
 
     @property
-    def epoch_before_position(self) -> int:
+    def returned_epoch(self) -> int:
         """The newest leader epoch of a returned record before the position, also after a seek."""
-        if self.position is None:
-            return self.leader_epoch
-        return max(self.leader_epoch, self.epoch_before(self.position))
+        end = self.handed_out_to
+        return self.leader_epoch if end is None else max(self.leader_epoch, self.epoch_before(end))
 
     @property
     def newest_epoch(self) -> int:

@@ -137,3 +137,16 @@ async def test_finished_records_before_a_seek_are_passed_over_when_run_begins_ag
         await until(lambda: COUNT - 1 in handled)
         running.cancel()
         assert handled == [0, COUNT - 1]
+
+
+async def test_the_next_owner_passes_over_what_was_finished_before_a_seek(
+    kafka: KafkaHandle,
+) -> None:
+    topic, group = await filled(kafka, count=COUNT), unique("sought")
+    async with timeout(PATIENCE_S):
+        async with member(kafka, topic, group_id=group, rebalance_hold_ms=0) as owner:
+            for record in await take(owner, COUNT):
+                assert record.offset == UNFINISHED or record.ack()
+            owner.seek(TopicPartition(topic, 0), COUNT - 1)
+        async with member(kafka, topic, group_id=group, rebalance_hold_ms=0) as next_owner:
+            assert offsets(await take(next_owner, 2)) == [UNFINISHED, COUNT - 1]
