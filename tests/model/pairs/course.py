@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Final
+from typing import Final, NamedTuple
 from unittest import mock
 
 from aiokafka_lite.broker import Broker
@@ -44,6 +44,9 @@ STOP_ALL_S: Final = 40.0
 KEYS: Final = 6
 BAD: Final = 3
 MOST_MEMBERS: Final = 3
+# The ways of a group that come in most rounds.
+FIRST_WAYS: Final = 6
+_SEEKS: Final = frozenset(("seek", "looked-up seek"))
 EPOCH_NS: Final = 1_700_000_000 * 10**9
 
 ENDINGS: Final = ("stop", "error out of async with")
@@ -105,6 +108,61 @@ def new_table(plan: Plan) -> Table:
     rows = [name for name in WAYS if name not in plan.without]
     columns = [name for name in COLUMNS if name not in plan.without]
     return Table(rows, columns, _impossible())
+
+
+class GroupPlan(NamedTuple):
+    """How the members of a group join it, and the ways in which they read, in turn."""
+
+    kind: str
+    protocol: str
+    ways: list[Way]
+
+
+def groups_of(seed: int, plan: Plan) -> list[GroupPlan]:
+    """Return the groups of a round."""
+    kinds = ["plain", ("transactions", "letters", "transactions")[seed % 3], "records"]
+    kinds = [kind for kind in kinds if kind in plan.kinds] or [*plan.kinds]
+    protocols, groups = [*PROTOCOLS], list[GroupPlan]()
+    for number, kind in enumerate(kinds):
+        protocol = protocols[(seed // 3 + number) % 3]
+        if number == seed % 3 and kind in ("plain", "records"):
+            protocol = "none"
+        ways = [w for w in WAYS.values() if w.kind == kind and w.name not in plan.without]
+        if ways and kind == "transactions":
+            # Those of a batch do not pass over what `run` has finished behind a commit.
+            ways = [ways[seed // 2 % len(ways)]]
+        if ways:
+            # So that in some rounds all of them come, and in each some of them.
+            first = (seed * 5 + number * 3) % len(ways)
+            groups.append(GroupPlan(kind, protocol, ways[first:] + ways[:first]))
+    return groups
+
+
+def promise(seed: int, plan: Plan, table: Table, least: int) -> int:
+    """Return how many of the pairs that have met less often a round may have."""
+    found = 0
+    for _, protocol, ways in groups_of(seed, plan):
+        columns = [
+            each
+            for each in table.columns
+            if (each in _SEEKS) <= (not _is_without_seeks(seed))
+            and (each == "log truncated") <= _is_without_seeks(seed)
+            and (each == "assign") <= (protocol == "none")
+            and (each == "subscribe") <= (protocol != "none")
+            and ("rebalance" in each) <= each.endswith(protocol)
+        ]
+        for way in ways[:FIRST_WAYS]:
+            found += sum(
+                max(0, least - table.counts[way.name, each])
+                for each in columns
+                if (way.name, each) not in table.impossible
+            )
+    return found
+
+
+def _is_without_seeks(seed: int) -> bool:
+    """Whether nobody seeks in a round, so that logs can be truncated."""
+    return seed // 3 % 3 == 0
 
 
 class Group:
@@ -174,36 +232,14 @@ class Course:
 
     # --- The groups -----------------------------------------------------------------------
     async def _set_up(self) -> None:
-        rng, logs, seed = self._rng, self._logs, self._seed
+        rng, logs = self._rng, self._logs
         for number in range(2):
             await logs.create(f"t{number}", rng.randint(2, 3))
-        kinds = ["plain", ("transactions", "letters", "transactions")[seed % 3], "records"]
-        kinds = [kind for kind in kinds if kind in self._plan.kinds] or [*self._plan.kinds]
-        protocols = [*PROTOCOLS]
-        for number, kind in enumerate(kinds):
+        for number, (kind, protocol, ways) in enumerate(groups_of(self._seed, self._plan)):
             outputs = await logs.create_other(f"out-{number}", 2)
             letters = await logs.create_other(f"dead-{number}", 2)
-            protocol = protocols[(seed // 3 + number) % 3]
-            if number == seed % 3 and kind in ("plain", "records"):
-                protocol = "none"
-            ways = [
-                way
-                for way in WAYS.values()
-                if way.kind == kind and way.name not in self._plan.without
-            ]
-            if not ways:
-                continue
-            if kind == "transactions":
-                # Those of a batch do not pass over what `run` has finished behind a commit.
-                ways = [ways[seed // 2 % len(ways)]]
-            # So that in some rounds all of them come, and in each some of them.
-            first = (seed * 5 + number * 3) % len(ways)
-            self._groups.append(
-                Group(
-                    self._around(f"g{number}", protocol, outputs, letters, kind),
-                    ways[first:] + ways[:first],
-                )
-            )
+            around = self._around(f"g{number}", protocol, outputs, letters, kind)
+            self._groups.append(Group(around, ways))
 
     def _around(self, name: str, protocol: str, outputs: str, letters: str, kind: str) -> Around:
         logs, session_s = self._logs, self._logs.session_s
@@ -220,6 +256,8 @@ class Course:
         self._journal.groups[group].commits_by_name = kind in ("transactions", "letters")
         left_out = set(self._plan.without)
         left_out |= {"subscribe"} if protocol == "none" else {"assign"}
+        if _is_without_seeks(self._seed):
+            left_out |= _SEEKS
         if not isinstance(logs, EmbeddedLogs):
             left_out |= {*HINDRANCES}
         return Around(
@@ -288,11 +326,11 @@ class Course:
             most = 1 if group.around.protocol == "none" else MOST_MEMBERS
             if len(group.staying) < most and (len(group.alive) < most):
                 self._join(group)
-            elif group.staying and rng.random() < 0.4:
+            elif group.staying and rng.random() < 0.55:
                 self._end_one(group, rng.choice(group.staying))
             else:
                 await self._trouble(group)
-            await self._pass(rng.uniform(0.2, 1.0))
+            await self._pass(rng.uniform(0.1, 0.5))
 
     def _end_one(self, group: Group, member: Member) -> None:
         is_embedded, protocol = self._logs.kind == "embedded", group.around.protocol
@@ -300,7 +338,7 @@ class Course:
         if is_embedded or protocol != "consumer":  # there a real Kafka waits for 45 s
             endings.append("kill")
         if is_embedded and protocol != "none":
-            endings.append("lost")
+            endings += ["lost", "lost"]  # it has a pair for each protocol
         name = self._rng.choice([each for each in endings if each not in self._plan.without])
         if name == "kill":
             self._kill(group, member)
@@ -330,13 +368,17 @@ class Course:
             return
         meeting = [(m, m.in_hand()) for each in self._groups for m in each.alive if m.in_hand()]
         counts = {name: sum(table.counts[m.way.name, name] for m, _ in meeting) for name in names}
-        name = self._rng.choice(sorted(names, key=counts.__getitem__)[:2])
-        in_hand = sorted({tp for g in self._groups for m in g.alive for tp in m.in_hand()})
-        in_hand = [tp for tp in in_hand if tp in self._logs.book.ends]
-        if not in_hand:
+        in_hand = {tp for _, held in meeting for tp in held} & self._logs.book.ends.keys()
+        self._rng.shuffle(names)
+        for name in sorted(names, key=counts.__getitem__):
+            if not in_hand:
+                return
+            tp = self._rng.choice(sorted(in_hand))
+            about = await troubles[name](tp, group.around.group)
+            if about is None or about:
+                break
+        else:
             return
-        tp = self._rng.choice(in_hand)
-        about = await troubles[name](tp, group.around.group)
         self._journal.note("conductor", f"{name}: {tp.topic}/{tp.partition}, {group.around.group}")
         for member, held in meeting:
             is_met = member in group.members if about is None else held & set(about)

@@ -51,6 +51,7 @@ async def _seek_to_beginning(member: Member) -> None:
     if tp is not None:
         member.sought(tp, 0)
         await member.consumer.seek_to_beginning(tp)
+        member.found(tp, 0)
 
 
 async def _pause(member: Member) -> None:

@@ -273,6 +273,12 @@ class RealLogs(Logs):
                 new = self.book.write(tp, count)
                 await self.kafka.produce(*tp, [(each.key, each.value) for each in new])
 
+    async def _delete_records(
+        self, tp: TopicPartition, group: str
+    ) -> Collection[TopicPartition] | None:
+        async with self._changing:  # the book knows of records before they are written
+            return await super()._delete_records(tp, group)
+
     async def _delete_before(self, tp: TopicPartition, begin: int) -> None:
         await self.kafka.delete_records(*tp, begin)
 

@@ -41,12 +41,14 @@ Record = ConsumerRecord[Any, Any]
 LOOK_EVERY_S: Final = 0.02
 WAKES_WITHIN_S: Final = 0.5
 SOUGHT_WITHIN_S: Final = 2.0
+# A look-up that takes no longer takes no time.
+LOOKED_UP_S: Final = 0.001
 STOP_S: Final = 10.0
 # A rebalance waits at least for so long for records to be processed.
 HOLD_S: Final = 3.0
 # For so long a partition with records may give none while health() says that all is well.
 SILENT_S: Final = 30.0
-NAMED: Final = re.compile(r"topic='([^']+)', partition=(\d+)|\b([\w-]*t\d)[-/](\d+)\b")
+NAMED: Final = r"topic='({0})', partition=(\d+)|\b({0})[-/](\d+)\b"
 
 
 class Boom(Exception):
@@ -271,6 +273,7 @@ class Member:
         self.commits_by_itself = commits_by_itself
         self.transactional_id = transactional_id
         self._act = act
+        self._named = re.compile(NAMED.format("|".join(map(re.escape, around.topics))))
         self._events: EventSubscription
         self.hands: dict[Hand, None] = {}  # in their order, as courses are to be the same again
         self.readers: list[Reader] = []
@@ -323,9 +326,9 @@ class Member:
         self.note(f"{where}: {error!r:.300}")
         named = {
             TopicPartition(found[1] or found[3], int(found[2] or found[4]))
-            for found in NAMED.finditer(str(error))
+            for found in self._named.finditer(str(error))
         }
-        if others := named - set(about) - {tp for tp in named if tp.topic == self.around.outputs}:
+        if others := named - set(about):
             words = f"{where}: {error!r:.300} names {sorted(map(short, others))}"
             self.violate("names what it has nothing to do with", words)
 
@@ -338,6 +341,14 @@ class Member:
             self.ages[tp], offset, self.next.get(tp, 0), self.around.world.now()
         )
         self.next[tp] = offset
+
+    def found(self, tp: TopicPartition, offset: int) -> None:
+        """Note that a seek was looked up: what was returned meanwhile may be returned again."""
+        sought = self._sought.get(tp)
+        if sought is not None and self.around.world.now() > sought.sought_at + LOOKED_UP_S:
+            self.journal.seek(self.around.group, tp, offset)
+            self.ages[tp] += 1
+            sought.age = self.ages[tp]
 
     def see_sought(self, tp: TopicPartition, offset: int) -> None:
         """Note a record that is returned after a seek of its partition."""
