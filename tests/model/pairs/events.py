@@ -144,6 +144,9 @@ def _hindered(how: str) -> Event:
 
 async def _fence(member: Member) -> None:
     """Start another producer under its transactional id, as a second copy of the program does."""
+    if member.around.hinder is not None and member.rng.random() < 0.5:
+        member.note(member.around.hinder(member, "end in doubt"))
+        await asyncio.sleep(0.3)
     producer = member.new_producer()
     try:
         await producer.start()

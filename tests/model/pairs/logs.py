@@ -148,7 +148,12 @@ class EmbeddedLogs(Logs):
     def hinder(self, member: Member, how: str) -> str:
         """Let some of a member's next requests be answered late, not at all, or by a refusal."""
         rng, around = member.rng, member.around
-        if how == "write refused":
+        end = partial(self.broker.on, "EndTxn", client_id=member.name)
+        if how == "end in doubt":
+            # The answer is lost, and it is asked for again when another producer is there.
+            self._rules.append(end().disconnect(handled=True))
+            rule = end().delay(0.6)
+        elif how == "write refused":
             on = self.broker.on(
                 "Produce", client_id=member.name, topic=(around.outputs, around.letters)
             )
@@ -257,6 +262,8 @@ class RealLogs(Logs):
 
     async def _look(self, reader: AIOKafkaConsumer, group: str) -> None:
         tps = sorted(self.book.partitions)
+        if len(tps) < 2:  # the other topic is being deleted; of one there would be no dict
+            return
         lives = {tp: self.book.lives[tp] for tp in tps}
         ids = {topic: cluster(reader).view.topic_id(topic) for topic in self.topics}
         try:
