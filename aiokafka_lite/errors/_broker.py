@@ -115,7 +115,7 @@ class UnknownMemberIdError(BrokerResponseError, code=25, name="UNKNOWN_MEMBER_ID
     """The coordinator does not know this member id."""
 
 class InvalidSessionTimeoutError(BrokerResponseError, code=26, name="INVALID_SESSION_TIMEOUT"):
-    """The session timeout lies outside the broker's bounds."""
+    """session_timeout_ms lies outside the broker's group.min. and group.max.session.timeout.ms."""
 
 class RebalanceInProgressError(BrokerResponseError, code=27, name="REBALANCE_IN_PROGRESS"):
     """The group is rebalancing: the member has to join again."""
@@ -204,7 +204,7 @@ class InvalidProducerIdMapping(BrokerResponseError, code=49, name="INVALID_PRODU
     """The producer id is not the one registered for the transactional id."""
 
 class InvalidTransactionTimeout(BrokerResponseError, code=50, name="INVALID_TRANSACTION_TIMEOUT"):
-    """The transaction timeout exceeds the broker's maximum."""
+    """transaction_timeout_ms exceeds the broker's transaction.max.timeout.ms."""
 
 class ConcurrentTransactions(
     BrokerResponseError, code=51, name="CONCURRENT_TRANSACTIONS", retriable=True

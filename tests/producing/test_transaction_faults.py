@@ -10,6 +10,7 @@ import pytest
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CommitFailedError,
@@ -19,7 +20,9 @@ from aiokafka_lite.errors import (
     FencedMemberEpochError,
     GroupAuthorizationFailedError,
     IllegalGenerationError,
+    InvalidSessionTimeoutError,
     InvalidTimestampError,
+    InvalidTransactionTimeout,
     InvalidTxnState,
     KafkaError,
     KafkaTimeoutError,
@@ -570,3 +573,18 @@ async def test_an_abort_tries_nothing_again_that_is_lost_meanwhile(broker: Broke
             await future
         await commit(producer, range(3))
     assert await committed_in(broker) == as_values(range(3))
+
+
+async def test_a_limit_of_the_brokers_is_named_with_the_setting_that_exceeds_it() -> None:
+    async with Broker(transaction_max_timeout_ms=10_000, group_max_session_timeout_ms=8_000) as b:
+        b.create_topic("t")
+        with pytest.raises(InvalidTransactionTimeout, match=r"transaction_timeout_ms.*max"):
+            await AIOKafkaProducer(
+                bootstrap_servers=b.bootstrap_servers, transactional_id="too-long"
+            ).start()
+        consumer = AIOKafkaConsumer(
+            "t", bootstrap_servers=b.bootstrap_servers, group_id="g", group_protocol="classic"
+        )
+        with pytest.raises(InvalidSessionTimeoutError, match=r"session_timeout_ms.*group\.max"):
+            await consumer.start()
+        await consumer.stop()

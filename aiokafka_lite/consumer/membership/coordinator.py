@@ -108,10 +108,10 @@ class Coordinator:
                         max_version=max_version,
                     )
                     if code := error_code(response):
-                        said = error_message(response)
-                        raise for_code(code)(
-                            f"{type(request).__name__} of group {self._group_id} to node {node_id}"
-                            + (f": {said}" if said else "")
+                        error_class = for_code(code)
+                        raise error_class(
+                            f"{type(request).__name__} of group {self._group_id} to node {node_id}:"
+                            f" {error_message(response) or error_class.description}"
                         )
                 except KafkaError as error:
                     if recovery_for(error) is Recovery.REDISCOVER:
