@@ -231,8 +231,8 @@ class Handover:
             return None
         return KafkaTimeoutError(
             "the rebalance listener did not finish on_partitions_assigned within "
-            f"{self._config.max_poll_interval_s:g} s (max_poll_interval_ms), or was cancelled: no "
-            "records are returned; subscribe again to have it called again, or allow more time"
+            f"{self._config.max_poll_interval_s:g} s (max_poll_interval_ms): no records are "
+            "returned; subscribe again to have it called again, or allow more time"
         )
 
     def _listener_failed(self, callback: str, error: Exception | None) -> None:

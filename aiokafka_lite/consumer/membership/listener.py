@@ -62,7 +62,7 @@ class ListenerCalls:
         Does nothing when it is the callback that asks, as one that stops the consumer does.
 
         Returns:
-            Whether it ended by itself: nobody cancelled it.
+            Whether it ended by itself; so it does if what it awaits is cancelled.
         """
         if self._running is None or self.is_calling():
             return True
@@ -85,7 +85,6 @@ class ListenerCalls:
             # By the application: what it awaited was cancelled.
             self._on_failed(call.name, None)
             log.error("the rebalance listener was cancelled in %s", call.name)
-            has_ended = False
         self._running = None
         return has_ended
 

@@ -308,17 +308,18 @@ async def test_a_loss_that_is_heard_of_while_sync_group_is_out_is_not_forgotten(
     await worker.close()
 
 
-async def test_a_listener_that_hangs_is_cut_off_after_the_rebalance_timeout(
+async def test_a_listener_that_hangs_with_new_partitions_is_cut_off_after_max_poll_interval(
     broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Hanging(Calls):
         async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
             await asyncio.get_running_loop().create_future()
 
-    worker = worker_of(broker, rebalance_timeout_ms=100)
+    worker = worker_of(broker, rebalance_timeout_ms=50, max_poll_interval_ms=100)
     worker.state.listener = Hanging()
     async with worker:
         assert worker.membership.is_settled
+    assert "has not returned from on_partitions_assigned for 0.05 s" in caplog.text
     assert "did not return from on_partitions_assigned in time" in caplog.text
 
 
