@@ -461,6 +461,7 @@ async def test_an_assigned_partition_that_its_topic_does_not_have_raises_once(
         with pytest.raises(UnknownTopicOrPartitionError, match="no partition 7") as caught:
             await asyncio.wait_for(consumer.getone(), 20)
         assert caught.value.tp == missing
+        await inside.cluster(consumer).refresh()
         assert await consumer.poll(timeout_ms=50) == {}  # once
         assert "do not know the partition" in " ".join(consumer.health().reasons)
 
