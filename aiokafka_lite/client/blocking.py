@@ -32,7 +32,13 @@ from aiokafka_lite._compat import override
 from aiokafka_lite.client import blocking_socket
 from aiokafka_lite.client.config import Address, ClientConfig
 from aiokafka_lite.client.forking import ForkAware
-from aiokafka_lite.client.versions import FirstVersions, ask_api_versions, not_negotiated
+from aiokafka_lite.client.versions import (
+    FirstVersions,
+    MeantBroker,
+    MisroutedError,
+    ask_api_versions,
+    not_negotiated,
+)
 from aiokafka_lite.client.wire import Pending, Wire, Wired
 from aiokafka_lite.client.without_loop import run
 from aiokafka_lite.errors import (
@@ -101,6 +107,7 @@ class BlockingConnection(Wired, ForkAware):
         node_id: int | None = None,
         receive_buffer_bytes: int | None = None,
         first_versions: FirstVersions | None = None,
+        cluster_id: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
@@ -119,6 +126,7 @@ class BlockingConnection(Wired, ForkAware):
                 as it is needed, up to net.ipv4.tcp_rmem; a size given stays, and is at most twice
                 net.core.rmem_max.
             first_versions: Knows how this address is to be asked for versions.
+            cluster_id: With a node id, another broker there is refused, if it can tell (KIP-1242).
             clock: Tells the time in seconds.
             sleep: Waits for so many seconds, where a broker asks us to hold back.
             rng: Draws when sessions are renewed.
@@ -126,7 +134,8 @@ class BlockingConnection(Wired, ForkAware):
         Raises:
             InsecureConfigError: Credentials would be sent to another machine without TLS.
             KafkaConfigurationError: There is a mechanism where SASL is not spoken, or none.
-            KafkaConnectionError: No address of the host could be reached, or the peer hung up.
+            KafkaConnectionError: No address of the host could be reached, the peer hung up, or is
+                another broker than the one meant.
             TLSError: TLS could not be agreed on.
             KafkaProtocolError: The peer does not speak Kafka's protocol.
             AuthenticationFailedError: The broker refuses the credentials.
@@ -137,6 +146,7 @@ class BlockingConnection(Wired, ForkAware):
                 f"security_protocol={config.security_protocol} "
                 + ("needs a SASL mechanism" if config.uses_sasl else "takes no SASL mechanism")
             )
+        meant = MeantBroker(cluster_id, -1 if node_id is None else node_id)
 
         async def attempt(version: int) -> BlockingConnection:
             self = cls(
@@ -148,12 +158,13 @@ class BlockingConnection(Wired, ForkAware):
                 sleep=sleep,
                 rng=rng or random.Random(),
             )
-            self._connect(receive_buffer_bytes, version)
+            self._connect(receive_buffer_bytes, version, meant)
             return self
 
-        return run((first_versions or FirstVersions(clock)).open(address, attempt))
+        first_versions = first_versions or FirstVersions(clock)
+        return run(first_versions.open(address, attempt, is_identified=meant.is_known))
 
-    def _connect(self, receive_buffer_bytes: int | None, version: int) -> None:
+    def _connect(self, receive_buffer_bytes: int | None, version: int, meant: MeantBroker) -> None:
         """Connect, negotiate versions beginning with one of ApiVersions, and authenticate."""
         config = self._config
         self._socket = blocking_socket.connect(
@@ -163,22 +174,22 @@ class BlockingConnection(Wired, ForkAware):
             receive_buffer_bytes=receive_buffer_bytes,
         )
         try:
-            self._negotiate(version)
+            self._negotiate(version, meant)
             self._authenticate()
         except BaseException:
             self.close()
             raise
         self.wire.trust()
 
-    def _negotiate(self, version: int) -> None:
+    def _negotiate(self, version: int, meant: MeantBroker) -> None:
         async def ask(request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
             self.wire.speak(request, version)
             return self.request_now(request, timeout_s=self._config.connect_timeout_s)
 
         try:
-            self.wire.offer(run(ask_api_versions(ask, self.peer, version)))
-        except TLSError:
-            raise  # it says what is missing
+            self.wire.offer(run(ask_api_versions(ask, self.peer, version, meant)))
+        except (TLSError, MisroutedError):
+            raise  # it says what is wrong
         except (KafkaConnectionError, RequestTimedOutError) as error:
             raise not_negotiated(error, self.peer) from error
 

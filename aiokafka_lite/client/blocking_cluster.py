@@ -213,6 +213,7 @@ class BlockingCluster:
                 node_id=node.id if node.id >= 0 else None,
                 receive_buffer_bytes=self._receive_buffer_bytes,
                 first_versions=self._first_versions,
+                cluster_id=self.view.cluster_id,
                 clock=self._clock,
                 sleep=self._sleep,
                 rng=self._rng,

@@ -674,6 +674,7 @@ class Cluster:
     def _swap(self, view: ClusterView, moved: Collection[TopicPartition] | None = None) -> None:
         """Go on with another view; moved: all partitions that differ; None: any may."""
         self._view = view
+        self.pool.cluster_id = view.cluster_id
         self.pool.update_nodes(view.nodes)
         for listener, on_moves in tuple(self._listeners.items()):
             if moved is None or on_moves is None:

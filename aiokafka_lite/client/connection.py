@@ -50,6 +50,8 @@ from aiokafka_lite.client.network_errors import caused
 from aiokafka_lite.client.versions import (
     ApiVersions,
     FirstVersions,
+    MeantBroker,
+    MisroutedError,
     ask_api_versions,
     not_negotiated,
 )
@@ -221,13 +223,15 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
         on_bug: OnBug | None = None,
         known_versions: Callable[[], ApiVersions | None] = lambda: None,
         first_versions: FirstVersions | None = None,
+        cluster_id: str | None = None,
         deadline: float | None = None,
         turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> Connection:
         """Connect, negotiate versions, and authenticate when asked to.
 
         ``known_versions``, which is asked once there is a connection, saves the question for them;
-        else ``first_versions`` knows how this address is to be asked.
+        else ``first_versions`` knows how this address is to be asked. With ``cluster_id`` and
+        ``node_id`` another broker at this address is refused, if it can tell (KIP-1242).
 
         ``authenticate`` is given the fresh connection and returns the session's lifetime; until
         then answers are limited to 64 KiB. Each step takes at most ``connect_timeout_s``, and all
@@ -237,13 +241,15 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
         handler is). Cancellation leaves nothing open.
 
         Raises:
-            KafkaConnectionError: No address of the host could be reached, or the peer hung up.
+            KafkaConnectionError: No address of the host could be reached, the peer hung up, or is
+                another broker than the one meant.
             TLSError: TLS could not be agreed on.
             KafkaProtocolError: The peer does not speak Kafka's protocol.
             KafkaError: Whatever ``authenticate`` raises.
         """
         address = Address(host, port)
         limit = StepLimit(connect_timeout_s, deadline)
+        meant = MeantBroker(cluster_id, -1 if node_id is None else node_id)
 
         def unconnected() -> Connection:
             return cls(
@@ -257,14 +263,17 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
         async def attempt(version: int) -> Connection:
             connection = await dial(unconnected, address, ssl_context=ssl_context, limit=limit)
             try:
-                await connection._negotiate(limit.left_s(), known_versions(), version)
+                if (known := known_versions()) is not None:
+                    connection.wire.offer(known)
+                else:
+                    await connection._negotiate(limit.left_s(), version, meant)
             except BaseException:
                 connection.close()
                 raise
             return connection
 
         first_versions = first_versions or FirstVersions(asyncio.get_running_loop().time)
-        connection = await first_versions.open(address, attempt)
+        connection = await first_versions.open(address, attempt, is_identified=meant.is_known)
         try:
             if authenticate is not None:
                 async with turn():
@@ -275,19 +284,15 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
         connection.wire.trust()
         return connection
 
-    async def _negotiate(self, timeout_s: float, known: ApiVersions | None, version: int) -> None:
-        if known is not None:
-            self.wire.offer(known)
-            return
-
+    async def _negotiate(self, timeout_s: float, version: int, meant: MeantBroker) -> None:
         async def ask(request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
             self.wire.speak(request, version)
             return await self.send(request, timeout_s=timeout_s)
 
         try:
-            self.wire.offer(await ask_api_versions(ask, self.peer, version))
-        except TLSError:
-            raise  # it says what is missing
+            self.wire.offer(await ask_api_versions(ask, self.peer, version, meant))
+        except (TLSError, MisroutedError):
+            raise  # it says what is wrong
         except (KafkaConnectionError, RequestTimedOutError) as error:
             raise not_negotiated(error, self.peer) from error
 

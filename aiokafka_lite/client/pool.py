@@ -84,6 +84,8 @@ class Pool:
         self.give_up_at: float | None = None
         self._turns = Turns()
         self._first_versions = FirstVersions(self._loop.time)
+        # Whose nodes these are, written by the cluster; None until that is known.
+        self.cluster_id: str | None = None
         # Told when a node cannot be reached any more (its id, address and the error), and when
         # it can again (no error); and how many seconds it could not.
         self.on_reachability: Callable[[int, str, KafkaError | None, float], None] | None = None
@@ -368,6 +370,7 @@ class Pool:
                 # Credentials are shown to nobody who has not said on this connection who it is.
                 known_versions=lambda: None if self._authenticate else state.api_versions,
                 first_versions=self._first_versions,
+                cluster_id=self.cluster_id,
                 # Ends like what a task dies of.
                 on_bug=lambda error: self._scope.fail(error, name="a connection's callback"),
             )

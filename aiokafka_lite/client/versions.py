@@ -1,7 +1,8 @@
 """Asks which versions a broker speaks, with ApiVersions, when a connection opens.
 
 References: KIP-35 (ApiVersions), KIP-511 (a broker that does not know our version of
-ApiVersions answers in version 0 and names the versions it knows).
+ApiVersions answers in version 0 and names the versions it knows), KIP-1242 (a broker that is not
+the one meant says so).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from aiokafka_lite._version import __version__
 from aiokafka_lite.errors import (
@@ -19,6 +20,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     KafkaProtocolError,
     NoError,
+    RebootstrapRequiredError,
     UnsupportedVersionError,
     for_code,
 )
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-C = TypeVar("C")
+C = TypeVar("C", bound="Negotiated")
 R = TypeVar("R", bound=Response)
 
 # Which version to use, and what decodes the answer.
@@ -40,6 +42,8 @@ MAX_TRIES: Final = 3
 SOFTWARE_NAME: Final = "aiokafka-lite"
 # Version 4 only adds features that start at level 0, and Azure Event Hubs resets connections on it.
 FIRST_VERSION: Final = 3
+# The first that names the node that is meant. It is asked in where brokers have offered it.
+IDENTITY_VERSION: Final = 5
 OLDEST_VERSION: Final = 0
 # How long an address that closed a connection on FIRST_VERSION is asked in the oldest instead.
 OLDEST_FOR_S: Final = 600.0
@@ -47,6 +51,21 @@ OLDEST_FOR_S: Final = 600.0
 
 class NegotiationCutError(KafkaConnectionError):
     """The peer closed the connection before it answered ApiVersions."""
+
+
+class MisroutedError(KafkaConnectionError):
+    """Another broker than the one that was meant answers at an address (KIP-1242)."""
+
+
+class MeantBroker(NamedTuple):
+    """Names the broker that a connection is meant to reach."""
+
+    cluster_id: str | None = None
+    node_id: int = -1
+
+    @property
+    def is_known(self) -> bool:
+        return self.cluster_id is not None and self.node_id >= 0
 
 
 class ApiVersions(Mapping[int, tuple[int, int]]):
@@ -138,14 +157,24 @@ def _shared(
     return ApiVersions(dict(ranges), dict(features))
 
 
+class Negotiated(Protocol):
+    """A connection whose versions are negotiated."""
+
+    @property
+    def api_versions(self) -> ApiVersions: ...
+
+
 class FirstVersions:
     """Holds the version of ApiVersions that each address is asked in first, for one client."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._oldest_until: dict[Address, float] = {}
+        self._offers_identity = False
 
-    async def open(self, address: Address, attempt: Callable[[int], Awaitable[C]]) -> C:
+    async def open(
+        self, address: Address, attempt: Callable[[int], Awaitable[C]], *, is_identified: bool
+    ) -> C:
         """Open a connection; if the peer closes it on ApiVersions, try the oldest version once.
 
         A gateway may close the connection on a version that it does not know (KIP-511 wants an
@@ -154,13 +183,18 @@ class FirstVersions:
         Args:
             address: Where the connection leads.
             attempt: Connects, asks in the given version, and returns the connection.
+            is_identified: Whether it is known which broker is meant.
 
         Raises: what ``attempt`` raises.
         """
         if self._oldest_until.get(address, 0.0) > self._clock():
             return await attempt(OLDEST_VERSION)
+        is_checked = is_identified and self._offers_identity
         try:
-            return await attempt(FIRST_VERSION)
+            connection = await attempt(IDENTITY_VERSION if is_checked else FIRST_VERSION)
+            _, newest = connection.api_versions.get(ApiVersionsRequest.api_key, (0, 0))
+            self._offers_identity = newest >= IDENTITY_VERSION
+            return connection
         except NegotiationCutError as error:
             cut = error
         connection = await attempt(OLDEST_VERSION)
@@ -183,15 +217,20 @@ async def ask_api_versions(
     ask: Callable[[ApiVersionsRequest, int], Awaitable[ApiVersionsResponse]],
     peer: str,
     version: int,
+    meant: MeantBroker,
 ) -> ApiVersions:
     """Ask in a version, then in one the broker names, at last in version 0.
 
     Raises:
+        MisroutedError: The broker is not the one that is meant.
         KafkaProtocolError: The broker refuses every version.
         BrokerResponseError: The broker answers with another error code.
     """
     request = ApiVersionsRequest(
-        client_software_name=SOFTWARE_NAME, client_software_version=__version__
+        client_software_name=SOFTWARE_NAME,
+        client_software_version=__version__,
+        cluster_id=meant.cluster_id,
+        node_id=meant.node_id,
     )
     for _ in range(MAX_TRIES):
         response = await ask(request, version)
@@ -203,6 +242,10 @@ async def ask_api_versions(
                 (each.name, each.max_version_level) for each in response.finalized_features
             )
             return _shared(ranges, features)
+        if response.error_code == RebootstrapRequiredError.errno:
+            raise MisroutedError(
+                f"{peer} is not node {meant.node_id} of cluster {meant.cluster_id}"
+            )
         if response.error_code != UnsupportedVersionError.errno:
             raise for_code(response.error_code)(f"{peer} refuses ApiVersions v{version}")
         if version == 0:

@@ -8,6 +8,8 @@ import pytest
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import ClientConfig, Connection, Pool
+from aiokafka_lite.client.config import parse_address
+from aiokafka_lite.client.versions import FirstVersions, MisroutedError
 from tests.support.scripted_broker import ScriptedBroker
 
 #: Everything that waits in these tests waits this long at most.
@@ -72,3 +74,27 @@ async def closed_port() -> int:
     server.close()
     await server.wait_closed()
     return port
+
+
+async def reach_none_but(bootstrap_servers: str, cluster_id: str, node_id: int) -> None:
+    """Connect to the broker that is there, and be refused by it if another is meant."""
+    host, port = parse_address(bootstrap_servers)
+    first_versions = FirstVersions(asyncio.get_running_loop().time)
+
+    async def reach(cluster_id: str | None, node_id: int | None) -> None:
+        connection = await Connection.open(
+            host,
+            port,
+            client_id="tests",
+            first_versions=first_versions,
+            cluster_id=cluster_id,
+            node_id=node_id,
+        )
+        connection.close()
+        await connection.wait_closed()
+
+    await reach(None, None)
+    await reach(cluster_id, node_id)
+    for others in ((cluster_id, node_id + 1), ("another", node_id)):
+        with pytest.raises(MisroutedError, match=f"node {others[1]} of cluster {others[0]}"):
+            await reach(*others)

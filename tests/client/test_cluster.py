@@ -10,6 +10,7 @@ import pytest
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import ClientConfig, Cluster, ClusterView, Node
 from aiokafka_lite.client import cluster as cluster_module
+from aiokafka_lite.client.versions import MisroutedError
 from aiokafka_lite.errors import (
     ClusterAuthorizationFailedError,
     CoordinatorNotAvailableError,
@@ -21,7 +22,7 @@ from aiokafka_lite.errors import (
     NodeNotReadyError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from aiokafka_lite.protocol.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -31,7 +32,16 @@ from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, Heartbea
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from aiokafka_lite.structs import TopicPartition
 from tests.client.conftest import TIMEOUT_S, closed_port, quick_config
-from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, offered, topic
+from tests.support.scripted_broker import (
+    Answer,
+    Asked,
+    Do,
+    ScriptedBroker,
+    all_versions,
+    offered,
+    topic,
+)
+from tests.support.waiting import until
 
 NewCluster = Callable[[ClientConfig], Cluster]
 
@@ -575,6 +585,31 @@ async def test_cluster_that_comes_back_is_found_again(
     await asyncio.sleep(0.03)
     await broker.start()
     assert 1 in (await waiting).nodes
+
+
+async def test_node_whose_address_leads_to_another_is_looked_up_again(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    def check_identity(asked: Asked) -> Answer:
+        assert isinstance(asked.request, ApiVersionsRequest)
+        is_meant = asked.request.node_id in (-1, broker.node_id)
+        return all_versions() if is_meant else ApiVersionsResponse(error_code=129)
+
+    broker.scripts[ApiVersionsRequest] = check_identity
+    async with ScriptedBroker(2) as other:
+        other.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse()
+        broker.brokers = other.brokers = [broker.as_broker, other.as_broker]
+        there = other.as_broker
+        there.port = broker.port  # where another listens by now
+        broker.brokers = [broker.as_broker, there]
+        view = await cluster.refresh()
+        broker.brokers = other.brokers
+        with pytest.raises(MisroutedError, match="is not node 2"):
+            await cluster.request(2, HeartbeatRequest())
+        await until(lambda: cluster.view is not view)  # though nobody has called for it
+        await cluster.request(2, HeartbeatRequest())
+        assert other.count(HeartbeatRequest) == 1
+        await cluster.close()
 
 
 # --- Coordinators ----------------------------------------------------------------------------

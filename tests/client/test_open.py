@@ -8,6 +8,7 @@ import struct
 
 import pytest
 
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.client import Connection
 from aiokafka_lite.client.versions import (
     FIRST_VERSION,
@@ -27,7 +28,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from tests.client.conftest import TIMEOUT_S, closed_port
+from tests.client.conftest import TIMEOUT_S, closed_port, reach_none_but
 from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, all_versions, offered
 
 KEY = ApiVersionsRequest.api_key
@@ -184,6 +185,29 @@ async def test_silent_peer_is_asked_once(broker: ScriptedBroker) -> None:
     with pytest.raises(KafkaConnectionError, match=r"no answer"):
         await open_connection(broker, connect_timeout_s=0.05)
     assert len(broker.asked) == 1
+
+
+# --- Other brokers than the one meant (KIP-1242) -------------------------------------------------
+async def test_another_broker_than_the_one_meant_is_refused() -> None:
+    async with Broker() as embedded:
+        await reach_none_but(embedded.bootstrap_servers, embedded.cluster_id, 1)
+
+
+async def test_who_is_meant_is_said_only_to_brokers_that_have_offered_it(
+    broker: ScriptedBroker,
+) -> None:
+    first_versions = FirstVersions(lambda: 0.0)
+    newest = 0
+    broker.scripts[ApiVersionsRequest] = lambda _: offered({KEY: (0, newest)})
+    for newest_now, expected in ((4, 3), (5, 3), (5, 5), (4, 5), (4, 3)):
+        newest = newest_now
+        connection = await open_connection(
+            broker, first_versions=first_versions, cluster_id="c", node_id=1
+        )
+        assert broker.asked[-1].version == expected
+        await close(connection)
+    await close(await open_connection(broker, first_versions=first_versions))
+    assert broker.asked[-1].version == FIRST_VERSION
 
 
 # --- Strangers -------------------------------------------------------------------------------

@@ -18,7 +18,9 @@ from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.structs import TopicPartition
-from tests.client.conftest import TIMEOUT_S
+from tests.client.conftest import TIMEOUT_S, reach_none_but
+from tests.support.real_kafka import CLUSTER_ID, KafkaUnavailableError, RealKafka
+from tests.support.required import unavailable
 
 API_VERSIONS = ApiVersionsRequest(client_software_name="tests", client_software_version="1")
 
@@ -48,6 +50,16 @@ async def test_the_version_asked_first_names_the_same_finalized_features(real_ka
     assert connection.api_versions.features["group.version"] >= 1
     connection.close()
     await connection.wait_closed()
+
+
+@pytest.mark.slow
+async def test_another_broker_than_the_one_meant_is_refused() -> None:
+    try:
+        kafka = RealKafka(version="4.4.0")
+    except KafkaUnavailableError as error:
+        unavailable(error)
+    with kafka:
+        await reach_none_but(kafka.bootstrap_servers, CLUSTER_ID, 1)
 
 
 async def test_cluster_is_found_topics_created_and_coordinators_named(real_kafka: str) -> None:

@@ -76,7 +76,12 @@ def versions(cls: type[Message]) -> range:
 
 # The first versions of messages that came after the release that tests run on, with Kafka 4.4.0.
 NEWER: Mapping[str, int] = MappingProxyType(
-    {"TxnOffsetCommitRequest": 6, "TxnOffsetCommitResponse": 6}
+    {
+        "ApiVersionsRequest": 5,
+        "ApiVersionsResponse": 5,
+        "TxnOffsetCommitRequest": 6,
+        "TxnOffsetCommitResponse": 6,
+    }
 )
 EVERY_VERSION: list[tuple[type[Message], int]] = [
     (cls, version) for cls in MESSAGE_CLASSES for version in versions(cls)

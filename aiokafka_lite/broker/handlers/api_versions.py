@@ -1,7 +1,7 @@
-"""ApiVersions (key 18), versions 0 to 4.
+"""ApiVersions (key 18), versions 0 to 5.
 
 1 throttle time; 3 flexible (but for the answer's header), the client says what it is, features;
-4 features may start at level 0.
+4 features may start at level 0; 5 which broker the client means (KIP-1242).
 
 A version that the broker does not speak is answered in version 0 with UNSUPPORTED_VERSION: the
 processor does that, since such a request cannot be decoded.
@@ -16,7 +16,11 @@ from typing import Final, NamedTuple
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import HANDLERS, handler
-from aiokafka_lite.errors import IllegalSaslStateError, InvalidRequestError
+from aiokafka_lite.errors import (
+    IllegalSaslStateError,
+    InvalidRequestError,
+    RebootstrapRequiredError,
+)
 from aiokafka_lite.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -28,6 +32,8 @@ from aiokafka_lite.protocol.messages.api_versions import (
 FIRST_WITH_SOFTWARE_NAME: Final = 3
 # The first that can say that a feature starts at level 0.
 FIRST_WITH_LEVEL_0: Final = 4
+# Of a client that does not say which node it means.
+NO_NODE: Final = -1
 # Counts the changes of features' levels in Kafka; here they are settings.
 FEATURES_EPOCH: Final = 0
 _LEGAL_SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -58,6 +64,11 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsRespo
         and _LEGAL_SOFTWARE_NAME.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=InvalidRequestError.errno)
+    if request.cluster_id not in (None, ctx.cluster.cluster_id) or request.node_id not in (
+        NO_NODE,
+        ctx.node.id,
+    ):
+        return ApiVersionsResponse(error_code=RebootstrapRequiredError.errno)
     session = ctx.connection.sasl
     if session is not None and not session.versions_told():
         return ApiVersionsResponse(error_code=IllegalSaslStateError.errno)

@@ -2,7 +2,8 @@
 
 v3 is flexible, but the answer's header is not: a client reads it before it knows the broker.
 A broker that does not know the version asked for answers in v0 with UNSUPPORTED_VERSION and its
-own range for this API (KIP-511). v4 allows features from level 0 on.
+own range for this API (KIP-511). v4 allows features from level 0 on. In v5 the client says whom it
+means to reach, and another broker answers REBOOTSTRAP_REQUIRED (KIP-1242).
 """
 
 from __future__ import annotations
@@ -62,8 +63,10 @@ class ApiVersionsResponse(Response, has_plain_header=True):
     zk_migration_ready: bool = boolean("3+", tag=3, ignorable=True)  # KIP-866
 
 
-class ApiVersionsRequest(Request[ApiVersionsResponse], key=18, versions="0-4", flexible="3+"):
+class ApiVersionsRequest(Request[ApiVersionsResponse], key=18, versions="0-5", flexible="3+"):
     """Asks which APIs the broker has, in which versions."""
 
     client_software_name: str = string("3+", ignorable=True)  # KIP-511
     client_software_version: str = string("3+", ignorable=True)  # KIP-511
+    cluster_id: str | None = string("5+", nullable="5+", default=None, ignorable=True)  # KIP-1242
+    node_id: int = int32("5+", default=-1, ignorable=True)  # KIP-1242

@@ -308,7 +308,7 @@ def test_connection_to_where_a_node_was_is_closed(
     with BrokerThread() as elsewhere:
         cluster = new_cluster(config_of(broker.bootstrap_servers))
         host, port = elsewhere.bootstrap_servers.split(":")
-        moved = Node(9, host, int(port))
+        moved = Node(-9, host, int(port))  # of no cluster that is known
         cluster.refresh([])
         connection = cluster.connection(moved)
         assert cluster.connection(moved) is connection
