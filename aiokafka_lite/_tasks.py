@@ -33,6 +33,10 @@ LAST_RESTART_DELAY_S = 1.0
 HEALTHY_AFTER_S = 10.0
 
 
+class LoopEndedError(RuntimeError):
+    """Every task of the event loop was cancelled, as `asyncio.run` does at its end."""
+
+
 class TaskScope:
     """Named tasks that live and die together.
 
@@ -193,13 +197,15 @@ class TaskScope:
             error = task.exception()
         elif may_be_cancelled or self._is_closed:
             return
+        elif self._is_loop_ending():
+            error = LoopEndedError(f"task {task.get_name()} was cancelled, as all others were")
         else:
             error = RuntimeError(f"task {task.get_name()} was cancelled by somebody else")
         if error is None or self._failure is not None:
             return
         self._failure = error
-        if task.cancelled() and self._is_loop_ending():
-            log.info("%s: task %s was cancelled, as all others were", self.name, task.get_name())
+        if isinstance(error, LoopEndedError):
+            log.info("%s: %s", self.name, error)
         elif not (self._is_closed and isinstance(error, KafkaError)):  # what closing may cause
             log.error("%s: task %s died", self.name, task.get_name(), exc_info=error)
         self._end_after_failure(error)

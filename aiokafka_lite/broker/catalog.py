@@ -9,7 +9,6 @@ it, each partition has one.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import random
@@ -406,6 +405,13 @@ class TopicCatalog:
         self._save()
 
     def _lock(self, data_dir: Path) -> None:
+        try:
+            import fcntl  # late: a broker that keeps its records in memory does without
+        except ModuleNotFoundError:
+            raise KafkaStorageError(
+                "a data directory needs POSIX file locks, which this system does not have "
+                f"(data_dir={str(data_dir)!r}): leave it out, and records are kept in memory"
+            ) from None
         self._lock_fd = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

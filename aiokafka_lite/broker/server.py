@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from aiokafka_lite._compat import Self
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._tasks import LoopEndedError, TaskScope
 from aiokafka_lite.broker import handlers
 from aiokafka_lite.broker.catalog_topics import CatalogTopics
 from aiokafka_lite.broker.cluster import EmbeddedCluster
@@ -279,6 +279,8 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
 
     def _bug(self, what: str, error: BaseException) -> None:
         """Make an exception that nobody expected visible: it is a bug in this package."""
+        if isinstance(error, LoopEndedError):
+            return
         self.failure = self.failure or error
         self.loop.call_exception_handler(
             {"message": f"embedded broker: {what}", "exception": error, "broker": self}

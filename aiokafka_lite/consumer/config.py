@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Generic, Literal, TypeGuard
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeGuard, cast
 
 from aiokafka_lite._compat import KT, VT, override
 from aiokafka_lite._version import __version__
@@ -584,11 +584,15 @@ def check_topics(topics: Iterable[str]) -> frozenset[str]:
     """
     if isinstance(topics, str) or not isinstance(topics, Iterable):
         raise TypeError(f"Topics should be list of strings, or a tuple or set, not {topics!r}")
-    names = frozenset(topics)
-    for name in names:
+    names = tuple(topics)
+    for name in cast("tuple[object, ...]", names):  # whatever was given
+        if isinstance(name, Iterable) and not isinstance(name, str | bytes):
+            raise TypeError(
+                f"a topic's name is a string, not {name!r}: AIOKafkaConsumer(*topics) takes several"
+            )
         if not _is_name(name):
             raise ValueError(f"a topic's name is a string that is not empty, not {name!r}")
-    return names
+    return frozenset(names)
 
 
 def _is_name(name: object) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
-from aiokafka_lite._tasks import TaskScope, own_copy
+from aiokafka_lite._tasks import LoopEndedError, TaskScope, own_copy
 from aiokafka_lite.client.arguments import authenticator
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster import Cluster
@@ -219,7 +219,11 @@ class ProducerEngine:
 
     def _task_failed(self, error: BaseException) -> None:
         """Let nobody wait for what a task that died was to do."""
-        failure = KafkaError(f"a background task of the producer died of {error!r}: a bug")
+        failure: KafkaError
+        if isinstance(error, LoopEndedError):
+            failure = ProducerClosed("the event loop ended before the producer was stopped")
+        else:
+            failure = KafkaError(f"a background task of the producer died of {error!r}: a bug")
         failure.__cause__ = error
         self.fail(failure)
 
@@ -228,7 +232,10 @@ class ProducerEngine:
         if self.fatal is None:
             self.fatal = error
             self._set_gate()
-            log.error("the producer can do nothing any more: %s", error)
+            if not isinstance(error, ProducerClosed):
+                log.error("the producer can do nothing any more: %s", error)
+            elif not self.accumulator.is_empty:
+                log.warning("%s: records that it was to send may be lost", error)
             self.sender.close()
             self.accumulator.fail_all(error)
             if self.transactions is not None:

@@ -11,7 +11,7 @@ import warnings
 from asyncio import _get_running_loop
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Generic, NoReturn, SupportsIndex
+from typing import Any, Final, Generic, NoReturn, SupportsIndex, cast
 
 from aiokafka_lite._compat import Self, SentKT, SentVT, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
@@ -727,8 +727,12 @@ def _bytes(what: str, given: object) -> bytes:
     if isinstance(given, (bytes, bytearray, memoryview)):
         return bytes(given)  # from now on nobody changes it
     raise TypeError(
-        f"a record's {what} is bytes or None, not {type(given).__name__}: give the producer a "
-        f"{what}_serializer that makes bytes of it"
+        f"a record's {what} is bytes or None, not {type(given).__name__}: "
+        + (
+            f"give the producer a {what}_serializer that makes bytes of it"
+            if what in ("key", "value")
+            else "encode it, as no serializer is asked for headers"
+        )
     )
 
 
@@ -739,8 +743,11 @@ def _checked_headers(headers: Headers) -> Headers:
         TypeError: One is not a pair of a str and bytes, or None.
     """
     checked: list[tuple[str, bytes | None]] = []
-    given: tuple[object, object]
-    for given in headers:
+    for given in cast("Sequence[object]", headers):  # whatever was given
+        if not isinstance(given, tuple | list) or len(given) != 2:
+            raise TypeError(
+                f"headers are pairs, [(name, bytes)], not {headers!r}: of a dict, give its items()"
+            )
         name, content = given
         if not isinstance(name, str):
             raise TypeError(f"a header's name is a str, not {name!r}")

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import random
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -232,6 +234,36 @@ async def test_data_directory_belongs_to_one_broker(tmp_path: Path) -> None:
             await Broker(data_dir=tmp_path).start()
     async with Broker(data_dir=tmp_path):
         pass
+
+
+WITHOUT_POSIX = """
+import asyncio, os, sys
+sys.modules["fcntl"] = None
+for name in ("O_CLOEXEC", "pread", "pwrite", "writev", "fork", "register_at_fork"):
+    if hasattr(os, name):
+        delattr(os, name)
+from aiokafka_lite.broker import Broker
+import aiokafka_lite.cli.broker
+
+async def main():
+    async with Broker() as broker:
+        broker.create_topic("t")
+    await Broker(data_dir=sys.argv[1]).start()
+
+asyncio.run(main())
+"""
+
+
+def test_without_posix_a_broker_runs_in_memory_and_says_what_a_data_directory_lacks(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_POSIX, tmp_path], capture_output=True, text=True
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("aiokafka_lite.errors.KafkaStorageError: "), done.stderr
+    assert "POSIX file locks" in last
+    assert "kept in memory" in last
 
 
 async def test_data_directory_that_is_none_is_told(tmp_path: Path) -> None:

@@ -335,6 +335,21 @@ async def test_nothing_subscribed_and_paused_partitions_are_said(kafka: KafkaHan
         assert health.reasons == ("1 of 2 partitions are paused",)
 
 
+async def test_a_read_that_waits_for_no_topic_is_no_good_sign(broker: Broker) -> None:
+    consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap_servers)
+    async with consumer:
+        await until_health(consumer, is_ok)
+        reading = asyncio.ensure_future(consumer.getone())
+        health = await until_health(consumer, lambda health: not is_ok(health))
+        assert health.reasons == (
+            "reads wait without end: nothing is subscribed or assigned: call subscribe() or "
+            "assign()",
+        )
+        consumer.assign([TopicPartition("t", 0)])
+        await until_health(consumer, is_ok)
+        reading.cancel()
+
+
 async def test_lag_is_how_far_the_positions_are_behind(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     await kafka.produce(topic, 0, rows(0, 5))

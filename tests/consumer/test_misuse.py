@@ -327,3 +327,9 @@ async def test_a_process_that_was_stopped_for_two_sessions_has_lost_its_partitio
     assert "refused" in said
     assert "lost 1" in said
     assert said[-1] == "offset 5"
+
+
+async def test_topics_in_a_list_are_refused_with_the_way_to_give_them() -> None:
+    for topics in (["t"], ("a", "b"), {"t"}):
+        with pytest.raises(TypeError, match=r"AIOKafkaConsumer\(\*topics\)"):
+            AIOKafkaConsumer(topics)  # type: ignore[arg-type]

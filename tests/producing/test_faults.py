@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -315,6 +317,38 @@ async def test_a_bug_in_the_handling_of_answers_is_told_and_ends_the_producer(
                 await future
             assert isinstance(caught.value.__cause__, ZeroDivisionError)
             future = asyncio.ensure_future(producer.send_and_wait("t", b"2", partition=0))
+
+
+UNSTOPPED = """
+import asyncio, logging
+from aiokafka_lite import AIOKafkaProducer
+from aiokafka_lite.broker import Broker
+
+logging.basicConfig()
+
+async def main():
+    broker = Broker()
+    await broker.start()
+    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    await producer.start()
+    await producer.send_and_wait("t", b"v")
+    broker.on("Produce").hold()
+    future = await producer.send("t", b"w")
+    future.add_done_callback(lambda it: it.cancelled() or it.exception())
+    raise ZeroDivisionError
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a task does not know who cancels it")
+def test_a_program_that_ends_without_a_stop_is_told_of_lost_records_and_of_no_bug() -> None:
+    done = subprocess.run([sys.executable, "-c", UNSTOPPED], capture_output=True, text=True)
+    assert "ZeroDivisionError" in done.stderr
+    assert [line for line in done.stderr.splitlines() if ":aiokafka_lite" in line] == [
+        "WARNING:aiokafka_lite.producing.engine:ProducerClosed: the event loop ended before the "
+        "producer was stopped: records that it was to send may be lost"
+    ]
 
 
 async def test_a_failed_start_leaves_nothing_and_may_be_tried_again(broker: Broker) -> None:

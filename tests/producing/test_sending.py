@@ -200,15 +200,17 @@ async def test_what_cannot_be_written_is_refused_and_holds_nothing_up(kafka: Kaf
     topic = await kafka.create_topic()
     async with producer_of(kafka) as producer:
         await producer.partitions_for(topic)
-        wrongs: list[dict[str, object]] = [
-            {"value": "text"},
-            {"value": b"v", "key": 7},
-            {"value": b"v", "timestamp_ms": "now"},
-            {"value": b"v", "headers": [("h", "text")]},
-            {"value": b"v", "headers": [(b"h", b"x")]},
+        wrongs: list[tuple[dict[str, object], str]] = [
+            ({"value": "text"}, "value_serializer"),
+            ({"value": b"v", "key": 7}, "key_serializer"),
+            ({"value": b"v", "timestamp_ms": "now"}, "timestamp"),
+            ({"value": b"v", "headers": [("h", "text")]}, "header 'h' is bytes .* encode it"),
+            ({"value": b"v", "headers": [(b"h", b"x")]}, "name is a str"),
+            ({"value": b"v", "headers": {"a": b"x"}}, r"pairs, .* its items\(\)"),
+            ({"value": b"v", "headers": {"ab": b"x"}}, r"pairs, .* its items\(\)"),
         ]
-        for wrong in wrongs:
-            with pytest.raises(TypeError):
+        for wrong, text in wrongs:
+            with pytest.raises(TypeError, match=text):
                 await producer.send(topic, **wrong)  # type: ignore[arg-type]
         assert (await producer.send_and_wait(topic, bytearray(b"v"))).offset == 0
         await producer.flush()

@@ -96,7 +96,8 @@ class Fail(RequestAction):
         at = self._at
         if isinstance(work.request, FetchRequest) and not self._is_for_partitions:
             at = "answer"
-        return Refusal(type(work.request), work.context.api_version, at)
+        of_topics = self.rule.match.is_about_partitions
+        return Refusal(type(work.request), work.context.api_version, at, of_topics=of_topics)
 
 
 def _code_and_text(error: Error) -> tuple[int, str]:

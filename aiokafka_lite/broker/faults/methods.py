@@ -54,9 +54,11 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
             when: A function of (context, request) that decides.
 
         Raises:
-            ValueError: The broker has no such API; the message names those that it has.
+            ValueError: No request can match: the broker has no such API or version, or requests of
+                the API name no topics.
         """
         match = Match(api_key_of(api), node, client_id, peer, version, topic, partition, when)
+        match.check()
         return RuleBuilder(
             lambda action, times: self.put_rule(match, action, times), self.leaders_now
         )

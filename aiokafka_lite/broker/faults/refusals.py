@@ -85,18 +85,37 @@ class Level:
 class Refusal:
     """How requests of one class and version are refused.
 
+    Args:
+        request: The class.
+        version: The version.
+        at: Where the error goes; None: where that API usually has it.
+        of_topics: Only some topics or partitions are refused, so none of the levels above.
+
     Raises (on construction):
         ValueError: The API has no error in such a place, in this version.
     """
 
-    def __init__(self, request: type[Request[Response]], version: int, at: Place | None) -> None:
+    def __init__(
+        self,
+        request: type[Request[Response]],
+        version: int,
+        at: Place | None,
+        *,
+        of_topics: bool = False,
+    ) -> None:
         self._levels = levels_of(request, version)
         self._version = _layout_of(request.response, version)
-        self._depth = self._place(at or _usual_place(request, version), request, version)
+        outermost = _depth_of_topics(self._levels) if of_topics and at is None else 0
+        at = at or _usual_place(request, version)
+        self._depth = self._place(at, request, version, outermost or 0)
 
-    def _place(self, at: Place | None, request: type[Message], version: int) -> int:
+    def _place(self, at: Place | None, request: type[Message], version: int, outermost: int) -> int:
         levels = self._levels
-        usable = [depth for depth, level in enumerate(levels) if level.error is not None]
+        usable = [
+            depth
+            for depth, level in enumerate(levels)
+            if level.error is not None and depth >= outermost
+        ]
         wanted = {None: usable, "answer": [0], "topic": [1], "partition": [len(levels) - 1]}[at]
         for depth in wanted:
             if depth in usable:
@@ -302,6 +321,19 @@ def named_partitions(
     if depth:
         _Splitter(levels, depth, _Error(0, "", version), note, topic_name).split(request, 1, None)
     return found
+
+
+def names_topics(request: type[Request[Response]], version: int) -> bool:
+    """Say whether requests of a version name topics, so that a rule can be about some of them."""
+    return _depth_of_topics(levels_of(request, version)) is not None
+
+
+def _depth_of_topics(levels: Sequence[Level]) -> int | None:
+    names = {*_TOPIC_NAMES, "topic_id"}
+    for depth, level in enumerate(levels):
+        if level.asked_in is not None and any(f.name in names for f in level.struct.schema):
+            return depth
+    return None
 
 
 NO_ERRORS: Final[frozenset[int]] = frozenset()

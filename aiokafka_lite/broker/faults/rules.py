@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aiokafka_lite import _compat
 from aiokafka_lite._compat import Self
+from aiokafka_lite._nearest import nearest
 from aiokafka_lite.broker import handlers
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults import refusals
 from aiokafka_lite.broker.handlers.registry import HANDLERS
 from aiokafka_lite.errors import BrokerResponseError
+from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.registry import API_KEYS, API_NAMES
 from aiokafka_lite.protocol.schema import Request, Response
 
@@ -59,8 +61,8 @@ def api_key_of(api: Api) -> int | None:
         said = api.__name__ if isinstance(api, type) else repr(api)
         names = sorted(API_NAMES[each] for each in HANDLERS)
         raise ValueError(
-            f"{said} is no API of Kafka's that this broker has, so no request would ever match; "
-            f"it has {', '.join(names)}"
+            f"{said} is no API of Kafka's that this broker has, so no request would ever match"
+            f"{nearest(str(api), names)}; it has {', '.join(names)}"
         )
     return key
 
@@ -88,6 +90,30 @@ class Match:
     topic: str | Container[str] | None = None
     partition: int | Container[int] | None = None
     when: When | None = None
+
+    def check(self) -> None:
+        """Refuse what no request can match.
+
+        Raises:
+            ValueError: The broker has no such version of the API, or it names no topics.
+        """
+        if self.api_key is None:
+            return
+        api, entry = API_NAMES[self.api_key], HANDLERS[self.api_key]
+        versions = range(entry.min_version, entry.max_version + 1)
+        matching = [each for each in versions if _is_one_of(self.version, each)]
+        # An ApiVersions of any version is answered.
+        if not matching and entry.request is not ApiVersionsRequest:
+            raise ValueError(
+                f"this broker has {api} in versions {versions[0]} to {versions[-1]}, so no "
+                f"request would ever match version={self.version!r}"
+            )
+        if self.is_about_partitions and not any(
+            refusals.names_topics(entry.request, each) for each in matching
+        ):
+            raise ValueError(
+                f"requests of {api} name no topics, so none would ever match topic= or partition="
+            )
 
     def covers(self, work: RequestWork) -> bool:
         """Say whether a request is one of these."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
@@ -74,14 +75,14 @@ class Certificates:
             self._issue(client).configure_cert(context)
         return context
 
-    def write(self, folder: Path, client: str = "client") -> CertificateFiles:
+    def write(self, folder: str | os.PathLike[str], client: str = "client") -> CertificateFiles:
         """Write PEM files for clients of other languages: what to trust, and what to show.
 
         Args:
             folder: Where to.
             client: The name in the client's certificate (its CN).
         """
-        files = CertificateFiles(folder / "ca.pem", folder / "client.pem")
+        files = CertificateFiles(Path(folder, "ca.pem"), Path(folder, "client.pem"))
         files.ca.write_text(self.ca_pem)
         files.client.touch(OWNER_ONLY)
         certificate = self._issue(client)

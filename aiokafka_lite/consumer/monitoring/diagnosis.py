@@ -87,6 +87,9 @@ class Diagnosis(NamedTuple):
     text: str
 
 
+NO_TOPICS: Final = "nothing is subscribed or assigned: call subscribe() or assign()"
+
+
 def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
     """Find out why nothing comes of a partition at loop time `now`; changes nothing."""
     running, life = engine.current, engine.life
@@ -125,7 +128,7 @@ def _not_assigned(engine: Engine, running: Running, tp: TopicPartition, now: flo
     if status is not None and status.sits_out:
         return _out_of_group(status.group_id)
     if state.mode is SubscriptionMode.NONE:
-        text = "nothing is subscribed or assigned: call subscribe() or assign()"
+        text = NO_TOPICS
     elif state.mode is SubscriptionMode.ASSIGNED:
         text = "it is not among the partitions given to assign()"
     elif tp.topic not in (state.subscription or ()):

@@ -19,6 +19,7 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor, Place
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.life import Engine, Stage
 from aiokafka_lite.consumer.monitoring.diagnosis import (
+    NO_TOPICS,
     TROUBLES,
     Cause,
     Diagnosis,
@@ -194,6 +195,8 @@ def _broker_troubles(running: Running, now: float) -> Iterator[str]:
 
 
 def _topic_troubles(engine: Engine, running: Running) -> Iterator[str]:
+    if engine.state.mode is SubscriptionMode.NONE and engine.buffer.waiting_count:
+        yield f"reads wait without end: {NO_TOPICS}"
     if engine.state.mode is not SubscriptionMode.TOPICS:
         return
     view = running.cluster.view
@@ -291,7 +294,8 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
             yield f"{paused} of {len(state.assignment)} partitions are paused"
         return
     if state.mode is SubscriptionMode.NONE:
-        yield "nothing is subscribed or assigned: call subscribe() or assign()"
+        if not engine.buffer.waiting_count:
+            yield NO_TOPICS
     elif not any(view.partitions_for_topic(topic) for topic in state.subscription or ()):
         yield "no partition is assigned: what is subscribed has none"
     elif status is None:

@@ -30,6 +30,11 @@ from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -106,6 +111,39 @@ async def test_an_api_that_the_broker_lacks_is_refused_with_those_it_has(
     assert said == sorted(API_NAMES[key] for key in HANDLERS)
     assert "DescribeConfigs" in said
     assert "DescribeLogDirs" not in said
+
+
+async def test_a_rule_that_no_request_can_match_is_refused(broker: Broker) -> None:
+    with pytest.raises(ValueError, match=r"ever match; did you mean Fetch\?"):
+        broker.on("Fech")
+    for api in ("Heartbeat", "FindCoordinator", "DescribeGroups", "ApiVersions"):
+        with pytest.raises(ValueError, match=f"requests of {api} name no topics"):
+            broker.on(api, topic="t")
+    with pytest.raises(ValueError, match="name no topics"):
+        broker.on("JoinGroup", partition=0)
+    with pytest.raises(ValueError, match=r"Fetch in versions \d+ to \d+, so no request"):
+        broker.on("Fetch", version=99)
+    with pytest.raises(ValueError, match="versions"):
+        broker.on("Produce", version=range(90, 99))
+    broker.on(topic="t")
+    broker.on("ApiVersions", version=99)
+    broker.on("Metadata", partition=0)
+
+
+@pytest.mark.parametrize("version", [2, 7, 9])
+async def test_offset_fetch_fails_for_one_partition_and_serves_the_other(
+    broker: Broker, client: RawClient, version: int
+) -> None:
+    await client.request(FindCoordinatorRequest(coordinator_keys=["g"]))
+    broker.on("OffsetFetch", topic="t", partition=1).fail(TopicAuthorizationFailedError)
+    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1])]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+    answer = await client.request(request, version=version)
+    (group,) = answer.groups
+    assert group.error_code == 0
+    assert {
+        each.partition_index: each.error_code for topic in group.topics for each in topic.partitions
+    } == {0: 0, 1: TopicAuthorizationFailedError.errno}
 
 
 async def test_filters_choose_among_requests(broker: Broker, client: RawClient) -> None:

@@ -54,7 +54,7 @@ def broker() -> Iterator[BrokerThread]:
 
 @pytest.fixture
 def files(broker: BrokerThread, tmp_path: Path) -> CertificateFiles:
-    return broker.broker.certificates.write(tmp_path)
+    return broker.broker.certificates.write(str(tmp_path))
 
 
 def token_of(broker: BrokerThread) -> str:
