@@ -163,7 +163,6 @@ async def test_filters_choose_among_requests(broker: Broker, client: RawClient) 
         lambda: broker.on("Heartbeat", client_id="else"),
         lambda: broker.on("Heartbeat", version=range(3)),
         lambda: broker.on("Heartbeat", peer="127.0.0.1:1"),
-        lambda: broker.on("Heartbeat", topic="t"),
         lambda: broker.on("Heartbeat", when=lambda ctx, request: ctx.client_id == "else"),
     ]
     for choose in chosen:
