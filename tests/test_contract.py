@@ -21,9 +21,12 @@ import aiokafka.errors
 import aiokafka.helpers
 import aiokafka.structs
 import pytest
+from aiokafka.client import AIOKafkaClient
+from aiokafka.cluster import ClusterMetadata
 
 import aiokafka_lite
 from aiokafka_lite import errors, helpers, structs
+from aiokafka_lite.client.aiokafka_names import ClientNames, ClusterNames
 from aiokafka_lite.consumer.config import NotGiven
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
@@ -106,6 +109,34 @@ def test_consumer_is_made_in_a_running_loop_only() -> None:
 async def test_deprecated_arguments_warn_as_aiokafkas_do() -> None:
     with pytest.warns(DeprecationWarning, match="api_version"):
         Ours(api_version="2.4.0")._closed = True
+
+
+# --- The client inside ----------------------------------------------------------------------
+# What only aiokafka's own client calls.
+INTERNAL: Final = frozenset({"failed_update", "update_metadata", "with_partitions"})
+CLIENTS: Final = [
+    (theirs, ours, name)
+    for theirs, ours in ((AIOKafkaClient, ClientNames), (ClusterMetadata, ClusterNames))
+    for name, value in vars(theirs).items()
+    if (inspect.isfunction(value) or isinstance(value, property))
+    and not name.startswith("_")
+    and name not in INTERNAL
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours", "name"), CLIENTS)
+def test_method_of_the_client_takes_what_aiokafkas_takes(
+    theirs: type, ours: type, name: str
+) -> None:
+    expected, found = vars(theirs)[name], vars(ours)[name]
+    assert isinstance(found, property) == isinstance(expected, property)
+    if isinstance(expected, property):
+        return
+    # Those that return a future return an awaitable here, also where they have nothing to await.
+    assert not inspect.iscoroutinefunction(expected) or inspect.iscoroutinefunction(found)
+    assert [(each.name, each.kind) for each in inspect.signature(found).parameters.values()] == [
+        (each.name, each.kind) for each in inspect.signature(expected).parameters.values()
+    ]
 
 
 # --- Values --------------------------------------------------------------------------------

@@ -1,30 +1,47 @@
 """What programs in the wild ask of the client inside aiokafka's consumer and producer.
 
-All of it is compatibility, and no way to reach more of this package: views that answer what is
-asked of ``consumer._client`` and ``producer.client``.
+All of it is compatibility, and no way to reach more of this package. The public methods of
+aiokafka's AIOKafkaClient and ClusterMetadata are a contract (tests/test_contract.py), but for those
+that only aiokafka's own client calls. The private names are those that programs ask for:
 
 ======================================  ============================================================
 attribute                               asked by
 ======================================  ============================================================
 ``_bootstrap_servers``, ``_client_id``  OpenTelemetry's instrumentation
+``_wait_on_metadata``                   the same, for the partition of a record
 ``ready(get_random_node())``            health checks: is a broker reachable
-``cluster``                             health checks: which brokers, topics and partitions
-``force_metadata_update()``             programs that wait for a topic they have created
+``send(node, MetadataRequest)``         ddtrace, for the id of the cluster
+``cluster.controller``                  Elastic APM's instrumentation
 ======================================  ============================================================
+
+Consumers and producers have one `ClientNames` each, so that what programs set on it stays.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Final
 
 from aiokafka_lite.client.arguments import ClientArguments
-from aiokafka_lite.client.cluster import Cluster
-from aiokafka_lite.client.view import TopicsOfCluster
-from aiokafka_lite.errors import ConsumerStoppedError, KafkaError
+from aiokafka_lite.client.cluster import Cluster, Listener
+from aiokafka_lite.client.cluster_requests import metadata_request
+from aiokafka_lite.client.config import parse_bootstrap_servers
+from aiokafka_lite.client.view import ClusterView
+from aiokafka_lite.errors import (
+    ConsumerStoppedError,
+    IllegalOperation,
+    KafkaError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from aiokafka_lite.structs import BrokerMetadata
+from aiokafka_lite.records.partitioner import partition_for_key
+from aiokafka_lite.structs import BrokerMetadata, TopicPartition
 
 # ConsumerStoppedError is no KafkaError, as in aiokafka.
 NOT_THERE: Final = (KafkaError, ConsumerStoppedError)
@@ -36,21 +53,42 @@ class ClientNames:
     Args:
         running: Returns the cluster; raises one of NOT_THERE where there is none.
         arguments: Of the consumer or producer.
+        until_known: Waits for a topic's metadata and returns its partitions; None: waits here.
+
+    Attributes:
+        cluster: What metadata say at the moment; raises as `running` where there are none.
     """
 
-    def __init__(self, running: Callable[[], Cluster], arguments: ClientArguments) -> None:
+    def __init__(
+        self,
+        running: Callable[[], Cluster],
+        arguments: ClientArguments,
+        until_known: Callable[[str], Awaitable[set[int]]] | None = None,
+    ) -> None:
         self._running = running
         self._client_id = arguments.client_id
         self._bootstrap_servers: str | Sequence[str] = arguments.bootstrap_servers
+        self._request_timeout_ms = arguments.request_timeout_ms
+        self._until_known = until_known
+        self._topics: set[str] = set()
+        self.cluster = ClusterNames(lambda: running().view, running)
 
     @property
-    def cluster(self) -> ClusterNames:
-        """What metadata says at the moment.
+    def hosts(self) -> list[tuple[str, int, int]]:
+        """The bootstrap servers: host, port and address family."""
+        addresses = parse_bootstrap_servers(self._bootstrap_servers)
+        return [(each.host, each.port, int(socket.AF_UNSPEC)) for each in addresses]
+
+    async def bootstrap(self) -> None:
+        """Fetch metadata: `start` of the consumer or producer has connected already.
 
         Raises:
-            KafkaError, ConsumerStoppedError: It was not started, or is stopped.
+            KafkaError, ConsumerStoppedError: It was not started, is stopped, or no broker answers.
         """
-        return ClusterNames(self._running().view)
+        await self._running().refresh()
+
+    async def close(self) -> None:
+        """Do nothing: `stop` of the consumer or producer closes the connections."""
 
     def get_random_node(self) -> int | None:
         """Return the id of one of the brokers; None when none is known."""
@@ -71,6 +109,30 @@ class ClientNames:
             return False
         return True
 
+    async def send(
+        self, node_id: int | None, request: object, *, group: object = None
+    ) -> SimpleNamespace:
+        """Answer a MetadataRequest of aiokafka's with the cluster's id, controller and brokers.
+
+        Raises:
+            IllegalOperation: It is another request: this client has classes of its own.
+            KafkaError, ConsumerStoppedError: The broker does not answer, or it is not running.
+        """
+        name = type(request).__name__
+        if not name.startswith("MetadataRequest"):
+            raise IllegalOperation(f"aiokafka_lite cannot send {name}, a request of aiokafka's")
+        asked = metadata_request((), may_create=False)
+        cluster = self._running()
+        if node_id is None:
+            answer = await cluster.request_any(asked)
+        else:
+            answer = await cluster.request(node_id, asked)
+        return SimpleNamespace(
+            cluster_id=answer.cluster_id,
+            controller_id=answer.controller_id,
+            brokers=[(each.node_id, each.host, each.port, each.rack) for each in answer.brokers],
+        )
+
     async def force_metadata_update(self) -> bool:
         """Fetch metadata now; return whether that worked."""
         try:
@@ -79,10 +141,187 @@ class ClientNames:
             return False
         return True
 
+    def add_topic(self, topic: str) -> Coroutine[object, None, bool]:
+        """Cover one more topic in metadata; the awaitable returns whether they were fetched."""
+        return self.set_topics({*self._topics, topic})
 
-class ClusterNames(TopicsOfCluster):
-    """What is asked of a client's ``cluster``."""
+    def set_topics(self, topics: Collection[str]) -> Coroutine[object, None, bool]:
+        """Cover these topics in metadata, with those of the consumer or producer itself.
 
+        They are fetched also if the result is not awaited.
+        """
+        is_known = bool(topics) and self._topics.issuperset(topics)
+        self._topics = set(topics)
+        self._running().watch(self, self._topics)
+        return _true() if is_known else self.force_metadata_update()
+
+    async def fetch_all_metadata(self) -> ClusterNames:
+        """Fetch metadata of all topics, and return them as they are at the moment.
+
+        Raises:
+            KafkaError, ConsumerStoppedError: No broker answers, or it is not running.
+        """
+        answer = await self._running().request_any(metadata_request(None, may_create=False))
+        view = ClusterView().updated(answer, 0.0, is_of_all=True)
+        return ClusterNames(lambda: view, self._running)
+
+    async def coordinator_lookup(self, coordinator_type: int, coordinator_key: str) -> int:
+        """Return the node that coordinates a group (type 0), or a transactional id (1)."""
+        return await self._running().find_coordinator(coordinator_key, key_type=coordinator_type)
+
+    async def _wait_on_metadata(self, topic: str) -> set[int]:
+        if self._until_known is not None:
+            return await self._until_known(topic)
+        cluster = self._running()
+        with cluster.watching([topic]):
+            if cluster.view.partitions_for_topic(topic) is None:
+                await cluster.refresh()
+            partitions = cluster.view.partitions_for_topic(topic)
+        if partitions is None:
+            raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in the metadata")
+        return partitions
+
+
+async def _true() -> bool:
+    return True
+
+
+class ClusterNames:
+    """What is asked of a client's ``cluster``.
+
+    Args:
+        view: Returns what is known of the cluster.
+        running: Returns the cluster, to ask for newer metadata.
+    """
+
+    need_all_topic_metadata = False
+
+    def __init__(self, view: Callable[[], ClusterView], running: Callable[[], Cluster]) -> None:
+        self._of = view
+        self._running = running
+        self._listeners: dict[Callable[[ClusterNames], object], Listener] = {}
+
+    # --- Brokers -----------------------------------------------------------------------------
     def brokers(self) -> set[BrokerMetadata]:
         """Return the brokers of the cluster."""
-        return {BrokerMetadata(*node) for node in self._view.nodes.values()}
+        return {BrokerMetadata(*node) for node in self._of().nodes.values()}
+
+    def broker_metadata(self, broker_id: int | str) -> BrokerMetadata | None:
+        """Return a broker by its id; None when it is not known."""
+        node = self._of().nodes.get(broker_id) if isinstance(broker_id, int) else None
+        return None if node is None else BrokerMetadata(*node)
+
+    @property
+    def controller(self) -> BrokerMetadata | None:
+        """The broker that answers for the controller; None when it is not known."""
+        return self.broker_metadata(self._of().controller_id)
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster; None when it is not known."""
+        return self._of().cluster_id
+
+    def is_bootstrap(self, node_id: int | str) -> bool:
+        """Return whether a node id is that of a bootstrap server, and not of a broker."""
+        return isinstance(node_id, str) or node_id < 0
+
+    # --- Topics ------------------------------------------------------------------------------
+    def topics(self, exclude_internal_topics: bool = True) -> set[str]:
+        """Return the topics that have partitions, of those that somebody wanted to know of."""
+        return {
+            name
+            for name, topic in self._of().topics.items()
+            if topic.partitions and not (exclude_internal_topics and topic.is_internal)
+        }
+
+    @property
+    def internal_topics(self) -> set[str]:
+        """The brokers' own topics, such as __consumer_offsets."""
+        return {name for name, topic in self._of().topics.items() if topic.is_internal}
+
+    @property
+    def unauthorized_topics(self) -> set[str]:
+        """The topics that may not be described."""
+        refused = TopicAuthorizationFailedError
+        return {name for name, topic in self._of().topics.items() if topic.error is refused}
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Return the partition numbers of a topic; None when it is not in the metadata."""
+        return self._of().partitions_for_topic(topic)
+
+    def available_partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Return the partitions of a topic that have a leader; None when it is unknown."""
+        return self._of().available_partitions_for_topic(topic)
+
+    def leader_for_partition(self, partition: TopicPartition) -> int | None:
+        """Return the id of the partition's leader, -1 without one; None when it is unknown."""
+        found = self._of().partition(TopicPartition(*partition))
+        return None if found is None else found.leader
+
+    def partitions_for_broker(self, broker_id: int | str) -> set[TopicPartition] | None:
+        """Return the partitions that a broker leads; None when it leads none."""
+        led = {
+            TopicPartition(name, number)
+            for name, topic in self._of().topics.items()
+            for number, partition in topic.partitions.items()
+            if partition.leader == broker_id
+        }
+        return led or None
+
+    # --- Changes -----------------------------------------------------------------------------
+    def request_update(self) -> Future[ClusterNames]:
+        """Have metadata fetched soon; the future's result is this, once they are there."""
+        cluster, future = self._running(), Future[ClusterNames]()
+
+        def note(_: ClusterView) -> None:
+            cluster.remove_listener(note)
+            future.set_result(self)
+
+        cluster.add_listener(note)
+        cluster.invalidate()
+        return future
+
+    def add_listener(self, listener: Callable[[ClusterNames], object]) -> None:
+        """Call ``listener(cluster)`` after each change of the metadata."""
+
+        def call(_: ClusterView) -> None:
+            listener(self)
+
+        self._running().add_listener(call)
+        self._listeners[listener] = call
+
+    def remove_listener(self, listener: Callable[[ClusterNames], object]) -> None:
+        """Undo `add_listener`.
+
+        Raises:
+            KeyError: It was not added.
+        """
+        self._running().remove_listener(self._listeners.pop(listener))
+
+
+def choose_partition(
+    key: bytes | None, all_partitions: Sequence[int], available: Sequence[int]
+) -> int:
+    """Choose as aiokafka's default partitioner does: by the key, or any that has a leader."""
+    if key is None:
+        return random.choice(available or all_partitions)
+    return all_partitions[partition_for_key(key, len(all_partitions))]
+
+
+class SenderNames:
+    """What is asked of ``producer._sender``.
+
+    Args:
+        is_over: Whether nothing is sent any more.
+    """
+
+    def __init__(self, is_over: Callable[[], bool]) -> None:
+        self._is_over = is_over
+
+    @property
+    def sender_task(self) -> asyncio.Future[None]:
+        """A future that is done when nothing is sent any more."""
+        future = asyncio.get_running_loop().create_future()
+        if self._is_over():
+            future.set_result(None)
+        return future

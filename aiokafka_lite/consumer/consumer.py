@@ -19,6 +19,7 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import asynccontextmanager
+from functools import cached_property
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, SupportsIndex, overload
 
@@ -1484,11 +1485,12 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         # As in aiokafka there is none before the start.
         return CoordinatorNames(self._engine) if self._engine.current is not None else None
 
-    @property
+    @cached_property
     def _client(self) -> ClientNames:
         from aiokafka_lite.client.aiokafka_names import ClientNames
 
-        return ClientNames(lambda: self._engine.running.cluster, self._config)
+        engine = self._engine
+        return ClientNames(lambda: engine.running.cluster, self._config)
 
     # --- Shared ---------------------------------------------------------------------------
     def _states(self, partitions: tuple[TopicPartition, ...]) -> list[Cursor]:

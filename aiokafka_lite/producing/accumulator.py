@@ -323,6 +323,10 @@ class Accumulator:
             return partition_for_key(key, len(topic.queues))
         return topic.stick(size, self._max_batch_size)
 
+    def partition_of_next(self, topic: str, key: bytes | None) -> int:
+        """Return the partition of the next record of a known topic, if it is small."""
+        return self._choose(self._topics[topic], key, 0)
+
     def append_batch(
         self, topic_name: str, partition: int | None, own: OwnBatch, *, is_in_turn: bool = False
     ) -> asyncio.Future[RecordMetadata] | None:

@@ -8,6 +8,7 @@ import os
 import random
 import traceback
 import warnings
+import weakref
 from asyncio import _get_running_loop
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -17,7 +18,7 @@ from aiokafka_lite._compat import Self, SentKT, SentVT, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import own_copy
 from aiokafka_lite._transaction import LATEST
-from aiokafka_lite.client.aiokafka_names import ClientNames
+from aiokafka_lite.client.aiokafka_names import ClientNames, SenderNames, choose_partition
 from aiokafka_lite.errors import (
     IllegalOperation,
     IllegalStateError,
@@ -102,6 +103,20 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         self._stopping: asyncio.Future[None] | None = None
         self._pid = os.getpid()
         self._closed = False
+        me = weakref.ref(self)  # what is made here must not keep the producer alive
+
+        def alive() -> AIOKafkaProducer[SentKT, SentVT]:
+            producer = me()
+            if producer is None:
+                raise ProducerClosed("the producer was not stopped, and is collected")
+            return producer
+
+        # What programs written for aiokafka ask of its parts (client/aiokafka_names.py).
+        self._client = ClientNames(
+            lambda: alive()._running().cluster, config, lambda topic: alive().partitions_for(topic)
+        )
+        self._metadata = self._client.cluster
+        self._partitioner = config.partitioner or choose_partition
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._config.client_id!r}>"
@@ -114,7 +129,24 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     @property
     def client(self) -> ClientNames:
         """What programs written for aiokafka ask of its client (client/aiokafka_names.py)."""
-        return ClientNames(lambda: self._running().cluster, self._config)
+        return self._client
+
+    @property
+    def _sender(self) -> SenderNames:
+        return SenderNames(lambda: self._closed or self.fatal_error is not None)
+
+    def _partition(
+        self,
+        topic: str,
+        partition: int | None,
+        key: object,
+        value: object,
+        serialized_key: bytes | None,
+        serialized_value: bytes | None,
+    ) -> int:
+        if partition is not None:
+            return partition
+        return self._running().accumulator.partition_of_next(topic, serialized_key)
 
     # --- Start and stop --------------------------------------------------------------------
     async def start(self) -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import aiokafka
 import pytest
 
+from aiokafka_lite import AIOKafkaProducer
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.buffer.chunk import Record
-from aiokafka_lite.errors import ConsumerStoppedError, KafkaError, RecordTooLargeError
+from aiokafka_lite.errors import (
+    ConsumerStoppedError,
+    IllegalOperation,
+    KafkaError,
+    RecordTooLargeError,
+)
 from aiokafka_lite.structs import BrokerMetadata, TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import reading
 from tests.support.rows import rows
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.one_loop_each
 
@@ -41,6 +49,87 @@ async def test_names_answer_in_a_group(kafka: KafkaHandle) -> None:
     assert consumer._closed is True
     assert consumer._coordinator is None
     assert await consumer._client.ready(0) is False
+
+
+async def test_the_client_answers_what_aiokafkas_answers(kafka: KafkaHandle) -> None:
+    first, second = await kafka.create_topic(partitions=2), await kafka.create_topic()
+    theirs = aiokafka.AIOKafkaConsumer(first, bootstrap_servers=kafka.bootstrap_servers)
+    async with theirs, reading(kafka, first) as consumer:
+        client = consumer._client
+        assert client is consumer._client  # what is set on it stays
+        assert client.cluster is client.cluster
+        assert await client.force_metadata_update()
+        for cluster, other in (
+            (client.cluster, theirs._client.cluster),
+            (await client.fetch_all_metadata(), await theirs._client.fetch_all_metadata()),
+        ):
+            assert cluster.brokers() == set(map(as_ours, other.brokers()))
+            for node in cluster.brokers():
+                assert cluster.broker_metadata(node.nodeId) == node
+                assert {tuple(tp) for tp in cluster.partitions_for_broker(node.nodeId) or ()} == {
+                    tuple(tp) for tp in other.partitions_for_broker(node.nodeId) or ()
+                }
+            assert cluster.controller in cluster.brokers()
+            assert first in cluster.topics()
+            assert cluster.topics() == other.topics()
+            assert cluster.internal_topics == other.internal_topics
+            tp = TopicPartition(first, 1)
+            assert cluster.leader_for_partition(tp) == other.leader_for_partition(tp)
+            assert cluster.available_partitions_for_topic(first) == {0, 1}
+            gone = TopicPartition("gone", 0)
+            assert cluster.leader_for_partition(gone) is other.leader_for_partition(gone) is None
+            assert cluster.broker_metadata(99) is other.broker_metadata(99) is None
+        assert [each[:2] for each in client.hosts] == [each[:2] for each in theirs._client.hosts]
+        assert await client.set_topics([second])
+        assert client.cluster.topics() == {first, second}
+        assert await client.add_topic(second)
+        assert await client._wait_on_metadata(second) == {0}
+        heard: list[object] = []
+        client.cluster.add_listener(heard.append)
+        updated = client.cluster.request_update()
+        await until(updated.done)
+        assert heard == [client.cluster] == [updated.result()]
+        client.cluster.remove_listener(heard.append)
+        await client.bootstrap()
+        assert await client.coordinator_lookup(0, unique("group")) == client.get_random_node()
+        answer = await client.send(client.get_random_node(), MetadataRequest([]))
+        assert answer.cluster_id == client.cluster.cluster_id is not None
+        with pytest.raises(IllegalOperation, match="FetchRequest"):
+            await client.send(None, FetchRequest())
+    with pytest.raises(ConsumerStoppedError):
+        await client.bootstrap()
+    await client.close()
+
+
+def as_ours(broker: BrokerMetadata) -> BrokerMetadata:
+    return BrokerMetadata(*broker)
+
+
+class MetadataRequest:
+    """Has the name of aiokafka's."""
+
+    def __init__(self, topics: list[str]) -> None: ...
+
+
+class FetchRequest:
+    """Has the name of aiokafka's."""
+
+
+async def test_the_producer_answers_what_instrumentations_ask_for(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(partitions=3)
+    async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+        assert producer.client is producer.client
+        assert producer._metadata is producer.client.cluster
+        assert producer.client.cluster.controller in producer.client.cluster.brokers()
+        assert await producer.client._wait_on_metadata(topic) == {0, 1, 2}
+        for key in (b"a", b"b", b"c", None):
+            partition = producer._partition(topic, None, key, b"v", key, b"v")
+            assert (await producer.send_and_wait(topic, b"v", key)).partition == partition
+            if key is not None:
+                assert producer._partitioner(key, [0, 1, 2], [0]) == partition
+        assert producer._partition(topic, 2, None, None, None, None) == 2
+        assert not producer._sender.sender_task.done()
+    assert producer._sender.sender_task.done()
 
 
 async def test_a_subscription_that_changed_needs_a_rejoin(kafka: KafkaHandle) -> None:

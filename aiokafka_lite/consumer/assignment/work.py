@@ -15,8 +15,10 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.assignment.delivery import HeldRecord
 from aiokafka_lite.structs import TopicPartition
 
-PROCESSING_COUNTS: Final = ("at_work", "ready", "waiting_for_retry", "in_outbox", "uncommitted")
-"""Where records may be; see `Processing.counts`."""
+PROCESSING_COUNTS: Final = (
+    "at_work", "ready", "waiting_for_retry", "in_outbox", "uncommitted", "paused"
+)  # fmt: skip
+"""Where records may be, and whether handlers are paused (1); see `Processing.counts`."""
 
 
 class Work(Protocol):

@@ -48,6 +48,25 @@ FAILED_COMMIT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
+class Handling:
+    """Says where the records of `run`, or those to be acknowledged, are at one moment.
+
+    Attributes:
+        at_work: Records with handlers.
+        waiting_for_retry: Records that wait for another attempt.
+        unfinished: Records that are unfinished, or wait for one before them in their partition.
+        dead: Dead letters, since the consumer was made.
+        is_paused: A circuit breaker pauses the handlers.
+    """
+
+    at_work: int
+    waiting_for_retry: int
+    unfinished: int
+    dead: int
+    is_paused: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """Says how a consumer is at one moment.
 
@@ -59,8 +78,10 @@ class Health:
         last_fetch_s: Seconds since a broker last answered a fetch, with records or without; None
             before the first.
         lag: How many offsets the positions are behind the ends of the logs, over all assigned
-            partitions of which both are known; None if there are none.
+            partitions of which both are known; None if there are none. With `run` or
+            acknowledgements it counts from the first record that is not finished.
         loop_lag_s: How late the event loop is.
+        handling: Where the records of `run` are, or those to be acknowledged; None without.
     """
 
     verdict: Verdict
@@ -69,6 +90,7 @@ class Health:
     last_fetch_s: float | None
     lag: int | None
     loop_lag_s: float
+    handling: Handling | None = None
 
     @property
     def is_ok(self) -> bool:
@@ -94,6 +116,21 @@ def examine(engine: Engine, now: float) -> Health:
         last_fetch_s(engine, now),
         total_lag(engine),
         engine.probe.lag_now_s(now),
+        _handling(engine),
+    )
+
+
+def _handling(engine: Engine) -> Handling | None:
+    processing = engine.state.processing
+    if processing is None:
+        return None
+    counts = processing.counts()
+    return Handling(
+        counts.get("at_work", 0),
+        counts["waiting_for_retry"],
+        counts["uncommitted"],
+        engine.state.processing_totals["dead_total"],
+        bool(counts.get("paused")),
     )
 
 
@@ -326,13 +363,18 @@ def last_fetch_s(engine: Engine, now: float) -> float | None:
 
 
 def lag_of(partition: Cursor, *, is_read_committed: bool) -> int | None:
-    """Return how many offsets a position is behind what could be handed out; None: not known."""
+    """Return how many offsets a partition is behind; None: not known.
+
+    They count from the first record that is not finished, as a commit does, if that is known:
+    with `run` and acknowledgements the position is ahead of it.
+    """
     end, stable = partition.high_watermark, partition.last_stable_offset
     if is_read_committed and stable is not None:
         end = stable
     if end is None or partition.position is None:
         return None
-    return max(0, end - partition.position)
+    first = None if partition.progress is None else partition.progress.first_unfinished
+    return max(0, end - (partition.position if first is None else first))
 
 
 def total_lag(engine: Engine) -> int | None:

@@ -309,6 +309,11 @@ class Attempts:
         self._try_again_in(job, delay_s)
 
     # --- For operators ----------------------------------------------------------------------
+    @property
+    def is_paused(self) -> bool:
+        """Whether the circuit breaker pauses the handlers."""
+        return self.breaker is not None and not self.breaker.is_closed
+
     def troubles(self, now: float) -> Iterator[str]:
         """Say what is wrong, at loop time `now`."""
         breaker = self.breaker

@@ -912,6 +912,7 @@ class Run:
             "at_work": len(self._flights),
             "ready": len(self._lanes.ready),
             "waiting_for_retry": self._attempts.waiting_count,
+            "paused": int(self._attempts.is_paused),
             "uncommitted": self._allowance.uncommitted_count,
             "in_outbox": 0 if self._outbox is None else self._outbox.record_count,
         }

@@ -44,7 +44,8 @@ HELP: Final[Mapping[str, str]] = {
     "health": "1 for the verdict that holds, 0 for the others; dead: nothing will come any more.",
     "heartbeat_failures_total": "Heartbeats answered with an error, or not at all.",
     "heartbeats_total": "Heartbeats answered without an error.",
-    "lag": "Offsets from the positions to the ends of the logs, over all assigned partitions.",
+    "lag": "Offsets to the ends of the logs, over all assigned partitions: from the positions, or "
+    "from the first record that handlers have not finished.",
     "last_fetch_age_seconds": "Time since a broker last answered a fetch, with or without records.",
     "last_heartbeat_age_seconds": "Time since the group's coordinator last answered; longer than "
     "a session: the partitions may be others'.",
@@ -66,7 +67,8 @@ HELP: Final[Mapping[str, str]] = {
     "partition_committed": "Offset committed by this consumer, or read by it.",
     "partition_high_watermark": "Offset behind the last record, as of the latest fetch.",
     "partition_is_paused": "1 if pause() was called, else 0.",
-    "partition_lag": "Offsets from the position to the end of the log.",
+    "partition_lag": "Offsets to the end of the log: from the position, or from the first record "
+    "that handlers have not finished.",
     "partition_last_fetch_age_seconds": "Time since a broker last said something of the partition.",
     "partition_last_stable_offset": "With read_committed nothing is handed out from here on.",
     "partition_log_start_offset": "The first offset that the broker still has.",
@@ -81,6 +83,7 @@ HELP: Final[Mapping[str, str]] = {
     "processing_passed_over_total": "Records that were not handed out, as they were finished "
     "before.",
     "processing_ready": "Records that wait for a handler of run().",
+    "processing_paused": "1 while a circuit breaker pauses the handlers, else 0.",
     "processing_uncommitted": "Records that are not finished, or wait for one before them.",
     "processing_waiting_for_retry": "Records that wait for another attempt.",
     "processing_in_outbox": "Records that are handled, and whose transaction is not committed.",

@@ -35,6 +35,12 @@ OVERVIEW: Final = (
     "loop_lag_max_seconds",
     "buffered_bytes",
     "buffered_limit_bytes",
+    "processing_at_work",
+    "processing_waiting_for_retry",
+    "processing_uncommitted",
+    "processing_paused",
+    "processing_finished_total",
+    "processing_dead_total",
 )
 
 

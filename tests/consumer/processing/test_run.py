@@ -521,6 +521,41 @@ async def test_after_run_has_failed_health_says_so_until_records_are_read(
         assert consumer.health().verdict == "ok"
 
 
+async def test_lag_counts_from_the_first_record_that_is_not_finished(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 50))
+    handler = Handler()
+    handler.hold(*range(10, 50))
+    consumer = member(kafka, topic, group)
+    assert consumer.health().handling is None
+    async with running(consumer, handler, concurrency=7, order=None):
+        await until(lambda: len(handler.done) == 10 and handler.at_once == 7)
+        health, metrics = consumer.health(), consumer.metrics()
+        assert (health.lag, metrics["lag"]) == (40, 40)
+        assert health.handling is not None
+        assert (health.handling.at_work, health.handling.unfinished) == (7, 40)
+        assert not health.handling.is_paused
+        handler.let_go()
+        await until(lambda: len(handler.done) == 50 and consumer.health().lag == 0)
+
+
+async def test_handlers_that_are_paused_are_shown(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    await kafka.produce(topic, 0, rows(0, 5))
+
+    async def handle(record: Record) -> None:
+        raise ConnectionError
+
+    consumer = member(kafka, topic, group)
+    retry, breaker = Retry(attempts=None), CircuitBreaker(min_calls=1, first_pause_ms=30_000)
+    async with running(consumer, handle, retry=retry, breaker=breaker):
+        await until(lambda: (found := consumer.health().handling) and found.is_paused)
+        assert consumer.metrics()["processing_paused"] == 1
+        assert consumer.health().lag == 5
+
+
 async def test_a_record_that_is_tried_again_holds_up_only_its_key(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:

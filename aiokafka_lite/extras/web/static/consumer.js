@@ -221,6 +221,23 @@ function showFigures(data) {
   );
 }
 
+// A figure of `run` and acknowledgements; without them there is nothing to show.
+let handlers = null;
+
+function showHandlers(data) {
+  const waiting = data.processing_waiting_for_retry;
+  const unfinished = data.processing_uncommitted;
+  if (handlers === null) {
+    if (!unfinished && !data.processing_finished_total && !data.processing_dead_total) return;
+    handlers = new Figure("Handlers");
+  }
+  handlers.show(
+    data.processing_paused ? "paused" : `${whole.format(data.processing_at_work)} at work`,
+    `${whole.format(waiting)} wait for another attempt, ${whole.format(unfinished)} not finished, ` +
+      `${whole.format(data.processing_dead_total)} dead letters`,
+  );
+}
+
 function update(data) {
   show("client", data.client_id ?? "");
   const group = data.group_id ? `in group ${data.group_id}` : "without a group";
@@ -238,6 +255,7 @@ function update(data) {
     reasons.replaceChildren(...data.reasons.map((each) => element("li", { textContent: each })));
   }
   showFigures(data);
+  showHandlers(data);
   return "";
 }
 
