@@ -75,8 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # The reader of our output went away (`| head`): nothing is left to say, nor to flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 141
+    except OSError as error:  # as of a full disk
+        _drop_output()
+        return _fail(f"cannot write the output: {error.strerror or error}")
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _command(arguments: Sequence[str]) -> Sequence[str]:

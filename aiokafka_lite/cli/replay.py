@@ -334,7 +334,11 @@ class _Replay:
                 text = None if record.key is None else record.key.decode(errors="replace")
             else:
                 text = death.get(PREFIX + name)
-            if text is None or not fnmatch.fnmatchcase(text, pattern):
+            if text is None:
+                return False
+            # The class of an exception may be named without its module.
+            texts = (text, text.rpartition(".")[2]) if name == "exception" else (text,)
+            if not any(fnmatch.fnmatchcase(each, pattern) for each in texts):
                 return False
         return True
 

@@ -122,6 +122,15 @@ async def test_only_those_that_match_and_to_another_topic(cli: Running, letters:
     assert [r.key for r in await letters.in_topic(other)] == [b"k1", b"k4"]
 
 
+async def test_an_exception_is_found_by_the_name_of_its_class(
+    cli: Running, letters: Letters
+) -> None:
+    where = ["-b", letters.kafka.bootstrap_servers, "--dry-run"]
+    full = await cli("replay", letters.dead, *where, "--where", "exception=builtins.ValueError")
+    short = await cli("replay", letters.dead, *where, "--where", "exception=ValueError")
+    assert len(short.lines) == len(full.lines) > 0
+
+
 async def test_a_dry_run_writes_nothing_and_says_what_it_would(
     cli: Running, letters: Letters
 ) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections import deque
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite.cli import loops
-from aiokafka_lite.cli.arguments import new_parser, partition_numbers, positive_int
+from aiokafka_lite.cli.arguments import name_and_value, new_parser, partition_numbers, positive_int
 from aiokafka_lite.cli.asking import ISOLATION_LEVELS, ask_for_topic, partitions_of
 from aiokafka_lite.cli.cat import formats
 from aiokafka_lite.cli.cat.filters import Filter, filter_of
@@ -22,8 +23,8 @@ from aiokafka_lite.cli.cat.sinks import (
     Sink,
     StreamSink,
     TableSink,
-    open_file,
     standard_output,
+    written_aside,
 )
 from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
 from aiokafka_lite.cli.positions import FORMS, TopicPosition, find, place
@@ -94,7 +95,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--last",
         type=_count,
         metavar="N",
-        help="begin so many offsets ahead of the end of each partition",
+        help="begin so many offsets ahead of the end of each partition; with --grep, --key or "
+        "--header: the last N that match, for which the whole topic is read",
     )
     which.add_argument(
         "-c", "--count", type=positive_int, metavar="N", help="end after so many records in all"
@@ -106,8 +108,18 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N[,N-N…]",
         help="only of these partitions, as in 0,4-7",
     )
-    which.add_argument("--grep", metavar="REGEX", help="only values in which this is found")
+    which.add_argument(
+        "--grep", metavar="REGEX", help="only values, or headers, in which this is found"
+    )
     which.add_argument("--key", metavar="REGEX", help="only keys in which this is found")
+    which.add_argument(
+        "--header",
+        action="append",
+        type=name_and_value,
+        default=[],
+        metavar="NAME=REGEX",
+        help="only records with such a header, in whose value this is found; may be repeated",
+    )
     which.add_argument(
         "-F", "--fixed-strings", action="store_true", help="what to find is text, not a pattern"
     )
@@ -182,6 +194,8 @@ def run(options: argparse.Namespace) -> int:
     keep = filter_of(
         value=options.grep,
         key=options.key,
+        headers=options.header,
+        sees_headers=formats.HEADERS in _fields(options) or options.format == "json",
         is_fixed=options.fixed_strings,
         ignores_case=options.ignore_case,
         is_inverted=options.invert_match,
@@ -190,23 +204,19 @@ def run(options: argparse.Namespace) -> int:
     formatter = _formatter(options)
     plan = _plan(options, where)
     if options.output is None:
-        loops.run(
-            _copy(
-                options,
-                where,
-                plan,
-                keep,
-                StreamSink(
-                    formatter, standard_output(), is_prompt=options.follow or sys.stdout.isatty()
-                ),
-            )
-        )
-    elif options.output.suffix in TABLES:
-        loops.run(_copy(options, where, plan, keep, TableSink(options.output)))
-    else:
-        with open_file(options.output) as file:
-            sink = StreamSink(formatter, file, is_prompt=options.follow)
+        is_prompt = options.follow or sys.stdout.isatty()
+        sink: Sink = StreamSink(formatter, standard_output(), is_prompt=is_prompt)
+        loops.run(_copy(options, where, plan, keep, sink))
+        return 0
+    suffix = options.output.suffix
+    with written_aside(options.output) as path:
+        if suffix in TABLES:
+            sink = TableSink(path, is_parquet=suffix == ".parquet")
             loops.run(_copy(options, where, plan, keep, sink))
+        else:
+            with path.open("wb") as file:
+                sink = StreamSink(formatter, file, is_prompt=options.follow)
+                loops.run(_copy(options, where, plan, keep, sink))
     return 0
 
 
@@ -224,8 +234,12 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(f"--delimiter is for text, not for {options.format}")
     if options.format == "raw" and _fields(options):
         raise UsageError("raw writes values and nothing else: leave out -k, -H, -t, -o and -a")
-    if options.invert_match and options.grep is None and options.key is None:
-        raise UsageError("-v needs something to match: --grep or --key")
+    if options.invert_match and not _filters(options):
+        raise UsageError("-v needs something to match: --grep, --key or --header")
+
+
+def _filters(options: argparse.Namespace) -> bool:
+    return options.grep is not None or options.key is not None or bool(options.header)
 
 
 def _fields(options: argparse.Namespace) -> set[str]:
@@ -279,7 +293,7 @@ def _plan(options: argparse.Namespace, where: Connecting) -> _Plan:
         _tell_of_what_is_gone(options.start, begins, ends)
     if options.until is not None:
         stops = found[-1]
-    if options.last is not None:
+    if options.last is not None and not _filters(options):
         starts = {tp: max(begins[tp], stops[tp] - options.last) for tp in tps}
     spans = {tp: Span(starts[tp], stops[tp]) for tp in tps}
     return _Plan(topic.partitions.keys(), spans)
@@ -317,6 +331,10 @@ async def _copy(
             ) as consumer,
             aclosing(_found(options, consumer, plan)) as found,
         ):
+            if options.last is not None and keep is not None:
+                await _write_last(options, consumer, plan, keep, sink)
+                if not options.follow:
+                    return
             async for records in found:
                 kept: Sequence[formats.Record] = records if keep is None else keep(records)
                 if len(kept) >= left:
@@ -329,6 +347,23 @@ async def _copy(
         await sink.close()
 
 
+async def _write_last(
+    options: argparse.Namespace,
+    consumer: AIOKafkaConsumer,
+    plan: _Plan,
+    keep: Filter,
+    sink: Sink,
+) -> None:
+    """Write the last records of each partition that match, of those that there are now."""
+    last: dict[int, deque[formats.Record]] = {}
+    async with aclosing(records_of(consumer, plan.spans)) as found:
+        async for records in found:
+            if kept := keep(records):
+                last.setdefault(kept[0].partition, deque(maxlen=options.last)).extend(kept)
+    records = [record for number in sorted(last) for record in last[number]]
+    await sink.write(records if options.count is None else records[: options.count])
+
+
 def _found(
     options: argparse.Namespace, consumer: AIOKafkaConsumer, plan: _Plan
 ) -> AsyncGenerator[list[formats.Record], None]:
@@ -337,4 +372,6 @@ def _found(
     newcomers = None
     if options.partition is None:
         newcomers = Newcomers(consumer, options.topic, plan.known)
-    return follow(consumer, {tp: span.start for tp, span in plan.spans.items()}, newcomers)
+    is_read = options.last is not None and _filters(options)
+    starts = {tp: span.end if is_read else span.start for tp, span in plan.spans.items()}
+    return follow(consumer, starts, newcomers)

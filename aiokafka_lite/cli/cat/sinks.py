@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
 
@@ -92,12 +94,12 @@ class StreamSink(Sink):
 class TableSink(Sink):
     """Writes a Parquet file or an Arrow file (IPC), a group of rows at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_parquet: bool) -> None:
         """Open the file.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
-            CommandError: The file cannot be written.
+            OSError: The file cannot be written.
         """
         try:
             import pyarrow as pa
@@ -108,15 +110,12 @@ class TableSink(Sink):
         super().__init__()
         self._arrow: ArrowColumns = ArrowColumns()
         self._rows: list[Record] = []
-        try:
-            if path.suffix == ".parquet":
-                import pyarrow.parquet as pq
+        if is_parquet:
+            import pyarrow.parquet as pq
 
-                self._writer = pq.ParquetWriter(path, self._arrow.schema, compression="zstd")
-            else:
-                self._writer = pa.ipc.new_file(str(path), self._arrow.schema)
-        except OSError as error:
-            raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
+            self._writer = pq.ParquetWriter(path, self._arrow.schema, compression="zstd")
+        else:
+            self._writer = pa.ipc.new_file(str(path), self._arrow.schema)
 
     @override
     async def write(self, records: Sequence[Record]) -> None:
@@ -135,16 +134,26 @@ class TableSink(Sink):
         self._writer.close()
 
 
-def open_file(path: Path) -> BinaryIO:
-    """Open a file for writing.
+@contextmanager
+def written_aside(path: Path) -> Iterator[Path]:
+    """Give a path to write to; it takes the place of `path` if the block ends without an error.
+
+    A device, or a pipe, is written to as it is.
 
     Raises:
-        CommandError: It cannot be written.
+        CommandError: It cannot be written, as on a full disk.
     """
+    is_file = path.is_file() or not path.exists()
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part") if is_file else path
     try:
-        return path.open("wb")
+        yield aside
+        if is_file:
+            aside.replace(path)
     except OSError as error:
-        raise CommandError(f"cannot write {path}: {error.strerror}") from error
+        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if is_file:
+            aside.unlink(missing_ok=True)
 
 
 def standard_output() -> BinaryIO:

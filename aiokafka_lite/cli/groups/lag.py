@@ -58,8 +58,8 @@ class Lag(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The sum of all lags that are known."""
-        return sum(lag for row in self.rows if isinstance(lag := row["lag"], int))
+        """The sum of all lags that are known, but for commits beyond the end."""
+        return sum(max(0, lag) for row in self.rows if isinstance(lag := row["lag"], int))
 
     @property
     def summary(self) -> str:
@@ -76,7 +76,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "lag",
         "Show what a group has committed of each partition, where that ends, the lag between,\n"
         "and who has the partition. A partition without a commit has no lag: it is not known\n"
-        "where its reader would start.",
+        "where its reader would start. A negative lag is a commit beyond the end: the topic was\n"
+        "recreated or truncated, and its reader starts where auto.offset.reset says.",
         "examples:\n"
         "  aiokafka-lite lag billing                    once\n"
         "  aiokafka-lite lag billing --watch            every two seconds, until Ctrl-C\n"
@@ -142,7 +143,7 @@ def lag_of(cluster: BlockingCluster, group_id: str, topics: list[str] | None = N
                 "partition": tp.partition,
                 "committed": at,
                 "end": end,
-                "lag": None if at is None or end is None else max(0, end - at),
+                "lag": None if at is None or end is None else end - at,
                 "client": None if member is None else member.client_id,
                 "host": None if member is None else member.host,
                 "member": None if member is None else member.member_id,

@@ -15,6 +15,7 @@ import aiokafka
 import pytest
 
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.cli.cat.sinks import written_aside
 from aiokafka_lite.cli.load import load_file
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
@@ -58,6 +59,14 @@ def at(kafka: KafkaHandle, *arguments: object) -> list[object]:
         (["--last", 0], ""),
         (["-p", "1"], "b0"),
         (["-p", "0-1", "-n", 1], "a4 b0"),
+        (["-n", 2, "--key", "a[01]"], "a0 a1"),
+        (["-n", 1, "--key", "a[01]|b0"], "a1 b0"),
+        (["-n", 9, "--grep", "none"], ""),
+        (["--header", "h=^1$", "--grep", "[13]"], "a1 a3"),
+        (["--header", "h=1", "-n", 1], "a4"),
+        (["--header", "h=2"], ""),
+        (["--header", "g=1"], ""),
+        (["--header", "h=1", "-v"], "b0"),
         (["-p", 0, "--count", 2], "a0 a1"),
         (["-p", 0, "--from", 3], "a3 a4"),
         (["-p", 0, "--from", 1, "--until", 3], "a1 a2"),
@@ -88,6 +97,14 @@ async def test_those_records_are_printed_that_were_asked_for(
     ended = await cli(*at(kafka, "cat", topic, *filled_in))
     assert (ended.code, ended.errors) == (0, "")
     assert sorted(ended.lines) == expected.split()
+
+
+async def test_what_is_printed_of_headers_is_searched(
+    kafka: KafkaHandle, topic: str, cli: Running
+) -> None:
+    for options, count in (([], 0), (["-H"], 5), (["-a"], 5), (["--json"], 5), (["-k"], 0)):
+        ended = await cli(*at(kafka, "cat", topic, "--grep", "^h=1$", *options))
+        assert len(ended.lines) == count, options
 
 
 async def test_records_of_a_partition_come_in_order(kafka: KafkaHandle, cli: Running) -> None:
@@ -219,6 +236,52 @@ async def test_other_files_hold_what_would_have_been_printed(
     assert (ended.code, ended.errors) == (
         1, f"error: cannot write {nowhere}: No such file or directory\n",
     )  # fmt: skip
+
+
+async def test_an_output_that_is_not_whole_takes_the_place_of_no_file(
+    kafka: KafkaHandle, topic: str, cli: Running, tmp_path: Path
+) -> None:
+    for name in ("orders.jsonl", "orders.parquet"):
+        path = tmp_path / name
+        path.write_text("before")
+        gone = ("--bootstrap", "127.0.0.1:1", "--timeout", "1")
+        assert (await cli("cat", topic, "--output", path, *gone)).code == 1
+        assert path.read_text() == "before"
+    assert sorted(os.listdir(tmp_path)) == ["orders.jsonl", "orders.parquet"]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, ValueError])
+def test_a_file_is_replaced_at_the_end_only(tmp_path: Path, kind: type[BaseException]) -> None:
+    path = tmp_path / "file"
+    path.write_text("before")
+
+    def write(*, fails: bool) -> None:
+        with written_aside(path) as aside:
+            aside.write_text("after")
+            assert path.read_text() == "before"
+            if fails:
+                raise kind
+
+    with pytest.raises(kind):
+        write(fails=True)
+    assert (path.read_text(), [*tmp_path.iterdir()]) == ("before", [path])
+    write(fails=False)
+    assert (path.read_text(), [*tmp_path.iterdir()]) == ("after", [path])
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full")
+async def test_a_full_disk_is_one_line(kafka: KafkaHandle, topic: str, cli: Running) -> None:
+    ended = await cli(*at(kafka, "cat", topic, "--output", "/dev/full"))
+    assert ended.code == 1
+    assert ended.errors == "error: cannot write /dev/full: No space left on device\n"
+    command = [sys.executable, "-m", "aiokafka_lite", *map(str, at(kafka, "cat", topic))]
+    with open("/dev/full", "wb") as full:  # noqa: ASYNC230 -- a device
+        started = await asyncio.create_subprocess_exec(
+            *command, stdout=full, stderr=asyncio.subprocess.PIPE
+        )
+    _, errors = await started.communicate()
+    assert started.returncode == 1
+    assert errors.decode() == "error: cannot write the output: No space left on device\n"
 
 
 async def test_missing_topic_is_named_with_the_one_that_may_be_meant(

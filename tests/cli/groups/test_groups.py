@@ -108,6 +108,19 @@ async def test_lag_is_shown_with_members_and_without(
     assert (ended.code, ended.out) == (0, b"")
 
 
+async def test_a_commit_beyond_the_end_is_a_negative_lag_and_no_part_of_the_sum(
+    kafka: KafkaHandle, topic: str, cli: Running
+) -> None:
+    group, where = unique("group"), ["-b", kafka.bootstrap_servers]
+    async with member(kafka, topic, group, "classic") as consumer:
+        first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        await consumer.commit({first: 2, second: 1_000})
+    rows = (await cli("lag", group, "--json", *where)).objects
+    assert [row["lag"] for row in rows] == [3, -997]
+    lines = (await cli("lag", group, *where)).lines
+    assert "lag 3 in 2 partitions" in lines[0]
+
+
 @pytest.mark.parametrize(
     ("protocol", "assignor"), [("classic", "roundrobin"), ("consumer", "uniform")]
 )
