@@ -48,7 +48,7 @@ FAILED_COMMIT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Handling:
+class HandlerCounts:
     """Says where the records of `run`, or those to be acknowledged, are at one moment.
 
     Attributes:
@@ -90,7 +90,7 @@ class Health:
     last_fetch_s: float | None
     lag: int | None
     loop_lag_s: float
-    handling: Handling | None = None
+    handling: HandlerCounts | None = None
 
     @property
     def is_ok(self) -> bool:
@@ -120,12 +120,12 @@ def examine(engine: Engine, now: float) -> Health:
     )
 
 
-def _handling(engine: Engine) -> Handling | None:
+def _handling(engine: Engine) -> HandlerCounts | None:
     processing = engine.state.processing
     if processing is None:
         return None
     counts = processing.counts()
-    return Handling(
+    return HandlerCounts(
         counts.get("at_work", 0),
         counts["waiting_for_retry"],
         counts["uncommitted"],
