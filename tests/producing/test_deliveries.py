@@ -334,6 +334,7 @@ async def check_that_a_recreated_topic_gets_no_offsets(copying: Copying, names: 
     assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize(("names_topics", "most"), [(True, 3), (False, 1)])
 async def test_brokers_are_asked_for_topic_ids_once_a_second_if_requests_name_topics(
     names_topics: bool, most: int
