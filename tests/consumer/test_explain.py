@@ -85,7 +85,7 @@ async def test_while_it_waits_for_a_topic_or_a_broker(broker: Broker) -> None:
     starting = asyncio.ensure_future(consumer.start())
     await asyncio.sleep(0)
     assert "looks for a broker" in await until_cause(consumer, T0, Cause.STARTING)
-    await until(lambda: "waits for metadata of not-there" in consumer.explain(T0))
+    await until(lambda: "topic 'not-there' does not exist" in consumer.explain(T0))
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
