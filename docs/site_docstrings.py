@@ -39,7 +39,7 @@ class Docstrings(griffe.Extension):
                 if is_special and name not in CALLED_BY_SYNTAX:
                     del each.members[name]
         # What is exported is a table there.
-        modules[ERRORS].exports = list(errors.__all__)
+        modules[ERRORS].exports = list(vars(errors)["__all__"])
 
 
 def objects_of(parent: griffe.Object) -> Iterator[griffe.Object]:
