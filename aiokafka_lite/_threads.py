@@ -10,8 +10,10 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -29,6 +31,8 @@ if hasattr(os, "register_at_fork"):
 def _executor(name: str, most: int) -> ThreadPoolExecutor:
     executor = _executors.get(name)
     if executor is None:
+        from concurrent.futures import ThreadPoolExecutor  # costs imports: only once it is needed
+
         executor = ThreadPoolExecutor(most, thread_name_prefix=f"aiokafka_lite-{name}")
         executor = _executors.setdefault(name, executor)
     return executor

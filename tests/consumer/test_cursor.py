@@ -239,6 +239,7 @@ class Config:
     request_timeout_s = 1.0
     fetch_max_wait_s = 0.5
     max_partition_fetch_bytes = 10
+    max_batch_bytes = 1_000_000
     check_crcs = True
     is_read_committed = False
 

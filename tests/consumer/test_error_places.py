@@ -122,6 +122,7 @@ async def error_of(broker: Broker, way: str, **arguments: object) -> KafkaError:
         bootstrap_servers=broker.bootstrap_servers,
         auto_offset_reset="earliest",
         fetch_max_wait_ms=20,
+        max_batch_bytes=64 * MIB,
         **arguments,  # type: ignore[arg-type]
     )
     async with consumer:

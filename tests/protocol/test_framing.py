@@ -89,7 +89,7 @@ def test_a_broker_too_old_for_the_version_of_api_versions_is_understood() -> Non
 def test_a_request_for_an_unknown_version_still_shows_its_header() -> None:
     frame = framing.decode_request(memoryview(b"\0\x12\0\x7f" + bytes(4) + b"\0\1x" + b"\0???"))
     assert (frame.api_key, frame.version, frame.client_id) == (18, 127, "x")
-    with pytest.raises(UnsupportedVersionError, match="ApiVersionsRequest has the versions 0-4"):
+    with pytest.raises(UnsupportedVersionError, match="ApiVersionsRequest has the versions 0-5"):
         frame.decode()
 
 

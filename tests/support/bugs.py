@@ -13,6 +13,7 @@ from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.connection import Connection, Exchange
 from aiokafka_lite.client.frames import FrameReader
+from aiokafka_lite.client.versions import FirstVersions
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.fetching.answer import Answers
@@ -96,7 +97,7 @@ PLACES = {
     "listener, KIP-848": Place(ListenerCalls, "_guarded", subscribe_anew, "group", "consumer"),
     "auto-commit": Place(Commits, "_commit", new_records, "group"),
     "cluster refresh": Place(Cluster, "_ask_for_metadata", refresh, "cluster"),
-    "connect": Place(Connection, "_negotiate", cut, "cluster"),
+    "connect": Place(FirstVersions, "open", cut, "cluster"),
     "connection: bytes came": Place(FrameReader, "next_frame", nothing, "cluster"),
     "connection: an answer": Place(Exchange, "answered", nothing, "cluster"),
     "connection: a deadline": Place(Connection, "_check_deadlines", nothing, "cluster"),

@@ -462,7 +462,7 @@ async def test_who_is_away_too_long_leaves_and_comes_back(kafka: KafkaHandle) ->
 async def test_a_listener_that_takes_long_at_the_start_is_no_absence() -> None:
     class Slow(Losing):
         async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-            await asyncio.sleep(0.8)
+            await asyncio.sleep(0.39)
             await super().on_partitions_assigned(assigned)
 
     async with Broker() as broker:

@@ -78,9 +78,7 @@ class Transactions:
     async def dismiss(self) -> None:
         pass
 
-    async def write(
-        self, outputs: Sequence[FakeOutput], group: object, offsets: object
-    ) -> dict[int, Exception]:
+    async def write(self, outputs: Sequence[FakeOutput], offsets: object) -> dict[int, Exception]:
         await self.gate.wait()
         if self.errors:
             error = self.errors.pop(0)
