@@ -2,7 +2,9 @@
 
 ``timeout`` is asyncio's own from Python 3.11 on, and async-timeout's before; both raise
 ``asyncio.TimeoutError`` (an alias of ``TimeoutError`` from 3.11 on) out of the ``async with``.
-They are imported when they are asked for, as whoever needs no event loop imports no asyncio.
+``task_of`` returns the task that runs on a loop, as ``asyncio.current_task(loop)`` does; before
+Python 3.12 that is written in Python, and a look into its table costs a quarter.
+All are imported when they are asked for, as whoever needs no event loop imports no asyncio.
 """
 
 from __future__ import annotations
@@ -18,16 +20,27 @@ if TYPE_CHECKING:
         from asyncio import timeout, timeout_at
     else:
         from async_timeout import timeout, timeout_at
+
+    def task_of(loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None: ...
 else:
 
     def __getattr__(name):
-        if name not in ("timeout", "timeout_at"):
+        if name not in ("timeout", "timeout_at", "task_of"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if sys.version_info >= (3, 11):
-            import asyncio as home
+        import asyncio
+
+        if name == "task_of":
+            if sys.version_info >= (3, 12):
+                value = asyncio.current_task
+            else:
+                value = asyncio.tasks._current_tasks.get
+        elif sys.version_info >= (3, 11):
+            value = getattr(asyncio, name)
         else:
-            import async_timeout as home
-        value = globals()[name] = getattr(home, name)
+            import async_timeout
+
+            value = getattr(async_timeout, name)
+        globals()[name] = value
         return value
 
 
@@ -102,6 +115,7 @@ __all__ = [
     "dataclass_transform",
     "is_being_cancelled",
     "override",
+    "task_of",
     "timeout",
     "timeout_at",
 ]

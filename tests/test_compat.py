@@ -51,6 +51,15 @@ async def test_cancellation_from_outside_stays_a_cancellation(
         await task
 
 
+async def test_the_task_of_a_loop_is_the_one_that_runs() -> None:
+    loop = asyncio.get_running_loop()
+    found: list[object] = []
+    loop.call_soon(lambda: found.append(_compat.task_of(loop)))
+    await asyncio.sleep(0)
+    assert found == [None]
+    assert _compat.task_of(loop) is asyncio.current_task()
+
+
 def test_str_enum_prints_its_value() -> None:
     class Colour(_compat.StrEnum):
         RED = "red"

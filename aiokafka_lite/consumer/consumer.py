@@ -9,7 +9,7 @@ import time
 import traceback
 import warnings
 import weakref
-from asyncio import _get_running_loop, current_task
+from asyncio import _get_running_loop
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -528,10 +528,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 One that a rebalance gives back at its end was not.
             KafkaError: Once a call, for an error that stands before the next record.
         """
-        reader = self._state.reader
-        # Another task may not take what is open: that would finish this one's records.
-        if not partitions and reader is not None and reader() is current_task(self._loop):
-            record = self._ready.cursor.take()
+        if not partitions:
+            # Another task may not take what is open: that would finish this one's records.
+            record = self._ready.cursor.take_own()
             if record is not None:
                 return record  # type: ignore[return-value]  # deserialised
         if _get_running_loop() is not self._loop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from aiokafka_lite import records
 from aiokafka_lite.consumer.buffer.chunk import Record
 from aiokafka_lite.consumer.delivery._iteration_py import LONGEST_STRIDE, RecordCursor
-from tests.support.buffers import batch
+from tests.support.buffers import A, Buffers, batch
 from tests.support.iterations import ITERATIONS, Iteration
 
 SLICE_S = 0.001
@@ -55,6 +56,23 @@ def test_records_come_in_order_and_once(iteration: Iteration) -> None:
     assert (cursor.take(), cursor.has_rest, cursor.taken_count) == (None, False, 300)
     cursor.open(RECORDS[300:302], clock.now + SLICE_S)
     assert take_all(cursor, clock) == [300, 301]
+
+
+async def test_only_the_task_that_reads_takes_its_own(iteration: Iteration) -> None:
+    buffers = Buffers(A)
+    cursor = iteration.cursor(time.monotonic, SLICE_S, NEVER)
+    cursor.belong_to(buffers.state, buffers.buffer, buffers.ready)
+
+    async def take() -> Record | None:
+        return cursor.take_own()
+
+    cursor.open(RECORDS[:2], NEVER)
+    assert cursor.take_own() is None  # no task reads yet
+    buffers.state.note_reader()
+    assert cursor.take_own() is RECORDS[0]
+    assert await asyncio.create_task(take()) is None
+    assert cursor.take_own() is RECORDS[1]
+    assert cursor.take_own() is None
 
 
 def test_a_closed_cursor_has_nothing(iteration: Iteration) -> None:

@@ -28,6 +28,7 @@ from aiokafka_lite.consumer.buffer._waiter cimport Waiter
 import types
 from asyncio import _get_running_loop
 
+from aiokafka_lite._compat import task_of
 from aiokafka_lite.consumer import caller
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
@@ -162,8 +163,8 @@ cdef class RecordCursor:
         self.next_look_at = self.taken_count + self.stride
         return 0
 
-    def wait_for_more_of(self, state, buffer, ready):
-        """Let iterators wait for more without a coroutine, where nothing but that is to be done."""
+    def belong_to(self, state, buffer, ready):
+        """Set whose records these are; iterators can wait for more of them without a coroutine."""
         self.steady = SteadyGets(state, buffer, ready, self)
 
     def close(self):
@@ -178,12 +179,23 @@ cdef class RecordCursor:
 
     def take(self):
         """Return the next record; None if there is none, or if the time is up."""
-        cdef PyObject *reference = take(<PyObject *> self)
-        if reference is NULL:
+        return take_or_none(self)
+
+    def take_own(self):
+        """As `take`, but for the task that reads alone; None for every other one."""
+        reader = get(self.steady.state, assignment_reader)
+        if reader is None or reader() is not task_of(self.steady.loop):
             return None
-        record = <object> reference
-        Py_DECREF(reference)
-        return record
+        return take_or_none(self)
+
+
+cdef object take_or_none(RecordCursor self):
+    cdef PyObject *reference = take(<PyObject *> self)
+    if reference is NULL:
+        return None
+    record = <object> reference
+    Py_DECREF(reference)
+    return record
 
 
 # Its argument is a cursor: Cython would count references to it if it knew.
@@ -234,6 +246,7 @@ cdef Py_ssize_t assignment_idle_since = slot_offset(Assignment, "_idle_since")
 cdef Py_ssize_t assignment_latest = slot_offset(Assignment, "_latest")
 cdef Py_ssize_t assignment_latest_hand_out = slot_offset(Assignment, "_latest_hand_out")
 cdef Py_ssize_t assignment_processing = slot_offset(Assignment, "processing")
+cdef Py_ssize_t assignment_reader = slot_offset(Assignment, "reader")
 cdef Py_ssize_t assignment_readers = slot_offset(Assignment, "_readers")
 cdef Py_ssize_t assignment_record_count = slot_offset(Assignment, "record_count")
 cdef Py_ssize_t budget_headroom = slot_offset(ByteBudget, "headroom_bytes")

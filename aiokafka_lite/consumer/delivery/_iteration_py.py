@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from asyncio import get_running_loop
 from collections.abc import Callable
 from time import monotonic
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from aiokafka_lite._compat import task_of
 from aiokafka_lite.structs import ConsumerRecord
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.assignment.assignment import Assignment
 
 Record: TypeAlias = ConsumerRecord
 
@@ -31,10 +36,12 @@ class RecordCursor:
         "_ends_at",
         "_looked_at",
         "_looked_at_s",
+        "_loop",
         "_next_look_at",
         "_records",
         "_slice_s",
         "_stall_s",
+        "_state",
         "_stride",
         "taken_count",
     )
@@ -71,8 +78,9 @@ class RecordCursor:
         self._looked_at_s = monotonic()
         self._next_look_at = self.taken_count + self._stride
 
-    def wait_for_more_of(self, state: object, buffer: object, ready: object) -> None:
-        """Do nothing: here iterators always wait for more by a coroutine."""
+    def belong_to(self, state: Assignment, buffer: object, ready: object) -> None:
+        """Set whose records these are; here iterators always wait for more by a coroutine."""
+        self._state, self._loop = state, get_running_loop()
 
     def close(self) -> None:
         """Hand out no more records."""
@@ -93,6 +101,13 @@ class RecordCursor:
             return None
         self.taken_count = taken_count + 1
         return self._records[taken_count]
+
+    def take_own(self) -> Record | None:
+        """As `take`, but for the task that reads alone; None for every other one."""
+        reader = self._state.reader
+        if reader is None or reader() is not task_of(self._loop):
+            return None
+        return self.take()
 
     def _look(self) -> bool:
         """Look at the clock: whether there is time left; if not, the next take looks again."""

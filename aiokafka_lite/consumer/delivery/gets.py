@@ -5,10 +5,11 @@ Every get may be cancelled at any await: what it had prepared is found by the ne
 
 from __future__ import annotations
 
-from asyncio import current_task, get_running_loop
+from asyncio import get_running_loop
 from collections.abc import Callable
 from typing import Final
 
+from aiokafka_lite._compat import task_of
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
@@ -132,7 +133,7 @@ class Gets:
         """
         ready, state = self._ready, self._state
         reader = state.reader
-        if reader is None or reader() is not current_task(self._loop):
+        if reader is None or reader() is not task_of(self._loop):
             state.note_reader()
         record = ready.next(wanted)
         while record is None:

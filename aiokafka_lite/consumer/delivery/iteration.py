@@ -58,7 +58,7 @@ class ReadyRecords:
         self._settled_count = 0
         self._state = state
         self._buffer = buffer
-        self.cursor.wait_for_more_of(state, buffer, self)
+        self.cursor.belong_to(state, buffer, self)
         buffer.on_take(self.close)
         state.set_settler(self.settle, self.close)
         state.observers.on_discard(self._discard)
