@@ -69,11 +69,15 @@ class RuleBuilder(Generic[RuleT_co]):
         """
         return self._put(TakeOver(replacement), times)
 
-    def delay(self, delay_s: float, times: int | None = 1) -> RuleT_co:
-        """Handle requests so much later; their connections serve nothing else meanwhile."""
+    def delay(self, delay_s: float, times: int | None = 1, *, handled: bool = False) -> RuleT_co:
+        """Handle requests `delay_s` later; their connections serve no other request meanwhile.
+
+        Args:
+            handled: The requests are handled at once, only their answers are late.
+        """
         if delay_s < 0:
             raise ValueError(f"delay_s must not be negative, not {delay_s}")
-        return self._put(Delay(delay_s), times)
+        return self._put(Delay(delay_s, is_handled=handled), times)
 
     def hold(self, times: int | None = None) -> RuleT_co:
         """Hold requests until the rule's `release()`, or its end."""

@@ -109,16 +109,31 @@ def _code_and_text(error: Error) -> tuple[int, str]:
 
 
 class Delay(RequestAction):
-    """Requests are handled later; meanwhile their connections are muted."""
+    """Requests are handled or answered later; meanwhile their connections are muted."""
 
-    def __init__(self, delay_s: float) -> None:
+    def __init__(self, delay_s: float, *, is_handled: bool) -> None:
         self._delay_s = delay_s
+        self._is_handled = is_handled
 
     def __repr__(self) -> str:
-        return f"delay by {self._delay_s} s"
+        return f"delay by {self._delay_s} s {'after' if self._is_handled else 'before'} handling"
 
     def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
-        self.rule.faults.call_later(self._delay_s, go_on)
+        if self._is_handled:
+            go_on()
+        else:
+            self.rule.faults.call_later(self._delay_s, go_on)
+
+    def answer(self, work: RequestWork, response: Response | None) -> bool:
+        if not self._is_handled:
+            return False
+
+        def send() -> None:
+            if work.processor.is_open:
+                work.processor.send(work, response)
+
+        self.rule.faults.call_later(self._delay_s, send)
+        return True
 
 
 class Disconnect(RequestAction):

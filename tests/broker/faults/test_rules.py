@@ -385,6 +385,21 @@ async def test_delay_holds_up_one_connection_only(broker: Broker, client: RawCli
     assert loop.time() - began >= 0.1
 
 
+async def test_a_late_answer_is_to_a_request_that_was_handled_at_once(
+    broker: Broker, client: RawClient
+) -> None:
+    loop = asyncio.get_running_loop()
+    broker.on("Produce").delay(0.1, handled=True)
+    began, before = loop.time(), len(broker.records("t", 0))
+    slow = asyncio.ensure_future(produced(client, produce_request(batch(b"late"))))
+    while len(broker.records("t", 0)) == before:
+        await asyncio.sleep(0)
+    assert loop.time() - began < 0.1
+    assert not slow.done()
+    assert (await slow).base_offset == before
+    assert loop.time() - began >= 0.1
+
+
 async def test_held_requests_are_handled_in_order_when_released(broker: Broker) -> None:
     with broker.on("Produce").hold() as rule:
         frames = [produce_request(batch(b"%d" % number)) for number in range(3)]
