@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import update_wrapper
+from types import FunctionType
 from typing import TYPE_CHECKING, ClassVar, Concatenate, ParamSpec, SupportsIndex, TypeVar
 
 from aiokafka_lite._compat import dataclass_transform
@@ -60,6 +61,14 @@ class Settings:
         """Show what was given, but for secrets."""
         shown = (f"{name}={vars(self)[name]!r}" for name in vars(self) if name not in self.secrets)
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def with_defaults(init: FunctionType, **defaults: object) -> FunctionType:
+    """Return a constructor that has other defaults of some arguments."""
+    other = FunctionType(init.__code__, init.__globals__, init.__name__, closure=init.__closure__)
+    other.__kwdefaults__ = {**(init.__kwdefaults__ or {}), **defaults}
+    other.__doc__, other.__annotations__ = init.__doc__, init.__annotations__
+    return other
 
 
 def takes_arguments_of(

@@ -10,6 +10,7 @@ PACKAGE = Path(__file__).parent.parent / "aiokafka_lite"
 
 # Names that stand twice, each with the reason why it may.
 ALLOWED = {
+    "AIOKafkaConsumer": "ours, and the same with the defaults that aiokafka's has",
     "Columns": "an interface, and the plain Python that implements it beside the compiled one",
     "Heartbeat": "the task of that name, for the classic protocol and for KIP-848",
     "MemberState": "each of the two protocols has its own states",

@@ -369,7 +369,8 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
         For what runs on its own: the application's callables often know the consumer.
         """
-        same: ConsumerConfig = object.__new__(ConsumerConfig)
+        kind: type[ConsumerConfig] = type(self)  # type: ignore[assignment]  # of bytes
+        same = object.__new__(kind)
         vars(same).update(
             vars(self), key_deserializer=None, value_deserializer=None, on_bad_record="raise"
         )

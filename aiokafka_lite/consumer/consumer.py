@@ -143,6 +143,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     @takes_arguments_of(ConsumerConfig)
     def __init__(self, config: ConsumerConfig[KT, VT]) -> None:
+        self._configure(config)
+
+    def _configure(self, config: ConsumerConfig[KT, VT]) -> None:
         if config.loop is not None:
             _warn_deprecated(
                 "The loop argument is deprecated: a consumer made inside a loop belongs to it"
@@ -941,8 +944,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def _prepare_gets(self) -> None:
         """Look what others have wrapped around the gets."""
         wrap_as_aiokafkas(self, AIOKafkaConsumer, _ORIGINAL)
-        self._wrapped_poll = wrap_as_getmany(self._poll, AIOKafkaConsumer, _ORIGINAL)
-        self._wrapped_take = wrap_as_getmany(self._take_batch, AIOKafkaConsumer, _ORIGINAL)
+        self._wrapped_poll = wrap_as_getmany(self._poll, type(self))
+        self._wrapped_take = wrap_as_getmany(self._take_batch, type(self))
         self._choose_way()
 
     if TYPE_CHECKING:  # RecordIterator's, which takes what is ready without a frame
@@ -1513,7 +1516,7 @@ _ORIGINAL: Final[Mapping[str, object]] = MappingProxyType(
 
 
 def _warn_deprecated(message: str) -> None:
-    warnings.warn(message, DeprecationWarning, stacklevel=4)  # beyond `construct`
+    warnings.warn(message, DeprecationWarning, stacklevel=5)  # beyond `construct`
 
 
 class _LentListener(ConsumerRebalanceListener):

@@ -40,7 +40,7 @@ def wrap_as_aiokafkas(consumer: object, ours: type, original: Mapping[str, objec
 
     Not where there is something around ours already.
     """
-    theirs = _aiokafkas(ours)
+    theirs = _aiokafkas(type(consumer))
     if theirs is None:
         return
     for name in ("getone", "getmany"):
@@ -51,22 +51,30 @@ def wrap_as_aiokafkas(consumer: object, ours: type, original: Mapping[str, objec
                 setattr(consumer, name, wrapped)
 
 
-def wrap_as_getmany(poll: Get, ours: type, original: Mapping[str, object]) -> Get | None:
-    """Put around `poll` what is around `getmany`, of our class or else of aiokafka's.
+def wrap_as_getmany(poll: Get, kind: type) -> Get | None:
+    """Put around `poll` what is around `getmany`, of the consumer's class or else of aiokafka's.
 
     Returns:
         None where there is nothing.
     """
-    is_ours = vars(ours)["getmany"] is not original["getmany"]
-    kind = ours if is_ours else _aiokafkas(ours)
-    wrapped = poll if kind is None else wrapped_alike(poll, kind, "getmany")
+    wrapped_kinds = [each for each in kind.__mro__ if is_wrapped(vars(each).get("getmany"))]
+    of = wrapped_kinds[0] if wrapped_kinds else _aiokafkas(kind)
+    wrapped = poll if of is None else wrapped_alike(poll, of, "getmany")
     return None if wrapped is poll else wrapped
 
 
-def _aiokafkas(ours: type) -> type | None:
-    """Return aiokafka's consumer, if it was imported and is not this package's."""
+def _aiokafkas(kind: type) -> type | None:
+    """Return aiokafka's consumer, if it was imported and a consumer's class is not derived from it.
+
+    That is this package's with aiokafka's defaults, if `as_aiokafka.install()` was called.
+    """
     theirs = getattr(sys.modules.get("aiokafka"), "AIOKafkaConsumer", None)
-    return theirs if isinstance(theirs, type) and theirs is not ours else None
+    return theirs if isinstance(theirs, type) and theirs not in kind.__mro__ else None
+
+
+def is_wrapped(method: object) -> bool:
+    """Whether something is around a method."""
+    return hasattr(method, "__wrapped__")
 
 
 def wrapped_alike(get: Get, kind: type, name: str) -> Get:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import aiokafka
 import pytest
 from aiokafka.coordinator import protocol as theirs
 
+from aiokafka_lite.as_aiokafka.consumer import AIOKafkaConsumer
 from aiokafka_lite.coordinator import protocol as ours
 from tests.support.cluster import KafkaHandle, unique
 
@@ -47,7 +50,7 @@ async def test_a_program_with_producer_and_consumer_does_the_same_with_ours(
 
     with_theirs, with_ours = await asyncio.gather(run(""), run(INSTALL))
     assert "consumer of aiokafka.consumer" in with_theirs.stderr
-    assert "consumer of aiokafka_lite.consumer" in with_ours.stderr
+    assert "consumer of aiokafka_lite.as_aiokafka.consumer" in with_ours.stderr
     found = json.loads(with_ours.stdout)
     assert found == json.loads(with_theirs.stdout)
     assert found["committed"] == {"0": 20, "1": 20}
@@ -103,6 +106,43 @@ asyncio.run(asyncio.wait_for(main(*sys.argv[1:]), 60))
 """
     done = await asyncio.to_thread(run_python, f"{INSTALL}\n{code}", kafka.bootstrap_servers, topic)
     assert done.stdout == "2 b'v' aiokafka_lite.structs\n"
+
+
+@pytest.mark.one_loop_each
+async def test_a_consumer_of_aiokafkas_name_joins_as_aiokafkas_does(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    code = """
+import asyncio, sys
+import aiokafka_lite
+from aiokafka import AIOKafkaConsumer
+async def main(servers, topic):
+    async def joined(kind, **settings):
+        async with kind(topic, bootstrap_servers=servers, group_id=topic, **settings) as consumer:
+            return consumer.metrics()["group_protocol"]
+    print(await joined(AIOKafkaConsumer))
+    print(await joined(AIOKafkaConsumer, group_protocol="auto"))
+    print(await joined(aiokafka_lite.AIOKafkaConsumer))
+    consumer = AIOKafkaConsumer(topic)
+    print(consumer._config)
+    consumer._closed = True
+asyncio.run(asyncio.wait_for(main(*sys.argv[1:]), 60))
+"""
+    done = await asyncio.to_thread(run_python, f"{INSTALL}\n{code}", kafka.bootstrap_servers, topic)
+    *protocols, config = done.stdout.splitlines()
+    assert protocols == ["classic", "consumer", "consumer"]
+    assert config == f"AiokafkasConfig('{topic}')"  # nothing that differs from its defaults
+
+
+def test_arguments_of_a_consumer_of_aiokafkas_name_have_its_defaults() -> None:
+    expected = inspect.signature(aiokafka.AIOKafkaConsumer).parameters
+    found = inspect.signature(AIOKafkaConsumer).parameters
+    for name in expected.keys() - {"client_id", "partition_assignment_strategy"}:
+        assert found[name].default == expected[name].default, name
+    ((theirs,), (ours,)) = (
+        each["partition_assignment_strategy"].default for each in (expected, found)
+    )
+    assert theirs.name == ours.name
+    assert found["group_protocol"].default == "classic"
 
 
 @pytest.mark.parametrize("user_data", [b"", b"mine"])

@@ -39,7 +39,7 @@ async def test_faststream_consumes_acks_and_nacks(kafka: KafkaHandle) -> None:
     assert found["handled"] == [0, 1, 2, 3, 3, 4]
     assert found["batched"] == list(range(6))
     assert found["by_hand"] == 42
-    assert found["consumer"] == "aiokafka_lite.consumer.consumer"
+    assert found["consumer"] == "aiokafka_lite.as_aiokafka.consumer.consumer"
     assert b"Traceback" not in output + errors
     async with reading(kafka, group_id=f"{topics[0]}-group") as consumer:
         assert await consumer.committed(TopicPartition(topics[0], 0)) == 5
@@ -70,7 +70,9 @@ import aiokafka, aiokafka.admin, aiokafka.errors, aiokafka.producer.producer, ai
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor as Sticky
 from aiokafka_lite.errors import KafkaError
 assert as_aiokafka.is_installed()
-ours_alone = {"Batch", "CooperativeStickyPartitionAssignor"}
+ours_alone = {"Batch", "CooperativeStickyPartitionAssignor", "AIOKafkaConsumer"}
+assert issubclass(aiokafka.AIOKafkaConsumer, aiokafka_lite.AIOKafkaConsumer)
+assert aiokafka.AIOKafkaConsumer is aiokafka.consumer.consumer.AIOKafkaConsumer
 for name in set(aiokafka_lite.__all__) - ours_alone:
     assert name == "__version__" or getattr(aiokafka, name) is getattr(aiokafka_lite, name), name
 assert aiokafka.errors is aiokafka_lite.errors and aiokafka.structs is aiokafka_lite.structs

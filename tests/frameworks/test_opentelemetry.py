@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka_lite.as_aiokafka.consumer import AIOKafkaConsumer as AsAiokafkas
 from aiokafka_lite.broker import Broker
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import reading
@@ -130,6 +131,30 @@ async def test_poll_makes_the_spans_of_getmany(
     of_records = [span for span in finished if "messaging.message.id" in attributes(span)]
     traces = [span.context.trace_id for span in of_records if span.context is not None]
     assert [f"{trace:032x}" == TRACE_ID for trace in traces] == [True, True, True, False]
+
+
+async def test_with_aiokafkas_defaults_each_get_makes_its_spans_once(
+    kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 6))
+    monkeypatch.setattr(aiokafka, "AIOKafkaConsumer", AsAiokafkas)
+    with exported() as spans:
+        for kind in (AIOKafkaConsumer, AsAiokafkas):
+            async with kind(
+                topic, bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest"
+            ) as consumer:
+                found = [(await consumer.getone()).offset, (await anext(consumer)).offset]
+                for get in (consumer.getmany, consumer.poll):
+                    ((record,),) = (await get(timeout_ms=10_000, max_records=1)).values()
+                    found.append(record.offset)
+            assert found == [0, 1, 2, 3]
+            offsets = [
+                attributes(span).get("messaging.kafka.message.offset")
+                for span in spans.get_finished_spans()
+            ]
+            assert [offset for offset in offsets if offset is not None] == found
+            spans.clear()
 
 
 async def test_batch_makes_the_spans_of_getmany(

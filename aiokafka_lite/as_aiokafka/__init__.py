@@ -12,6 +12,9 @@ aiokafka has to be installed: its admin client and all else that this package do
 own. They come to use the errors and structs of this package, so that a program meets only one
 ``KafkaError`` and one ``TopicPartition``. So do the inner parts of aiokafka's consumer and
 producer, which some import or patch by name: they are there, but nothing here runs on them.
+
+``aiokafka.AIOKafkaConsumer`` then has aiokafka's defaults for groups, too: ``group_protocol`` is
+"classic", and the assignor is round robin.
 """
 
 from __future__ import annotations
@@ -27,8 +30,6 @@ MODULES: Final = (
     "errors",
     "helpers",
     "structs",
-    "consumer",
-    "consumer.consumer",
     "coordinator",
     "coordinator.protocol",
     "coordinator.assignors",
@@ -40,6 +41,8 @@ MODULES: Final = (
     "producer",
     "producer.producer",
 )
+# With aiokafka's defaults.
+CONSUMER: Final = ("consumer", "consumer.consumer")
 # Of aiokafka's, beside ours: programs reach them as attributes, too.
 INNER_PARTS: Final = (
     "consumer.fetcher",
@@ -68,6 +71,7 @@ def install() -> None:
             "that"
         )
     ours = {f"aiokafka.{name}": import_module(f"aiokafka_lite.{name}") for name in MODULES}
+    ours |= {f"aiokafka.{name}": import_module(f"{__name__}.{name}") for name in CONSUMER}
     sys.modules.update(ours)
     try:
         aiokafka = import_module("aiokafka")
@@ -90,4 +94,4 @@ def install() -> None:
 
 def is_installed() -> bool:
     """Whether `install` was called, and who imports aiokafka's consumer gets ours."""
-    return sys.modules.get("aiokafka.consumer") is sys.modules.get("aiokafka_lite.consumer", ...)
+    return sys.modules.get("aiokafka.consumer") is sys.modules.get(f"{__name__}.consumer", ...)
