@@ -87,7 +87,6 @@ class PendingCommit:
         is_asked_for: bool,
         names_partitions: bool = False,
         is_departed: bool = False,
-        is_final: bool = False,
     ) -> None:
         self.sequence = sequence
         self.left = dict(offsets)
@@ -104,10 +103,9 @@ class PendingCommit:
         self.is_asked_for = is_asked_for
         # By the application: then each of them is committed, or the commit fails.
         self.names_partitions = names_partitions
-        # The application has given the partitions up since.
+        # The application has given the partitions up since, or stops the consumer: there is no
+        # other one after it.
         self.is_departed = is_departed
-        # Of a consumer that stops: there is no other one after it.
-        self.is_final = is_final
         # The coordinator is in the middle of a rebalance that this member may not know of yet.
         self.was_put_off = False
         # The broker may have it: perhaps only the answer was lost.
@@ -208,7 +206,7 @@ class Commits(CommittedReader):
             await self._commit(commit, self._deadline(timeout_s))
 
     async def commit_last(
-        self, offsets: Offsets, *, deadline: float, is_final: bool = False
+        self, offsets: Offsets, *, deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Commit before partitions are given up, as far as that can be done; raises nothing.
 
@@ -216,7 +214,7 @@ class Commits(CommittedReader):
             What could not be committed.
         """
         left = self.not_committed_yet(offsets)
-        return self.not_committed_yet(await self._try_to_commit(left, deadline, is_final=is_final))
+        return self.not_committed_yet(await self._try_to_commit(left, deadline))
 
     async def commit_at_the_end(
         self, offsets: Offsets, *, deadline: float
@@ -229,7 +227,9 @@ class Commits(CommittedReader):
         for departed in tuple(self._auto_commit.departed):
             left = await self._try_to_commit(departed.offsets, deadline, departed)
             self._auto_commit.settle(departed, left)
-        uncommitted = await self.commit_last(offsets, deadline=deadline, is_final=True)
+        last = Departed(self.not_committed_yet(offsets), self._state.assignment, self.assigned_as)
+        left = await self._try_to_commit(last.offsets, deadline, last)
+        uncommitted = self.not_committed_yet(left)
         await self._until_answered(deadline)
         return {**self._auto_commit.forgone, **uncommitted}
 
@@ -250,12 +250,10 @@ class Commits(CommittedReader):
         offsets: Offsets,
         deadline: float,
         departed: Departed | None = None,
-        *,
-        is_final: bool = False,
     ) -> Offsets:
         if not offsets:
             return {}
-        commit = self._make(offsets, departed, is_final=is_final)
+        commit = self._make(offsets, departed)
         try:
             await self._commit(commit, deadline)
         except KafkaError as error:
@@ -396,9 +394,7 @@ class Commits(CommittedReader):
         self._sequence += 1
         return self._sequence
 
-    def _make(
-        self, offsets: Offsets, departed: Departed | None, *, is_final: bool = False
-    ) -> PendingCommit:
+    def _make(self, offsets: Offsets, departed: Departed | None) -> PendingCommit:
         """Make a commit that nobody asked for."""
         return PendingCommit(
             self._next(),
@@ -408,7 +404,6 @@ class Commits(CommittedReader):
             view=self._cluster.view,
             is_asked_for=False,
             is_departed=departed is not None,
-            is_final=is_final,
         )
 
     async def _commit(self, commit: PendingCommit, deadline: float) -> None:
@@ -500,7 +495,10 @@ class Commits(CommittedReader):
         entries = {
             tp: OffsetToCommit(*offset, self._leader_epoch(commit, tp))
             for tp, offset in commit.left.items()
+            if not commit.is_departed or self._has_kept(commit, tp)
         }
+        if not entries:
+            raise self._member.why_lost()
         commit.was_sent = True
         try:
             response = await self._coordinator.request(
@@ -518,7 +516,14 @@ class Commits(CommittedReader):
         for tp in entries:
             if codes.get(tp) == 0:
                 self._note_committed(commit, tp)
-        self._raise_refusals(commit, codes)
+        self._raise_refusals(commit, codes, entries)
+        if commit.left:
+            raise self._member.why_lost()
+
+    def _has_kept(self, commit: PendingCommit, tp: TopicPartition) -> bool:
+        """Whether a partition that was given up has had no other owner by now."""
+        made_as = commit.made_as
+        return made_as is None or made_as == NOBODY or self._member.has_kept(tp, made_as)
 
     def _leave_out_former_logs(self, commit: PendingCommit) -> None:
         """Leave out what was read of topics that have been recreated since.
@@ -674,11 +679,13 @@ class Commits(CommittedReader):
             partition.note_committed(offset)
 
     @staticmethod
-    def _raise_refusals(commit: PendingCommit, codes: Mapping[TopicPartition, int]) -> None:
+    def _raise_refusals(
+        commit: PendingCommit, codes: Mapping[TopicPartition, int], sent: Collection[TopicPartition]
+    ) -> None:
         """Raise the gravest of the partitions' errors; one left out is a request that failed."""
         refused = {
             tp: for_code(codes[tp]) if tp in codes else KafkaTimeoutError
-            for tp in sorted(commit.left)
+            for tp in sorted(commit.left.keys() & sent)
         }
         if not refused:
             return
@@ -694,7 +701,7 @@ class Commits(CommittedReader):
 
     def _is_worth_another_try(self, commit: PendingCommit, error: KafkaError) -> bool:
         recovery = recovery_for(error)
-        if commit.is_final or self._can_wait(commit):
+        if commit.is_departed or self._can_wait(commit):
             if recovery is Recovery.REBALANCE and commit.is_asked_for:
                 commit.was_put_off = True
                 self._waiting.add(commit)
@@ -702,7 +709,7 @@ class Commits(CommittedReader):
                 return True
             is_of_another = recovery in (Recovery.REBALANCE, Recovery.LOST_GENERATION)
             if is_of_another and self._is_between_generations(commit):
-                commit.was_put_off |= commit.is_final
+                commit.was_put_off |= commit.is_departed
                 return True
         if recovery is Recovery.FENCED:  # not to be mended by reading the records again
             return False
@@ -725,7 +732,7 @@ class Commits(CommittedReader):
 
     def _is_between_generations(self, commit: PendingCommit) -> bool:
         """Whether a rebalance goes on, or has ended since a commit was sent."""
-        is_over = self._member.takes_commits(was_put_off=True, is_final=True)
+        is_over = self._member.takes_commits(was_put_off=True, is_departed=True)
         return not is_over or self.assigned_as not in (None, commit.made_as)
 
     async def _is_all_gone(self, commit: PendingCommit, deadline: float) -> bool:
@@ -762,13 +769,13 @@ class Commits(CommittedReader):
     def _is_taken(self, commit: PendingCommit) -> bool:
         """Whether the coordinator takes a commit now, as far as known; or it cannot wait."""
         return not self._can_wait(commit) or self._member.takes_commits(
-            was_put_off=commit.was_put_off, is_final=commit.is_final
+            was_put_off=commit.was_put_off, is_departed=commit.is_departed
         )
 
     @staticmethod
     def _can_wait(commit: PendingCommit) -> bool:
         """Whether a commit waits for a rebalance: but that waits for its callbacks."""
-        return (commit.is_asked_for or commit.is_final) and not is_in_callback()
+        return (commit.is_asked_for or commit.is_departed) and not is_in_callback()
 
 
 def _of_another_log(what: str) -> CommitFailedError:

@@ -35,6 +35,7 @@ from aiokafka_lite.errors import (
     FencedInstanceIdError,
     KafkaError,
 )
+from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +78,16 @@ class EitherMember:
     def reads_as(self) -> Identity | None:
         return self._now.reads_as
 
-    def takes_commits(self, *, was_put_off: bool = False, is_final: bool = False) -> bool:
-        return self._now.takes_commits(was_put_off=was_put_off, is_final=is_final)
+    def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
+        return self._now.takes_commits(was_put_off=was_put_off, is_departed=is_departed)
 
     def commits_as(
         self, made_as: Identity, *, has_waited: bool, is_departed: bool
     ) -> Identity | None:
         return self._now.commits_as(made_as, has_waited=has_waited, is_departed=is_departed)
+
+    def has_kept(self, tp: TopicPartition, made_as: Identity) -> bool:
+        return self._now.has_kept(tp, made_as)
 
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
         return self._now.note_refusal(sent_as, error)

@@ -181,13 +181,14 @@ class GroupMember(Protocol):
     def reads_as(self) -> Identity | None:
         """As whom committed offsets are read; None: the group does not want to know."""
 
-    def takes_commits(self, *, was_put_off: bool = False, is_final: bool = False) -> bool:
+    def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
         """Whether the coordinator takes commits now, as far as known.
 
         Args:
             was_put_off: It has refused one because of a rebalance, of which this member may not
                 know yet.
-            is_final: It is the last one, of a consumer that stops: rather refused than late.
+            is_departed: The application has given the partitions up since: there is no other
+                commit of them, so rather refused than late.
         """
 
     def commits_as(
@@ -199,6 +200,12 @@ class GroupMember(Protocol):
             made_as: As whom the partitions were held when the commit was made.
             has_waited: It waited for a rebalance, and reads of committed offsets wait for it.
             is_departed: The application has given the partitions up since.
+        """
+
+    def has_kept(self, tp: TopicPartition, made_as: Identity) -> bool:
+        """Whether nobody else can have had a partition between `made_as` and now.
+
+        Of a partition that was given up, and for an identity that `commits_as` has replaced.
         """
 
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:

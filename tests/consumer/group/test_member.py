@@ -14,6 +14,7 @@ from aiokafka_lite.consumer.membership.classic.member import (
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import IllegalStateError, KafkaError
+from aiokafka_lite.structs import TopicPartition
 
 
 def joined(generation: int = 1, member_id: str = "m-1") -> Member:
@@ -132,6 +133,7 @@ def test_losses_are_the_gravest_interruptions() -> None:
 
 # --- For commits -------------------------------------------------------------------------------
 NOW = Identity("m-1", 7)
+TP = TopicPartition("t", 0)
 
 
 def holding(generation: int = 7) -> Member:
@@ -161,6 +163,33 @@ def test_a_commit_of_what_was_given_up_is_of_the_generation_that_it_was_made_in(
     member = holding()
     assert member.commits_as(NOW, has_waited=False, is_departed=True) == NOW
     assert member.commits_as(Identity("m-1", 6), has_waited=True, is_departed=True) is None
+
+
+@pytest.mark.parametrize(
+    ("kept", "made_as", "sender"),
+    [
+        ([TP], Identity("m-1", 7), Identity("m-1", 8)),
+        ([], Identity("m-1", 7), None),
+        ([TP], Identity("m-1", 6), None),
+        ([TP], Identity("m-0", 7), None),
+    ],
+)
+def test_what_was_given_up_goes_over_to_the_generation_in_which_it_was_kept(
+    kept: list[TopicPartition], made_as: Identity, sender: Identity | None
+) -> None:
+    member = holding()
+    member.enter(MemberState.PREPARING)
+    member.begin_rebalance()
+    assert member.takes_commits(is_departed=True)
+    assert not member.takes_commits(is_departed=True, was_put_off=True)
+    member.take_generation(Identity("m-1", 8), protocol_name="range", leader_id="m-1")
+    assert not member.takes_commits(is_departed=True)
+    assert member.commits_as(made_as, has_waited=True, is_departed=True) is None
+    member.end_rebalance(kept)
+    assert member.takes_commits(is_departed=True)
+    assert member.commits_as(made_as, has_waited=True, is_departed=True) == sender
+    assert member.has_kept(TP, made_as) is bool(kept)
+    assert not member.takes_commits()
 
 
 def test_nothing_is_committed_between_two_assignments() -> None:

@@ -51,13 +51,16 @@ class EpochMember:
     def reads_as(self) -> Identity | None:
         return self.identity
 
-    def takes_commits(self, *, was_put_off: bool = False, is_final: bool = False) -> bool:
+    def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
         return True
 
     def commits_as(
         self, made_as: Identity, *, has_waited: bool, is_departed: bool
     ) -> Identity | None:
         return self.identity if made_as.member_id == self.identity.member_id else None
+
+    def has_kept(self, tp: TopicPartition, made_as: Identity) -> bool:
+        return True
 
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
         self.refusals.append(error)

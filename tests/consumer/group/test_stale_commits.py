@@ -12,8 +12,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.assignors import RebalanceProtocol, RoundRobinPartitionAssignor
 from aiokafka_lite.errors import CommitFailedError, CoordinatorLoadInProgressError
-from aiokafka_lite.structs import OffsetAndMetadata
+from aiokafka_lite.protocol.messages.consumer_protocol import (
+    ConsumerProtocolSubscription,
+    decode_versioned,
+)
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle
 from tests.support.other_member import OtherMember
@@ -162,6 +168,116 @@ async def test_a_stop_commits_nothing_of_a_lost_assignment_though_another_one_is
 
         assert await pair.consumer.stop() == {pair.tp: OffsetAndMetadata(20, "")}
         assert pair.other.committed(pair.tp) == 510
+
+
+# --- What is unsubscribed between JoinGroup and SyncGroup --------------------------------------
+class Cooperative(RoundRobinPartitionAssignor):
+    """Keeps partitions through a rebalance; the other member shares them out."""
+
+    rebalance_protocols = frozenset({RebalanceProtocol.COOPERATIVE})
+
+
+@pytest.fixture(params=["eager", "cooperative"])
+def assignor(request: pytest.FixtureRequest) -> type[RoundRobinPartitionAssignor]:
+    return Cooperative if request.param == "cooperative" else RoundRobinPartitionAssignor
+
+
+async def begin_to_sync(pair: Pair) -> None:
+    """Have the consumer wait for what the other one assigns."""
+    pair.other.begin_join()
+    await pair.other.joined()
+    await pair.until_it_is("SYNCING")
+
+
+def stay_away(consumer: AIOKafkaConsumer, tp: TopicPartition) -> None:
+    consumer.unsubscribe()
+
+
+def assign_it_by_hand(consumer: AIOKafkaConsumer, tp: TopicPartition) -> None:
+    consumer.unsubscribe()
+    consumer.assign([tp])
+
+
+def subscribe_again(consumer: AIOKafkaConsumer, tp: TopicPartition) -> None:
+    consumer.unsubscribe()
+    consumer.subscribe([tp.topic])
+
+
+@pytest.mark.parametrize(
+    "leave", [stay_away, assign_it_by_hand, subscribe_again], ids=lambda f: f.__name__
+)
+async def test_what_is_unsubscribed_while_syncing_is_committed_if_it_comes_back(
+    outside: KafkaHandle,
+    assignor: type[RoundRobinPartitionAssignor],
+    leave: Callable[[AIOKafkaConsumer, TopicPartition], None],
+) -> None:
+    async with two_members(outside, partition_assignment_strategy=(assignor,)) as pair:
+        await pair.read(20)
+        await begin_to_sync(pair)
+        leave(pair.consumer, pair.tp)
+        await asyncio.sleep(0)
+        pair.other.share_out([], [0])
+
+        await pair.other.until(lambda: pair.other.committed(pair.tp) == 20)
+
+
+@pytest.mark.parametrize("goes_to", ["this", "the other", "nobody"])
+async def test_a_stop_waits_to_commit_what_was_unsubscribed_while_syncing(
+    outside: KafkaHandle, assignor: type[RoundRobinPartitionAssignor], goes_to: str
+) -> None:
+    async with two_members(outside, partition_assignment_strategy=(assignor,)) as pair:
+        consumer, other, tp = pair.consumer, pair.other, pair.tp
+        await pair.read(20)
+        await begin_to_sync(pair)
+        consumer.unsubscribe()
+        stop = asyncio.ensure_future(consumer.stop())
+        await asyncio.sleep(0.05)
+        # A leader gives nobody else what a cooperative member keeps.
+        is_anothers = goes_to == "the other" and assignor is not Cooperative
+        other.share_out([0] if is_anothers else [], [0] if goes_to == "this" else [])
+        if is_anothers:
+            other.commit({tp: 510})
+
+        is_kept = goes_to == "this" or assignor is Cooperative
+        assert await stop == ({} if is_kept else {tp: OffsetAndMetadata(20, "")})
+        assert other.committed(tp) == (20 if is_kept else 510 if is_anothers else 0)
+
+
+async def test_what_a_cooperative_member_unsubscribes_is_committed_though_the_rebalance_fails(
+    outside: KafkaHandle,
+) -> None:
+    async with two_members(outside, partition_assignment_strategy=(Cooperative,)) as pair:
+        await pair.read(20)
+        await begin_to_sync(pair)
+        pair.consumer.unsubscribe()
+        await asyncio.sleep(0)
+        pair.other.begin_join()  # SyncGroup is answered by REBALANCE_IN_PROGRESS
+
+        await pair.other.until(lambda: pair.other.committed(pair.tp) == 20)
+
+
+async def test_a_cooperative_member_says_what_it_keeps_under_the_generation_that_it_saw(
+    outside: KafkaHandle,
+) -> None:
+    """Leaders pass over claims of a generation before the others': two would own a partition."""
+    async with two_members(outside, partition_assignment_strategy=(Cooperative,)) as pair:
+        consumer, other = pair.consumer, pair.other
+        await pair.read(20)
+        await begin_to_sync(pair)
+        consumer.subscribe([pair.tp.topic, pair.more])
+        await asyncio.sleep(0)
+        other.share_out([], [0])
+        await other.until(other.is_called_to_rejoin)
+        generation = other.generation
+        other.begin_join()
+        joined = await other.joined()
+        (claim,) = (
+            decode_versioned(ConsumerProtocolSubscription, member.metadata)
+            for member in joined.members
+            if member.member_id != other.member_id
+        )
+        assert [part.topic for part in claim.owned_partitions] == [pair.tp.topic]
+        assert claim.generation_id == generation
 
 
 def throw_out(kafka: KafkaHandle, pair: Pair) -> None:

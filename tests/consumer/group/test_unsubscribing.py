@@ -255,12 +255,11 @@ async def test_unsubscribing_in_the_middle_of_a_rebalance(held: str) -> None:
                 consumer.unsubscribe()
                 if held == "JoinGroup":  # it is of the old generation still, and of no new one
                     await until(lambda: broker.committed("g") == {T: 5})
+            # With a new generation the fifth may be somebody else's, until that is assigned.
             await broker.requests.wait_for("LeaveGroup")
             assert told.of_partitions == ["assigned", "revoked"]
-            # With the new generation the fifth may be somebody else's.
-            left = {} if held == "JoinGroup" else {T: OffsetAndMetadata(5, "")}
-            assert await consumer.stop() == left
-        assert broker.committed("g") == {T: 5 if held == "JoinGroup" else 4}
+            assert await consumer.stop() == {}
+        assert broker.committed("g") == {T: 5}
 
 
 async def test_the_listener_hears_of_it_before_a_stop_that_comes_at_once(

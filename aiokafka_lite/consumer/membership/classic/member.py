@@ -26,6 +26,8 @@ LEFT        no more a member: final
 What it holds it holds as `assigned_as`, from one STABLE to the next: in SYNCING the member is of a
 new generation already, and its partitions are those of the one before. What is committed of them is
 committed as `assigned_as`, never as a member of a generation whose assignment is not known yet.
+What the application has given up by then goes over to that generation once SyncGroup is answered,
+if nobody else can have had it: what this member is assigned again, and what it has kept all along.
 
 What an answer means is data as well: RECOVERIES, and INTERRUPTION_BY_RECOVERY for this protocol.
 A membership can be lost in two ways: the generation is over (the member id stays good), or the
@@ -41,7 +43,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -55,6 +57,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     MaxPollIntervalError,
 )
+from aiokafka_lite.structs import TopicPartition
 
 
 class MemberState(enum.Enum):
@@ -183,6 +186,9 @@ class Member(StatefulMember[MemberState]):
         self.assigned_as: Identity | None = None
         # The generation since which partitions that it has kept have been nobody else's.
         self._unbroken_since: float = math.inf
+        # What is the same member's in the generation that a rebalance began with, and in the next;
+        # None: the rebalance goes on, and that is not known.
+        self._kept_partitions: frozenset[TopicPartition] | None = frozenset()
         self.protocol_name: str | None = None
         self.is_leader = False
         # Why there is no generation any more, and what is known about it; None while there is one.
@@ -218,14 +224,13 @@ class Member(StatefulMember[MemberState]):
     def reads_as(self) -> None:
         """None: the classic protocol lets everybody read what a group has committed."""
 
-    def takes_commits(self, *, was_put_off: bool = False, is_final: bool = False) -> bool:
+    def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
         """Whether the coordinator takes commits now, as far as known; see GroupMember."""
-        if is_final:
+        if is_departed:
             # While others are to join it takes one of the generation before; if that comes a
             # moment late, the rebalance goes on until it takes one of the next.
-            return self.state not in REBALANCING or (
-                self.state is MemberState.JOINING and not was_put_off
-            )
+            is_joining = self.state is MemberState.JOINING and not was_put_off
+            return self.state not in REBALANCING or is_joining or self._kept_partitions is not None
         # Until all have joined it would take one of the generation before, also of a cooperative
         # member that keeps its partitions. But a commit that comes a moment later is refused as of
         # an old generation (ILLEGAL_GENERATION), which cannot be told from a member that is lost.
@@ -241,7 +246,12 @@ class Member(StatefulMember[MemberState]):
     ) -> Identity | None:
         """Return as whom to send a commit now; None: the partitions may be another member's."""
         if is_departed:
-            return made_as if made_as == self.identity else None
+            is_next = self.identity == made_as._replace(generation=made_as.generation + 1)
+            return (
+                self.identity
+                if made_as == self.identity or (is_next and self._kept_partitions)
+                else None
+            )
         holder = self.assigned_as
         if holder is None or holder.member_id != made_as.member_id:
             return None
@@ -252,6 +262,12 @@ class Member(StatefulMember[MemberState]):
             return None
         # Otherwise a newer generation shares the partitions out at this moment.
         return holder if holder == self.identity else None
+
+    def has_kept(self, tp: TopicPartition, made_as: Identity) -> bool:
+        """Whether nobody else can have had a partition between `made_as` and now."""
+        return made_as == self.identity or (
+            self._kept_partitions is not None and tp in self._kept_partitions
+        )
 
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
         """Post what the refusal of a commit interrupts; whether the partitions are lost by it."""
@@ -274,6 +290,20 @@ class Member(StatefulMember[MemberState]):
         return CommitFailedError()
 
     # --- Steps of the group task ----------------------------------------------------------
+    def begin_rebalance(self) -> None:
+        """Begin to take part in a rebalance."""
+        self._kept_partitions = None
+        self.enter(MemberState.JOINING)
+
+    def end_rebalance(self, kept: Iterable[TopicPartition]) -> None:
+        """Note how a rebalance has ended, though it may not be heard yet (GroupMember.has_kept).
+
+        Args:
+            kept: What this member has kept in it, or was assigned.
+        """
+        self._kept_partitions = frozenset(kept)
+        self.notify()
+
     def take_member_id(self, member_id: str) -> None:
         """Keep the id that the coordinator wants to see in a second JoinGroup (KIP-394)."""
         self.identity = Identity(member_id)

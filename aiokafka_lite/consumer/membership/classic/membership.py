@@ -134,14 +134,16 @@ class ClassicMembership(GroupedMembership[Member]):
         await self._end_what_runs(deadline)
         if member.state in (MemberState.LEAVING, MemberState.LEFT):
             return dict(offsets)
+        left: Offsets = {}
         if self._joining is not None:
-            await self._end_joining(self._joining, offsets, ending(loop.time(), deadline).commit_by)
+            commit_by = ending(loop.time(), deadline).commit_by
+            offsets, left = await self._end_joining(self._joining, offsets, commit_by)
         member.settle_interruption()
         member.enter(MemberState.LEAVING)
         commit_by, leave_by = ending(loop.time(), deadline)
         is_told = True
         async with self._heartbeat.kept_alive():
-            uncommitted = await self._commit_at_the_end(offsets, commit_by)
+            uncommitted = {**left, **await self._commit_at_the_end(offsets, commit_by)}
             if leaves is None:
                 leaves = not member.is_static
             if member.identity.member_id and leaves:
@@ -157,17 +159,22 @@ class ClassicMembership(GroupedMembership[Member]):
 
     async def _end_joining(
         self, joining: asyncio.Task[JoinOutcome], offsets: Offsets, commit_by: float
-    ) -> None:
-        """End a rebalance that is under way, but not before what a member keeps in it is committed.
+    ) -> tuple[Offsets, Offsets]:
+        """End a rebalance that is under way, but not before what the member had is committed.
 
-        From when all have joined until the leader has shared out, the coordinator takes no commit
-        of a cooperative member; before and after that it does. Nothing of what is assigned is
-        taken any more.
+        From when all have joined until the leader has shared out, the coordinator takes no commit;
+        before and after that it does. Nothing of what is assigned is taken any more.
+
+        Returns:
+            What is still to be committed, and what cannot be.
         """
         try:
-            if offsets and self._is_cooperative and self._member.assigned_as is not None:
+            has_any = offsets or self._commits.has_departed
+            if not has_any or self._member.assigned_as is None:
+                return offsets, {}
+            if self._is_cooperative:
                 joining.add_done_callback(self._joined_at_the_end)
-                await self._commits.commit_at_the_end(offsets, deadline=commit_by)
+            return {}, await self._commits.commit_at_the_end(offsets, deadline=commit_by)
         finally:
             joining.remove_done_callback(self._joined_at_the_end)
             await self._scope.stop(joining)
@@ -294,7 +301,7 @@ class ClassicMembership(GroupedMembership[Member]):
         return member.lost_because or ("" if member.lost_by is None else member.lost_by.text)
 
     async def _join(self, reason: str) -> AssignedPartitions | None:
-        """Join and sync until it succeeds; None when nothing is subscribed any more."""
+        """Join and sync until it succeeds; None when the subscription is another one by then."""
         member, state = self._member, self._state
         backoff = Backoff(self._config.retry_backoff_s, RETRY_BACKOFF_MAX_S, self._rng)
         self._task.forget_error()
@@ -326,6 +333,11 @@ class ClassicMembership(GroupedMembership[Member]):
                 self._task.forget_error()
                 return assigned
             log.info("group %s: the subscription changed meanwhile", member.group_id)
+            if self._is_cooperative and is_subscribed(state):
+                # What it keeps is of this generation: what it claims by the one before is passed
+                # over by leaders, and assigned to somebody else at once.
+                member.take_assignment(keeps=True)
+                return None
 
     async def _join_and_sync(self, topics: frozenset[str], reason: str) -> AssignedPartitions:
         """Take part in a rebalance, in a task that outlives this one: see `_end_joining`."""

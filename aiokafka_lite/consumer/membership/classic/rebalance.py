@@ -30,7 +30,7 @@ from aiokafka_lite.consumer.membership.classic.leader import (
     read_members,
     share_out,
 )
-from aiokafka_lite.consumer.membership.classic.member import Member, MemberState
+from aiokafka_lite.consumer.membership.classic.member import Member, interruption_by
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
 from aiokafka_lite.errors import InconsistentGroupProtocolError, KafkaError, MemberIdRequired
@@ -100,8 +100,21 @@ class Rebalance:
             KafkaError: The rebalance failed for this member.
         """
         member = self._member
-        member.enter(MemberState.JOINING)
+        member.begin_rebalance()
         self._heartbeat.stand_in.rest()
+        try:
+            assigned = await self._take_part(topics, owned, reason)
+        except KafkaError as error:
+            told = interruption_by(error)
+            member.end_rebalance(() if told is not None and told.is_loss else owned)
+            raise
+        member.end_rebalance({*owned, *assigned.partitions})
+        return assigned
+
+    async def _take_part(
+        self, topics: frozenset[str], owned: Collection[TopicPartition], reason: str
+    ) -> AssignedPartitions:
+        member = self._member
         try:
             if member.hands_out:
                 # A join may take longer than a session: others are waited for.

@@ -55,6 +55,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     MaxPollIntervalError,
 )
+from aiokafka_lite.structs import TopicPartition
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
@@ -189,7 +190,7 @@ class ConsumerMember(StatefulMember[MemberState]):
         """The same: the group refuses who reads under an epoch that is over."""
         return self.assigned_as
 
-    def takes_commits(self, *, was_put_off: bool = False, is_final: bool = False) -> bool:
+    def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
         """Whether the coordinator takes commits now: it does all the while."""
         return True
 
@@ -201,6 +202,10 @@ class ConsumerMember(StatefulMember[MemberState]):
         if holder is None or holder.member_id != made_as.member_id:
             return None
         return holder if made_as.generation >= self._joined_in else None
+
+    def has_kept(self, tp: TopicPartition, made_as: Identity) -> bool:
+        """Whether nobody else can have had a partition since: until this member gives it back."""
+        return True
 
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> bool:
         """Post what a refused commit or read says of the member; whether all is lost by it."""
