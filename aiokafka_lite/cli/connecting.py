@@ -12,7 +12,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer
     from aiokafka_lite.client.sasl import Mechanism
     from aiokafka_lite.producing import AIOKafkaProducer
+    from aiokafka_lite.producing.bulk import BulkProducer
 
 ENVIRONMENT: Final = "AIOKAFKA_LITE_"
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
@@ -176,6 +177,28 @@ class Connecting(NamedTuple):
 
         return AIOKafkaProducer(**self._arguments(), transactional_id=transactional_id)
 
+    def bulk_producer(self, compression: str, on_loss: Callable[[], object]) -> BulkProducer:
+        """Make a producer that counts outcomes; in a running event loop.
+
+        Args:
+            compression: The name of a codec.
+            on_loss: Called when records are not acknowledged.
+        """
+        from aiokafka_lite.producing.bulk import BulkProducer
+        from aiokafka_lite.producing.config import ProducerConfig
+
+        timeout_ms = int(self.config.request_timeout_s * 1000)
+        config: ProducerConfig[bytes | None, bytes | None] = ProducerConfig(
+            **self._arguments(),
+            compression_type=None if compression == "none" else compression,
+            linger_ms=LINGER_MS,
+            max_batch_size=MAX_BATCH_BYTES,
+            max_request_size=MAX_REQUEST_BYTES,
+            buffer_memory=2 * MAX_REQUEST_BYTES,
+            delivery_timeout_ms=LINGER_MS + timeout_ms,
+        )
+        return BulkProducer(config, on_loss)
+
     def _arguments(self, metadata_max_age_s: float = math.inf) -> dict[str, Any]:
         """Return what consumers and producers are both told."""
         config, login = self.config, self.login
@@ -198,6 +221,11 @@ class Connecting(NamedTuple):
 
 # A few answers a second suffice to read as fast as records can be decoded.
 MAX_PARTITION_FETCH_BYTES: Final = 4 << 20
+# For lines one by one no delay that a person sees; many lines fill batches sooner.
+LINGER_MS: Final = 20
+MAX_BATCH_BYTES: Final = 64 << 10
+# The largest request that brokers take by default (socket.request.max.bytes).
+MAX_REQUEST_BYTES: Final = 100 << 20
 
 
 def connecting(

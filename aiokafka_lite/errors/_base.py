@@ -19,6 +19,7 @@ class KafkaError(RuntimeError):
         tp: The partition concerned, when the error is tied to one.
         offset: The offset concerned, when the error is tied to one record or batch.
         next_offset: Where reading can go on behind that record or batch, when it is tied to one.
+        batch_indexes: Which records of a batch a broker names as at fault (KIP-467), from 0 on.
     """
 
     retriable: ClassVar[bool] = False
@@ -26,6 +27,7 @@ class KafkaError(RuntimeError):
     tp: TopicPartition | None = None
     offset: int | None = None
     next_offset: int | None = None
+    batch_indexes: tuple[int, ...] = ()
 
     def at(
         self, tp: TopicPartition, offset: int | None = None, next_offset: int | None = None

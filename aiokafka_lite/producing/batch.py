@@ -1,4 +1,4 @@
-"""A batch of records on its way to one partition, and the futures of those who sent them.
+"""A batch of records on its way to one partition, and the receipts of those who sent them.
 
 Once built, a batch is the same bytes in every attempt: only so does a broker recognise it. They
 change in one case, when the producer has got another epoch and the batch was surely not written
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from aiokafka_lite._tasks import own_copy
 from aiokafka_lite.errors import KafkaError
@@ -22,10 +22,13 @@ from aiokafka_lite.records.build import BatchBuilder
 from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
 
-if TYPE_CHECKING:
-    pass
-
 Headers = Sequence[tuple[str, bytes | None]]
+
+Receipt: TypeAlias = "asyncio.Future[RecordMetadata] | int"
+"""What the sender of a record has of it: a future, or a number that `Tell` is called with."""
+Tell: TypeAlias = "Callable[[Sequence[int], RecordMetadata | KafkaError], None]"
+"""Called with the numbers of records that have an outcome, in the order in which they were sent:
+where the first of them is, or why none of them is acknowledged."""
 
 NO_SEQUENCE: Final = -1
 MAX_SEQUENCE: Final = 2**31 - 1
@@ -60,7 +63,7 @@ class ProducerBatch:
         tp: Where it goes.
         created_at: Loop time of its first record.
         write: Adds a record's timestamp, key, value and headers to its bytes.
-        futures: What the senders wait for, one for each record; and
+        receipts: What the senders have, one for each record: futures, or with `tell` numbers; and
         timestamps: the records'. Who writes a record adds to both, as `append` does.
         is_transactional: It is part of a transaction.
         size_bytes: No fewer bytes than it takes if compression saves nothing; see `measure`.
@@ -80,16 +83,17 @@ class ProducerBatch:
         "_count",
         "_encoded",
         "_overcounted_bytes",
+        "_tell",
         "attempts",
         "base_sequence",
         "created_at",
         "due_at",
-        "futures",
         "identity",
         "is_closed",
         "is_expired",
         "is_transactional",
         "last_error",
+        "receipts",
         "size_bytes",
         "state",
         "timestamps",
@@ -105,6 +109,7 @@ class ProducerBatch:
         codec: Codec,
         is_transactional: bool,
         linger_s: float = 0.0,
+        tell: Tell | None = None,
     ) -> None:
         self.tp = tp
         self.created_at = created_at
@@ -122,7 +127,8 @@ class ProducerBatch:
             codec=codec, is_transactional=is_transactional
         )
         self.write = self._builder.append
-        self.futures: list[asyncio.Future[RecordMetadata]] = []
+        self._tell = tell
+        self.receipts: list[Receipt] = []
         self.timestamps: list[int] = []
         self._encoded: bytes | None = None
         # How many records it has, once that is settled; 0 before.
@@ -143,11 +149,11 @@ class ProducerBatch:
         value: bytes | None,
         headers: Headers,
         size_bytes: int,
-        future: asyncio.Future[RecordMetadata],
+        receipt: Receipt,
     ) -> None:
         """Add a record whose size is no more than this."""
         self.write(timestamp_ms, key, value, headers)
-        self.futures.append(future)
+        self.receipts.append(receipt)
         self.timestamps.append(timestamp_ms)
         self.size_bytes += size_bytes
 
@@ -226,10 +232,11 @@ class ProducerBatch:
                     self.created_at,
                     codec=codec,
                     is_transactional=self.is_transactional,
+                    tell=self._tell,
                 )
                 parts.append(part)
-            future, timestamp_ms = self.futures[index], self.timestamps[index]
-            part.append(timestamp_ms, record.key, record.value, record.headers, size, future)
+            receipt, timestamp_ms = self.receipts[index], self.timestamps[index]
+            part.append(timestamp_ms, record.key, record.value, record.headers, size, receipt)
         for part in parts:
             if self.identity is not None:
                 part.number(self.identity, sequence)
@@ -250,7 +257,14 @@ class ProducerBatch:
         topic, partition = tp
         kind = 0 if append_time_ms < 0 else 1
         offset, step = base_offset, (0 if base_offset < 0 else 1)
-        for future, timestamp in zip(self.futures, self.timestamps, strict=True):
+        if self._tell is not None:
+            first_ms = append_time_ms if kind else self.timestamps[0]
+            first = RecordMetadata(topic, partition, tp, offset, first_ms, kind, log_start_offset)
+            self._tell(cast("list[int]", self.receipts), first)
+            self._forget()
+            return
+        futures = cast("list[asyncio.Future[RecordMetadata]]", self.receipts)
+        for future, timestamp in zip(futures, self.timestamps, strict=True):
             if not future.done():
                 values = (
                     topic,
@@ -269,18 +283,21 @@ class ProducerBatch:
     def fail(self, error: KafkaError) -> None:
         """Tell the senders that their records are not delivered, as far as known."""
         self._count = self.count
-        for future in self.futures:
+        receipts, self.receipts, self.timestamps = self.receipts, [], []
+        if self._tell is not None:
+            self._tell(cast("list[int]", receipts), error)
+            return
+        for future in cast("list[asyncio.Future[RecordMetadata]]", receipts):
             if not future.done():
                 # A copy: whoever raises it adds to its traceback.
                 future.set_exception(own_copy(error))
                 if self.is_transactional:
                     future.exception()  # who commits is told: asyncio need not say so of each
-        self.futures, self.timestamps = [], []
 
     def _forget(self) -> None:
         """Drop what nobody needs any more of a batch that is done."""
         self._builder, self._encoded = None, None
-        self.futures, self.timestamps = [], []
+        self.receipts, self.timestamps = [], []
 
 
 def sequence_after(sequence: int, count: int) -> int:

@@ -34,7 +34,7 @@ from aiokafka_lite.errors import (
     for_code,
 )
 from aiokafka_lite.producing.accumulator import Accumulator
-from aiokafka_lite.producing.batch import ProducerBatch, ProducerIdAndEpoch
+from aiokafka_lite.producing.batch import ProducerBatch, ProducerIdAndEpoch, Tell
 from aiokafka_lite.producing.config import AnyProducerConfig
 from aiokafka_lite.producing.identity import CurrentIdentity
 from aiokafka_lite.producing.outcomes import is_fatal
@@ -78,7 +78,14 @@ class ProducerEngine:
         on_end: Called when the producer can do nothing more, or is stopped, while it is lent.
     """
 
-    def __init__(self, config: AnyProducerConfig, gate: Intake, rng: random.Random) -> None:
+    def __init__(
+        self,
+        config: AnyProducerConfig,
+        gate: Intake,
+        rng: random.Random,
+        *,
+        tell: Tell | None = None,
+    ) -> None:
         self.config = config
         self._gate = gate
         self.fatal: KafkaError | None = None
@@ -111,6 +118,7 @@ class ProducerEngine:
             wake=self.sender.wake,
             give_up=self.sender.expired,
             on_loss=self._records_lost,
+            tell=tell,
         )
         self.sender.serve(self.accumulator)
         self.transactions = self._make_transactions()
@@ -323,14 +331,26 @@ class ProducerEngine:
 
         Raises: what `append` raises, as `until_known`, and
             KafkaTimeoutError: There was no room in time.
-            MessageSizeTooLargeError: There never is so much room.
+            IllegalArgumentError: There never is so much room.
+            UnknownTopicOrPartitionError: The partition was gone when there was.
         """
         deadline = self._loop.time() + self.config.request_timeout_s
         if not self.accumulator.has(topic, partition):
             await self.until_known(topic, partition, deadline)
         self.accumulator.raise_if_never_fits(size_bytes)
-        future = append(is_in_turn=False)
-        return await self.accumulator.in_turn(append, deadline) if future is None else future
+        if (future := append(is_in_turn=False)) is not None:
+            return future
+
+        def append_in_turn() -> asyncio.Future[RecordMetadata] | None:
+            future = append(is_in_turn=True)
+            if future is None and not self.accumulator.has(topic, partition):
+                raise UnknownTopicOrPartitionError(
+                    f"topic {topic!r} was deleted, or recreated with fewer partitions, while the "
+                    "record waited for room"
+                )
+            return future
+
+        return await self.accumulator.in_turn(append_in_turn, deadline)
 
     async def until_known(self, topic: str, partition: int | None, deadline: float) -> None:
         """Wait until metadata have a topic, and the partition if one is named.

@@ -217,7 +217,7 @@ class ProducerLease:
         """
         accumulator = self._engine.accumulator
 
-        def append(*, is_in_turn: bool = True) -> asyncio.Future[RecordMetadata] | None:
+        def append(*, is_in_turn: bool) -> asyncio.Future[RecordMetadata] | None:
             self._check_is_open()
             return accumulator.append(*output[:6], is_in_turn=is_in_turn)
 

@@ -6,11 +6,15 @@ and with nothing between.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from aiokafka_lite._tasks import own_copy
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.producing.batch import BATCH_OVERHEAD_BYTES, Headers, record_size_bound
+from aiokafka_lite.structs import RecordMetadata
 
 MAX_TIMESTAMP_MS: Final = 2**63 - 1
 
@@ -107,6 +111,35 @@ class OwnBatch:
     def rows(self) -> Iterator[Row]:
         """Return its records."""
         return iter(self._rows)
+
+
+class OwnReceipt:
+    """What the sender of such a batch has of it; the batch may be sent in parts.
+
+    Attributes:
+        future: Done once every record is written, with where the first is, or with the first error.
+    """
+
+    def __init__(
+        self, future: asyncio.Future[RecordMetadata], batch: OwnBatch, *, is_quiet: bool
+    ) -> None:
+        self.future = future
+        self._left = batch.record_count()
+        self._is_quiet = is_quiet  # somebody else is told of errors as well
+        self._first: RecordMetadata | None = None
+
+    def tell(self, numbers: Sequence[int], outcome: RecordMetadata | KafkaError) -> None:
+        """Take note of what became of some of its records."""
+        self._left -= len(numbers)
+        if isinstance(outcome, RecordMetadata):
+            if self._first is None or numbers[0] == 0:
+                self._first = outcome
+            if not self._left and not self.future.done():
+                self.future.set_result(self._first)
+        elif not self.future.done():
+            self.future.set_exception(own_copy(outcome))
+            if self._is_quiet:
+                self.future.exception()
 
 
 def check_timestamp(timestamp_ms: object) -> int:

@@ -24,7 +24,6 @@ from aiokafka_lite.errors import (
     IllegalStateError,
     KafkaError,
     ProducerClosed,
-    UnknownTopicOrPartitionError,
     WrongLoopError,
 )
 from aiokafka_lite.producing.accumulator import NO_HEADERS
@@ -337,8 +336,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         engine = self._running()
         transaction = engine.transaction
 
-        def append(*, is_in_turn: bool = True) -> asyncio.Future[RecordMetadata] | None:
-            self._raise_if_in_vain(engine, transaction, topic, partition)
+        def append(*, is_in_turn: bool) -> asyncio.Future[RecordMetadata] | None:
+            self._raise_if_in_vain(engine, transaction)
             return engine.accumulator.append(
                 topic, key, value, partition, timestamp_ms, headers, is_in_turn=is_in_turn
             )
@@ -385,8 +384,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         engine = self._running()
         transaction = engine.transaction
 
-        def append(*, is_in_turn: bool = True) -> asyncio.Future[RecordMetadata] | None:
-            self._raise_if_in_vain(engine, transaction, topic, partition)
+        def append(*, is_in_turn: bool) -> asyncio.Future[RecordMetadata] | None:
+            self._raise_if_in_vain(engine, transaction)
             return engine.accumulator.append_batch(topic, partition, batch, is_in_turn=is_in_turn)
 
         return await engine.append_in_time(append, topic, partition, batch.size())
@@ -395,8 +394,6 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         self,
         engine: ProducerEngine,
         transaction: ProducerTransaction | None,
-        topic: str,
-        partition: int | None,
     ) -> None:
         """Raise if a record that has waited cannot be sent any more, or not in its transaction."""
         if transaction is not None and engine.transactions is not None:
@@ -404,11 +401,6 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             engine.transactions.require(transaction)
         if self._gate.accumulator is None:
             raise self._refusal()
-        if not engine.accumulator.has(topic, partition):
-            raise UnknownTopicOrPartitionError(
-                f"topic {topic!r} was deleted, or recreated with fewer partitions, while the "
-                "record waited for room"
-            )
 
     async def flush(self) -> None:
         """Send everything at once, and wait until what was sent so far has an outcome.

@@ -367,6 +367,7 @@ class BatchSender:
             return
         error_class = for_code(answer.error_code)
         error = error_class(_refusal(batch, answer, error_class.description)).at(batch.tp)
+        error.batch_indexes = tuple(each.batch_index for each in answer.record_errors)
         fate = fate_of(error_class, batch.count)
         if fate is BatchFate.WRITTEN:
             self._acknowledge(batch, -1, -1, answer.log_start_offset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import CoordinatorLoadInProgressError
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.one_loop_each
 
@@ -124,25 +126,101 @@ async def test_bad_line_is_named_and_those_ahead_of_it_are_produced(
     kafka: KafkaHandle, cli: Running, stdin: Callable[[bytes], None]
 ) -> None:
     topic, where = await kafka.create_topic(), ["-b", kafka.bootstrap_servers]
-    stdin(b'{"value":"a"}\n{"value":}\n{"value":"c"}\n')
+    stdin(b'{"value":"a"}\n\n{"value":}\n{"value":"c"}\n')
     ended = await cli("produce", topic, "--json", *where)
-    assert ended.code == 1
-    assert ended.errors.startswith("error: line 2: not JSON: Expecting value at column 10 (ahead")
-    assert ended.errors.endswith("1 record was produced)\n")
+    said = "error: line 3: not JSON: Expecting value at column 10; 1 line was written\n"
+    assert (ended.code, ended.errors) == (1, said)
     stdin(b"x\n")
     ended = await cli("produce", topic, "-p", "3", *where)
-    assert ended.errors.startswith(f"error: line 1: topic {topic} has no partition 3")
+    assert ended.errors == (
+        f"error: line 1: {topic!r} has no partition 3: it has 1, numbered from 0; "
+        "0 lines were written\n"
+    )
     assert (await cli("cat", topic, *where)).lines == ["a"]
 
 
-async def test_refusal_of_a_broker_is_told(
+async def test_lines_that_fit_one_by_one_are_taken_however_small_the_topics_limit(
     kafka: KafkaHandle, cli: Running, stdin: Callable[[bytes], None]
 ) -> None:
-    topic = await kafka.create_topic(configs={"max.message.bytes": "1000"})
-    stdin(b"x" * 2_000)
-    ended = await cli("produce", topic, "-b", kafka.bootstrap_servers)
+    topic, where = (
+        await kafka.create_topic(configs={"max.message.bytes": "1000"}),
+        ["-b", kafka.bootstrap_servers],
+    )
+    lines = [b"%d" % number * 50 for number in range(300)]
+    stdin(b"\n".join(lines))
+    ended = await cli("produce", topic, *where)
+    assert (ended.code, ended.errors) == (0, "")
+    assert (await cli("cat", topic, *where)).out.splitlines() == lines
+
+
+async def test_the_line_that_is_refused_is_named_and_the_others_are_written(
+    kafka: KafkaHandle, cli: Running, stdin: Callable[[bytes], None]
+) -> None:
+    topic, where = (
+        await kafka.create_topic(configs={"max.message.bytes": "1000"}),
+        ["-b", kafka.bootstrap_servers],
+    )
+    lines = [b'{"value":"%d"}' % number for number in range(20)]
+    lines[13:13] = [b"", b'{"value":"%s"}' % (b"x" * 2_000)]  # line 15
+    stdin(b"\n".join(lines))
+    ended = await cli("produce", topic, "--json", *where)
     assert ended.code == 1
-    assert ended.errors.startswith(f"error: partition 0 of {topic} refuses: ")
+    assert ended.errors.startswith("error: line 15: ")
+    assert ended.errors.endswith(f" ({topic}-0, 1 records); 20 of 21 lines were written\n")
+    assert (await cli("cat", topic, *where)).lines == [str(number) for number in range(20)]
+
+
+async def test_lines_that_share_the_fate_of_one_are_named(
+    kafka: KafkaHandle, cli: Running, stdin: Callable[[bytes], None]
+) -> None:
+    topic = await kafka.create_topic(configs={"cleanup.policy": "compact"})
+    stdin(b"k:1\nwithout\nk:3\n")
+    ended = await cli("produce", topic, "-K:", "-b", kafka.bootstrap_servers)
+    assert ended.code == 1
+    at_fault = "line 2" if kafka.kind == "real" else "lines 1 to 3"
+    assert ended.errors.startswith(f"error: {at_fault}: ")
+    others = ", not lines 1 to 3" if kafka.kind == "real" else ""
+    assert ended.errors.endswith(f"; 0 of 3 lines were written{others}\n")
+
+
+async def test_lines_without_keys_go_where_there_is_a_leader(
+    cli: Running, stdin: Callable[[bytes], None]
+) -> None:
+    async with Broker(nodes=3) as broker:
+        topic = broker.create_topic("t", 3, replication_factor=1)
+        await broker.stop_node(topic.partitions[2].leader_id)
+        stdin(b"".join(b"%d\n" % number * 100 for number in range(5_000)))
+        ended = await cli("produce", "t", "-b", broker.bootstrap_servers)
+        assert (ended.code, ended.errors) == (0, "")
+        counts = [len(broker.records("t", partition)) for partition in range(2)]
+        assert sum(counts) == 500_000
+        assert all(counts)
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_ctrl_c_ends_at_once_and_says_what_is_written(is_answered: bool) -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        producing = await asyncio.create_subprocess_exec(
+            *[sys.executable, "-m", "aiokafka_lite"],
+            *["produce", "t", "-b", broker.bootstrap_servers],
+            stdin=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert producing.stdin is not None
+        producing.stdin.write(b"first\n")
+        await until(lambda: broker.records("t"))
+        if not is_answered:
+            rule = broker.on("Produce").silence()
+            producing.stdin.write(b"second\nthird\n")
+            await until(lambda: rule.hits)
+        began_at = time.monotonic()
+        producing.send_signal(signal.SIGINT)
+        _, errors = await producing.communicate()
+        assert (producing.returncode, time.monotonic() - began_at < 10) == (130, True)
+        written = "1 line was" if is_answered else "1 of 3 lines were"
+        others = "" if is_answered else ", not lines 2 to 3"
+        assert errors.decode() == f"\n{written} written{others}\n\nended by SIGINT\n"
 
 
 async def test_line_is_sent_at_once_where_no_other_is_there(kafka: KafkaHandle) -> None:

@@ -301,6 +301,25 @@ async def test_a_batch_of_ones_own_may_leave_its_partition_to_the_producer(
     assert [record.value for record in (await read_all(kafka, topic))[2]][:3] == as_values(range(3))
 
 
+async def test_a_batch_of_ones_own_is_not_written_before_all_its_parts_are(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic(configs={"max.message.bytes": "1000"})
+    async with producer_of(kafka) as producer:
+        for size in (900, 2_000):
+            batch = producer.create_batch()
+            for value in (b"first", b"x" * size, b"last"):
+                batch.append(timestamp=None, key=None, value=value)
+            future = await producer.send_batch(batch, topic, partition=0)
+            if size == 900:
+                assert (await future).offset == 0
+            else:
+                with pytest.raises(MessageSizeTooLargeError):
+                    await future
+    values = [record.value for record in (await read_all(kafka, topic))[0]]
+    assert values == [b"first", b"x" * 900, b"last", b"first", b"last"]
+
+
 async def test_programs_find_what_they_ask_of_aiokafkas_client(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     async with producer_of(kafka, client_id="me") as producer:

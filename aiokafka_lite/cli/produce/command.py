@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, BinaryIO, Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite import producing
+from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import name_and_value, new_parser
 from aiokafka_lite.cli.asking import ask_for_topic
-from aiokafka_lite.cli.connecting import add_options, connecting
+from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
 from aiokafka_lite.cli.output import counted
-from aiokafka_lite.cli.problems import CommandError, LineProblem, UsageError
-from aiokafka_lite.cli.produce.lines import lines_of, record_of_json, record_of_text
-from aiokafka_lite.cli.produce.sending import ProducerRecord, Sender
+from aiokafka_lite.cli.problems import UsageError
+from aiokafka_lite.cli.produce.lines import (
+    LineReader,
+    ProducerRecord,
+    record_of_json,
+    record_of_text,
+)
+from aiokafka_lite.cli.produce.sending import LineSender
 from aiokafka_lite.cli.text import unescaped
 from aiokafka_lite.records.codec import Codec
 
@@ -88,51 +97,51 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--key and --key-separator both say what the key is: leave one out")
     if not unescaped(options.delimiter) or options.key_separator == "":
         raise UsageError("a delimiter or separator has at least one character")
-    with connecting(options).cluster() as cluster:
-        topic = ask_for_topic(cluster, options.topic)
-        sender = Sender(
-            cluster,
-            options.topic,
-            codec=Codec.of(options.compression),
-            partition_count=len(topic.partitions),
-        )
-        _produce(sender, options, sys.stdin.buffer)
+    where = connecting(options)
+    with where.cluster() as cluster:
+        ask_for_topic(cluster, options.topic)
+    with _without_warnings():
+        count = loops.run(_produce(options, where))
     if sys.stderr.isatty():
-        print(f"{counted(sender.count, 'record')} to {options.topic}", file=sys.stderr)
+        print(f"{counted(count, 'record')} to {options.topic}", file=sys.stderr)
     return 0
 
 
-def _produce(sender: Sender, options: argparse.Namespace, stream: BinaryIO) -> None:
-    """Produce all lines; those ahead of one that is wrong are produced, too."""
-    to_record = _parser(options)
-    number = 0
-    for line in lines_of(stream, unescaped(options.delimiter)):
-        if line is None:
-            sender.flush()
-            continue
-        number += 1
-        if options.json and not line.strip():
-            continue
-        try:
-            sender.add(to_record(line))
-        except LineProblem as problem:
-            sender.flush()
-            raise CommandError(
-                f"line {number}: {problem} (ahead of it {counted(sender.count, 'record')} "
-                f"{'was' if sender.count == 1 else 'were'} produced)"
-            ) from problem
-    sender.flush()
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keep the producer's warnings to itself: of lines that are lost, the error says it."""
+    log = logging.getLogger(producing.__name__)
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
-def _parser(options: argparse.Namespace) -> Callable[[bytes], ProducerRecord]:
-    """Return what makes a record of a line, with what the options say of every record."""
+async def _produce(options: argparse.Namespace, where: Connecting) -> int:
+    """Produce all lines; returns how many there were."""
+    reader = LineReader(sys.stdin.buffer, unescaped(options.delimiter))
+    async with where.bulk_producer(options.compression, reader.interrupt) as producer:
+        sender = LineSender(options.topic, reader, producer, _parser(options))
+        await sender.run()
+        return sender.written_count
+
+
+def _parser(options: argparse.Namespace) -> Callable[[bytes], ProducerRecord | None]:
+    """Return what makes a record of a line, with what the options say of every record.
+
+    Of an empty line between objects it makes none.
+    """
     separator = None if options.key_separator is None else unescaped(options.key_separator)
     null = None if options.null is None else options.null.encode()
     key = None if options.key is None else options.key.encode()
     headers = [(name, value.encode()) for name, value in options.header]
 
-    def parse(line: bytes) -> ProducerRecord:
+    def parse(line: bytes) -> ProducerRecord | None:
         if options.json:
+            if not line.strip():
+                return None
             record = record_of_json(line)
         else:
             record = record_of_text(line, key_separator=separator, null=null)

@@ -1,230 +1,120 @@
-"""Batches on their way to their partitions' leaders.
-
-An idempotent producer (KIP-98) with one batch in flight for each partition: what gets lost is sent
-again with the same sequence number, so that each record is there once, and in order.
-"""
+"""Lines on their way to a topic, and which of them are written."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+import asyncio
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from aiokafka_lite.cli.asking import ask_for_topics, why
-from aiokafka_lite.cli.problems import CommandError, LineProblem
-from aiokafka_lite.client.blocking import BlockingConnection
-from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.wire import Pending
-from aiokafka_lite.errors import (
-    DuplicateSequenceNumber,
-    KafkaError,
-    KafkaTimeoutError,
-    LeaderNotAvailableError,
-    for_code,
-)
-from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
-from aiokafka_lite.protocol.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
-from aiokafka_lite.records.build import BatchBuilder
-from aiokafka_lite.records.codec import Codec
-from aiokafka_lite.records.partitioner import partition_for_key
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.cli.output import counted
+from aiokafka_lite.cli.problems import CommandError, LineProblem, plain_text
+from aiokafka_lite.cli.produce.lines import LineReader, ProducerRecord
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.producing.bulk import BulkProducer
 
-# Brokers take a megabyte by default (message.max.bytes), of what is left when it is compressed.
-BATCH_BYTES: Final = 512 << 10
-RETRY_AFTER_S: Final = 0.1
-NO_PRODUCER: Final = -1
-NO_TIMEOUT: Final = 2**31 - 1
-SEQUENCES: Final = 2**31
+# How long an interrupted command waits for answers to what it has sent.
+INTERRUPTED_S: Final = 1.0
+MOST_NAMED_RANGES: Final = 5
 
 
-class ProducerRecord(NamedTuple):
-    """A record to produce; without a partition its key decides, or whose turn it is."""
+class LineSender:
+    """Sends the lines of a stream, until one is not written.
 
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]] = ()
-    partition: int | None = None
-    timestamp_ms: int | None = None
-
-
-class Sender:
-    """Collects records in a batch for each partition, and sends these.
-
-    Attributes:
-        count: How many records brokers have acknowledged.
+    Args:
+        topic: Where to.
+        reader: Where lines come from.
+        producer: It is started.
+        to_record: Makes a record of a line; None: the line is passed over.
     """
 
     def __init__(
-        self, cluster: BlockingCluster, topic: str, *, codec: Codec, partition_count: int
+        self,
+        topic: str,
+        reader: LineReader,
+        producer: BulkProducer,
+        to_record: Callable[[bytes], ProducerRecord | None],
     ) -> None:
-        """Ask for a producer's id, which a broker that has just started does not give at once.
-
-        Raises:
-            KafkaError: There is none to be had.
-        """
-        self._cluster = cluster
         self._topic = topic
-        self._codec = codec
-        self._partition_count = partition_count
-        self._batches: dict[int, BatchBuilder] = {}
-        self._sequences: dict[int, int] = {}
-        self._turn = 0
-        self.count = 0
-        self._producer = cluster.retrying(self._ask_for_producer)
+        self._reader = reader
+        self._producer = producer
+        self._to_record = to_record
+        self._sent_count = 0
+        # For each line that was passed over, how many records were sent before.
+        self._passed_over: list[int] = []
 
-    def _ask_for_producer(self) -> tuple[int, int]:
-        answer = self._cluster.request_any(
-            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=NO_TIMEOUT)
-        )
-        if answer.error_code:
-            error = for_code(answer.error_code)
-            raise error(f"no producer id was given: {why(error)}")
-        return answer.producer_id, answer.producer_epoch
+    async def run(self) -> None:
+        """Send all lines, and wait until they are written.
 
-    def add(self, record: ProducerRecord) -> None:
-        """Add a record; sends what there is when its batch is full.
+        When it is cancelled, what was sent has a second to be acknowledged, and stderr says of
+        which lines that is not so.
 
         Raises:
-            LineProblem: There is no such partition.
-            CommandError: A broker refuses a batch.
-            KafkaError: Leaders cannot be reached.
+            CommandError: A line is no record, or is not written; says which, and how many are.
         """
-        partition = self._partition_of(record)
-        if (builder := self._batches.get(partition)) is None:
-            builder = self._batches[partition] = BatchBuilder(codec=self._codec)
-        at = int(time.time() * 1000) if record.timestamp_ms is None else record.timestamp_ms
-        builder.append(at, record.key, record.value, record.headers)
-        if builder.size_estimate >= BATCH_BYTES:
-            self.flush()
+        problem: str | None = None
+        timeout_s: float | None = None
+        try:
+            problem = await self._send_all()
+        except asyncio.CancelledError:
+            timeout_s = INTERRUPTED_S
+            raise
+        finally:
+            await self._producer.stop(timeout_s)
+            if timeout_s is not None:
+                print(f"\n{self._outcome()}", file=sys.stderr)
+        named: Sequence[int] = ()
+        if self._producer.losses:
+            first = min(self._producer.losses, key=lambda each: each.numbers[0])
+            named = first.at_fault
+            problem = f"{self._lines_text(named)}: {plain_text(first.error)}"
+        if problem is not None:
+            raise CommandError(f"{problem}; {self._outcome(named)}")
 
-    def _partition_of(self, record: ProducerRecord) -> int:
-        if record.partition is not None:
-            if not 0 <= record.partition < self._partition_count:
-                raise LineProblem(
-                    f"topic {self._topic} has no partition {record.partition}: it has 0 to "
-                    f"{self._partition_count - 1}"
-                )
-            return record.partition
-        if record.key is not None:
-            return partition_for_key(record.key, self._partition_count)
-        return self._turn
-
-    def flush(self) -> None:
-        """Send all there is, and wait until it is acknowledged; tried again for a while.
-
-        Raises:
-            CommandError: A broker refuses a batch; says which, and why.
-            KafkaTimeoutError: Leaders did not take it in time; what they did take counts.
-        """
-        batches, self._batches = self._batches, {}
-        self._turn = (self._turn + 1) % self._partition_count  # of those without a key
-        producer_id, epoch = self._producer
-        left = {
-            partition: (
-                builder.build(
-                    producer_id=producer_id,
-                    producer_epoch=epoch,
-                    base_sequence=self._sequences.get(partition, 0),
-                ),
-                builder.count,
-            )
-            for partition, builder in batches.items()
-        }
-        give_up_at = time.monotonic() + self._cluster.config.request_timeout_s
-        while left:
-            failure = self._send(left)
-            if not left:
-                return
-            if time.monotonic() >= give_up_at:
-                raise KafkaTimeoutError(
-                    f"partitions {', '.join(map(str, sorted(left)))} of {self._topic} did not take "
-                    f"their records in time: {failure}"
-                ) from failure
-            time.sleep(RETRY_AFTER_S)
-            try:
-                ask_for_topics(self._cluster, [self._topic])
-            except KafkaError as error:
-                if not error.retriable:
-                    raise
-
-    def _send(self, left: dict[int, tuple[bytes, int]]) -> KafkaError | None:
-        """Send what is left once, and take out what was acknowledged; return why not all was."""
-        failure: KafkaError | None = None
-        by_leader: dict[int, dict[int, tuple[bytes, int]]] = {}
-        for partition, batch in left.items():
-            view = self._cluster.view.leader(TopicPartition(self._topic, partition))
-            if view is None:
-                failure = LeaderNotAvailableError(f"partition {partition} has no leader")
-            else:
-                by_leader.setdefault(view.leader, {})[partition] = batch
-        sent: list[tuple[BlockingConnection, Pending[ProduceResponse]]] = []
-        timeout_s = self._cluster.config.request_timeout_s
-        for node, batches in by_leader.items():
-            try:
-                connection = self._cluster.connection(node)
-                sent.append(
-                    (connection, connection.send(self._request(batches), timeout_s=timeout_s))
-                )
-            except KafkaError as error:
-                failure = _passing(error)
-        for connection, exchange in sent:
-            try:
-                response = connection.receive(exchange)
-            except KafkaError as error:
-                failure = _passing(error)
-                continue
-            for topic in response.responses:
-                for outcome in topic.partition_responses:
-                    failure = self._settle(outcome, left) or failure
-        return failure
-
-    def _request(self, batches: Mapping[int, tuple[bytes, int]]) -> ProduceRequest:
-        return ProduceRequest(
-            acks=-1,
-            timeout_ms=int(self._cluster.config.request_timeout_s * 1000),
-            topic_data=[
-                TopicProduceData(
-                    name=self._topic,
-                    partition_data=[
-                        PartitionProduceData(index=partition, records=memoryview(batch))
-                        for partition, (batch, _) in batches.items()
-                    ],
-                )
-            ],
-        )
-
-    def _settle(
-        self, outcome: PartitionProduceResponse, left: dict[int, tuple[bytes, int]]
-    ) -> KafkaError | None:
-        """Take one partition's outcome; returns what passes by itself.
-
-        Raises:
-            CommandError: The batch was refused.
-        """
-        partition = outcome.index
-        if outcome.error_code and outcome.error_code != DuplicateSequenceNumber.errno:
-            error_class = for_code(outcome.error_code)
-            reason = outcome.error_message or why(error_class)
-            named = [each.batch_index_error_message for each in outcome.record_errors]
-            if reasons := "; ".join(each for each in named if each):
-                reason += f" ({reasons})"
-            if not (error_class.retriable or error_class.invalid_metadata):
-                raise CommandError(f"partition {partition} of {self._topic} refuses: {reason}")
-            return error_class(reason)
-        _, count = left.pop(partition)
-        self.count += count
-        self._sequences[partition] = (self._sequences.get(partition, 0) + count) % SEQUENCES
+    async def _send_all(self) -> str | None:
+        """Send lines to the end of the stream, or until one cannot be; return which, and why."""
+        send_nowait, to_record, topic = self._producer.send_nowait, self._to_record, self._topic
+        while not self._producer.losses and (lines := await self._reader.lines()) is not None:
+            for line in lines:
+                try:
+                    record = to_record(line)
+                    if record is None:
+                        self._passed_over.append(self._sent_count)
+                        continue
+                    if not send_nowait(topic, *record):
+                        await self._producer.send(topic, *record)
+                except LineProblem as problem:
+                    return f"{self._lines_text([self._sent_count + 1])}: {problem}"
+                except KafkaError as error:
+                    return f"{self._lines_text([self._sent_count + 1])}: {plain_text(error)}"
+                self._sent_count += 1
         return None
 
+    def _outcome(self, named: Sequence[int] = ()) -> str:
+        """Say how many lines are written, and which are not, unless it is those that are named."""
+        count, sent_count = self._producer.acknowledged_count, self._sent_count
+        if count == sent_count:
+            return f"{counted(count, 'line')} {'was' if count == 1 else 'were'} written"
+        text = f"{count:,} of {sent_count:,} lines were written"
+        lost = [number for each in self._producer.losses for number in each.numbers]
+        return text if sorted(lost) == sorted(named) else f"{text}, not {self._lines_text(lost)}"
 
-def _passing(error: KafkaError) -> KafkaError:
-    """Return an error that may pass; raise one that does not."""
-    if not error.retriable:
-        raise error
-    return error
+    def _lines_text(self, numbers: Sequence[int]) -> str:
+        """Return "lines 2, 4 to 6" of the lines that records were, by the numbers of these."""
+        lines = sorted(each + bisect_left(self._passed_over, each) for each in numbers)
+        ranges: list[list[int]] = []
+        for line in lines:
+            if ranges and line == ranges[-1][1] + 1:
+                ranges[-1][1] = line
+            else:
+                ranges.append([line, line])
+        texts = [f"{a}" if a == b else f"{a} to {b}" for a, b in ranges[:MOST_NAMED_RANGES]]
+        if len(ranges) > MOST_NAMED_RANGES:
+            texts.append(f"others up to {lines[-1]}")
+        return f"line{'' if len(lines) == 1 else 's'} {', '.join(texts)}"
+
+    @property
+    def written_count(self) -> int:
+        """How many lines are written."""
+        return self._producer.acknowledged_count

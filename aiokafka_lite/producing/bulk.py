@@ -1,0 +1,141 @@
+"""A producer for one caller with many records: it counts outcomes, and makes no futures."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final, NamedTuple
+
+from aiokafka_lite._compat import Self, timeout_at
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.producing.batch import Headers, record_size_bound
+from aiokafka_lite.producing.config import AnyProducerConfig
+from aiokafka_lite.producing.engine import Intake, ProducerEngine
+from aiokafka_lite.structs import RecordMetadata
+
+# How many bytes of records wait for their brokers' answers before `send` waits. Less than
+# buffer_memory, which limits the size of one record here: what is read ahead of a slow connection
+# would only grow old.
+MOST_WAITING_BYTES: Final = 2 << 20
+
+
+class LostRecords(NamedTuple):
+    """Records that are not acknowledged, all for one reason; the numbers begin with 1."""
+
+    numbers: Sequence[int]
+    error: KafkaError
+
+    @property
+    def at_fault(self) -> Sequence[int]:
+        """Those which the broker names; all of them, if it names none."""
+        return [self.numbers[index] for index in self.error.batch_indexes] or self.numbers
+
+
+class BulkProducer:
+    """Writes records as `AIOKafkaProducer` does, and numbers them in the order of `send`.
+
+    Args:
+        config: Of a producer without transactions; its serializers are not called.
+        on_loss: Called when records are not acknowledged.
+
+    Attributes:
+        acknowledged_count: How many records are written.
+        losses: The records that are not, as far as known.
+    """
+
+    def __init__(self, config: AnyProducerConfig, on_loss: Callable[[], object]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._gate = Intake()
+        self._engine = ProducerEngine(config, self._gate, random.Random(), tell=self._tell)
+        self._on_loss = on_loss
+        self.acknowledged_count = 0
+        self.losses: list[LostRecords] = []
+
+    async def __aenter__(self) -> Self:
+        """Connect, and get a producer id; raises as `AIOKafkaProducer.start`."""
+        try:
+            await self._engine.start()
+        except BaseException:
+            await self._engine.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def stop(self, timeout: float | None = None) -> None:
+        """Send what waits, and disconnect; what is not acknowledged then has failed. Idempotent.
+
+        Args:
+            timeout: Seconds to wait for answers; None: as long as delivery_timeout_ms allows.
+        """
+        deadline = None if timeout is None else self._loop.time() + timeout
+        try:
+            async with timeout_at(deadline):
+                await self._engine.finish()
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            await self._engine.close()
+
+    def send_nowait(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers,
+    ) -> bool:
+        """Put a record into a batch; False if it has to wait, see `send`.
+
+        Raises:
+            MessageSizeTooLargeError: The record is larger than `max_request_size`.
+        """
+        accumulator = self._gate.accumulator
+        return (
+            accumulator is not None
+            and accumulator.used_bytes < MOST_WAITING_BYTES
+            and accumulator.append(topic, key, value, partition, timestamp_ms, headers) is not None
+        )
+
+    async def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers,
+    ) -> None:
+        """Put a record into a batch once there is room.
+
+        Raises: as `AIOKafkaProducer.send`.
+        """
+        engine = self._engine
+        accumulator = engine.accumulator
+
+        def append(*, is_in_turn: bool) -> asyncio.Future[RecordMetadata] | None:
+            engine.raise_if_fatal()
+            if accumulator.used_bytes >= MOST_WAITING_BYTES:
+                return None
+            return accumulator.append(
+                topic, key, value, partition, timestamp_ms, headers, is_in_turn=is_in_turn
+            )
+
+        size = record_size_bound(key, value, headers)
+        await engine.append_in_time(append, topic, partition, size)
+
+    def _tell(self, numbers: Sequence[int], outcome: RecordMetadata | KafkaError) -> None:
+        if isinstance(outcome, RecordMetadata):
+            self.acknowledged_count += len(numbers)
+        elif numbers:
+            self.losses.append(LostRecords(numbers, outcome))
+            self._on_loss()
