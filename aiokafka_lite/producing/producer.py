@@ -674,7 +674,7 @@ class TransactionBlock(Generic[SentKT, SentVT]):
 
     @property
     def is_committed(self) -> bool | None:
-        """Whether it was committed; None: it is not over, or the outcome is not known."""
+        """Whether it was committed, False as soon as it is aborted; None: that is not known."""
         return None if self._transaction is None else self._transaction.is_committed
 
     async def send(

@@ -132,7 +132,8 @@ class ProducerTransaction:
     """One transaction, from its beginning to its end. One writer: `Transactions`.
 
     Attributes:
-        is_committed: Whether it was committed; None: it is not over, or nobody knows.
+        is_committed: Whether it was committed, False as soon as it cannot be any more; None: it may
+            still be, or nobody knows.
         is_over: Whether it has ended.
         is_being_committed: The coordinator has been asked to commit it.
     """
@@ -167,13 +168,14 @@ class ProducerTransaction:
     def settle(self) -> None:
         """Tell consumers that it is over, or cannot be committed any more; idempotent."""
         self.is_settled = True
-        is_committed = self.is_committed or (None if self.is_being_committed else False)
+        if not self.is_being_committed:
+            self.is_committed = bool(self.is_committed)
         named, self.deliveries, self.stored = [*self.deliveries.values(), *self.stored], {}, []
         for delivery in named:
-            delivery.settle(self, is_committed=is_committed)
+            delivery.settle(self, is_committed=self.is_committed)
         blocks, self.blocks = self.blocks, []
         for block in blocks:
-            block.decide(self, is_committed=bool(is_committed))
+            block.decide(self, is_committed=bool(self.is_committed))
 
 
 class Transactions:

@@ -452,6 +452,29 @@ async def test_a_block_that_is_cancelled_before_it_commits_aborts_and_its_record
         assert await copying.read_copies() == [b"next"]
 
 
+async def test_a_block_that_is_left_while_it_aborts_knows_that_it_is_not_committed() -> None:
+    async with on_broker() as (broker, copying):
+        async with copying.both() as (consumer, producer):
+            tx = producer.transaction()
+
+            async def copy() -> None:
+                async with consumer.batch(5) as batch, tx:
+                    await tx.send_and_wait("copies", batch[0].value)
+                    tx.commit_offsets(batch)
+                    assert tx.is_committed is None
+                    raise CommitFailedError
+
+            with broker.on("EndTxn").hold() as rule:
+                task = asyncio.ensure_future(copy())
+                await rule.reached()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert tx.is_committed is False
+            assert (await consumer.getone()).offset == 0
+        assert await copying.read_copies() == []
+
+
 async def test_copies_are_exact_though_every_turn_may_time_out(
     copying: Copying, protocol: Mapping[str, object]
 ) -> None:
