@@ -298,6 +298,25 @@ async def test_trap_09_an_assignment_that_is_withdrawn_before_metadata_know_its_
         assert worker.member.state is MemberState.STABLE
 
 
+async def test_trap_09_what_is_left_of_it_is_confirmed_though_metadata_do_not_know_that_either(
+    coordinator: ScriptedBroker,
+) -> None:
+    # The coordinator withdraws the rest when the member has said what it owns: topics that were
+    # deleted before the member could take them get no name any more.
+    async with member_on(coordinator) as worker:
+        coordinator.give({T: [0, 1], NEW: [0, 1]})
+        before = len(coordinator.asked(Beat))
+        await until(lambda: len(coordinator.asked(Beat)) > before + 3, worker)
+        before = len(coordinator.asked(Beat))
+        coordinator.give({T: [0, 1], NEW: [1]})
+        await until(lambda: any(map(owned, beats_from(coordinator, before))), worker)
+        # Once, and no more.
+        before = len(coordinator.asked(Beat))
+        await until(lambda: len(coordinator.asked(Beat)) > before + 3, worker)
+        assert sum(bool(owned(beat)) for beat in beats_from(coordinator, before - 1)) <= 1
+        assert worker.member.state is MemberState.RECONCILING
+
+
 # --- 10 to 14: offsets, and silence ----------------------------------------------------------
 def stale_read(request: Message) -> OffsetFetchResponse:
     code = errors.StaleMemberEpochError.errno

@@ -77,7 +77,6 @@ class Said(NamedTuple):
     wish: Wish
     # How often what is owned had changed by then; None: it does not say what is owned.
     change_count: int | None
-    owned: Target | None
 
 
 class BriefVoice(NamedTuple):
@@ -141,8 +140,8 @@ class Beats:
         self._is_unsure = True
         # Goes up with each change of what is owned.
         self._change_count = 0
-        self._told_owned: Target | None = None
-        # It has assigned something else since, and waits for a heartbeat that says what is owned.
+        # What it has assigned last, and whether it may wait until it is told what is owned.
+        self._assigned: Target = frozenset()
         self._is_unconfirmed = False
         self._brokers_s = BROKERS_INTERVAL_S
         self._is_throttled = False
@@ -164,10 +163,11 @@ class Beats:
         self.note_unsettled(now)
 
     def confirm(self, now: float) -> bool:
-        """Say what is owned if the coordinator waits for that; whether it does.
+        """Say what is owned if the coordinator may wait for that; whether it may.
 
-        It waits also where nothing changes here: an assignment that could not be taken yet, as
-        metadata did not know its topics, was withdrawn.
+        It waits also where nothing changes here: partitions that could not be taken yet, as
+        metadata did not know their topics, were withdrawn. Others of the kind may be left: their
+        topics may be deleted by now, and it withdraws them only then.
         """
         if not self._is_unconfirmed:
             return False
@@ -189,6 +189,7 @@ class Beats:
         """Begin anew: the member that the coordinator was told of is no more."""
         self._is_unsure = True
         self.told_wish = None
+        self._assigned = frozenset()
 
     def next(self, wish: Wish, held: Held) -> Said:
         """Make the next heartbeat.
@@ -207,7 +208,7 @@ class Beats:
             instance_id=member.group_instance_id,
         )
         if not is_full:
-            return Said(request, member.identity, wish, None, None)
+            return Said(request, member.identity, wish, None)
         request.rack_id = self._config.client_rack or None
         request.rebalance_timeout_ms = round(self._config.group_timeout_s * 1000)
         request.server_assignor = self._config.group_remote_assignor
@@ -218,7 +219,7 @@ class Beats:
         # Whoever joins owns nothing, whatever it had.
         owned = frozenset[PartitionId]() if is_joining else frozenset(held)
         request.topic_partitions = by_topic(owned)
-        return Said(request, member.identity, wish, self._change_count, owned)
+        return Said(request, member.identity, wish, self._change_count)
 
     def leave(self, *, for_good: bool = False) -> ConsumerGroupHeartbeatRequest:
         """Make the heartbeat that says that the member goes.
@@ -253,10 +254,10 @@ class Beats:
             self.told_wish = said.wish
             self._told_change_count = said.change_count
             self._has_told_regex = said.wish.regex is not None
-            self._told_owned, self._is_unconfirmed = said.owned, False
+            self._is_unconfirmed = False
         target = target_in(answer)
-        if target is not None and target != self._told_owned:
-            self._is_unconfirmed = True
+        if target is not None and target != self._assigned:
+            self._assigned, self._is_unconfirmed = target, True
         return identity, target
 
     # --- The pace -------------------------------------------------------------------------

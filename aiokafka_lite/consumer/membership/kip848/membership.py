@@ -338,7 +338,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             await self._assign(new)
             return True
         member.reconciled(is_done=step.is_empty)
-        if step.is_empty and self._beats.confirm(self._loop.time()):
+        if is_answered and self._beats.confirm(self._loop.time()):
             member.notify()
         if not (is_answered and step.is_empty) or self._awaits_first:
             return False
