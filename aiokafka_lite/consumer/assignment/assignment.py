@@ -11,6 +11,7 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from aiokafka_lite.consumer.assignment.cursor import (
@@ -199,6 +200,7 @@ class Assignment:
         revoke: Iterable[TopicPartition],
         assign: Iterable[TopicPartition],
         *,
+        topic_ids: Mapping[TopicPartition, bytes] = MappingProxyType({}),
         is_unbroken: bool = False,
     ) -> None:
         """Take partitions away and assign others; what is named in neither stays as it is.
@@ -211,6 +213,7 @@ class Assignment:
         Args:
             revoke: Partitions that are not assigned are ignored.
             assign: Partitions that are assigned, and are not revoked, are ignored.
+            topic_ids: Of those that are assigned by the ids of their topics.
             is_unbroken: Nobody else can have had, in between, what is in both.
         """
         self._settle()
@@ -231,7 +234,7 @@ class Assignment:
             else:
                 earlier[tp] = joined(earlier.get(tp), handed_out)
         for tp in sorted(wanted - self._assignment.keys()):
-            cursor = self._assignment[tp] = Cursor(tp, kept.get(tp))
+            cursor = self._assignment[tp] = Cursor(tp, kept.get(tp), topic_ids.get(tp, b""))
             if tp in gone:
                 self._carry_over(gone[tp], cursor)
         for cursor in gone.values():

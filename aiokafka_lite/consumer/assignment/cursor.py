@@ -223,6 +223,7 @@ class Cursor:
     """One assigned partition. Made anew for each assignment, so identity tells them apart."""
 
     __slots__ = (
+        "assigned_id",
         "chunks",
         "committed",
         "corrupt_at",
@@ -260,8 +261,13 @@ class Cursor:
         "worked_by",
     )
 
-    def __init__(self, tp: TopicPartition, reach: Range | None = None) -> None:
+    def __init__(
+        self, tp: TopicPartition, reach: Range | None = None, assigned_id: bytes = b""
+    ) -> None:
         self.tp = tp
+        # The id of the topic that the group has assigned (KIP-848). Another topic of its name is
+        # not this member's. Empty: it is assigned by name.
+        self.assigned_id = assigned_id
         self.place = Place.UNPOSITIONED
         # While its position is not known, or not known to be good.
         self.search: Search | None = Search(self, Sought.COMMITTED)
@@ -271,7 +277,7 @@ class Cursor:
         self.source: CursorSource | None = None
         # What a request to that names it by: the leader's epoch, and the topic's id.
         self.current_epoch = NO_EPOCH
-        self.topic_id = b""
+        self.topic_id = assigned_id
         # What is buffered of it, in offset order.
         self.chunks: tuple[Chunk, ...] = ()
         # Next offset to hand out; None until it is known.
@@ -567,10 +573,10 @@ class Cursor:
             source: Reads it from now on.
             current_epoch: The epoch of the leader, as far as metadata know.
             topic_id: What the topic is called in requests; sixteen zeros: by its name; None: as
-                before, which commits of what was read still need.
+                before, which commits of what was read still need. The one that is assigned stays.
         """
         before = self.source
-        if topic_id is None:
+        if topic_id is None or self.assigned_id:
             topic_id = self.topic_id
         if source is before and (current_epoch, topic_id) == (self.current_epoch, self.topic_id):
             return

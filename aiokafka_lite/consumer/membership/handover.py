@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
+from types import MappingProxyType
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.assignment.cursor import Cursor
@@ -157,7 +158,11 @@ class Handover:
 
     # --- What comes -----------------------------------------------------------------------
     async def assign(
-        self, new: Set[TopicPartition], *, then: Callable[[], None] | None = None
+        self,
+        new: Set[TopicPartition],
+        *,
+        topic_ids: Mapping[TopicPartition, bytes] = MappingProxyType({}),
+        then: Callable[[], None] | None = None,
     ) -> None:
         """Take partitions, and tell the listener of them.
 
@@ -165,12 +170,13 @@ class Handover:
 
         Args:
             new: May be empty: then the listener hears that there is nothing.
+            topic_ids: Of those that the group names by the ids of their topics.
             then: Called as soon as they are assigned.
         """
         state, listener = self._state, self._state.listener
         if not state.assignment:
             state.restart_idle(self._loop.time())
-        state.change((), new)
+        state.change((), new, topic_ids=topic_ids)
         if then is not None:
             then()
         generation = self._member.identity.generation

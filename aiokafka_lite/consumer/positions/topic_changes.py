@@ -5,7 +5,9 @@ Follows the metadata, tells events, and sees to what they mean for positions:
     deleted       in an assignment made by hand the topic's first partition raises once that the
                   topic is unknown; a subscription has lost the partitions anyway
     made anew     another log has the name: positions and what is buffered are of the old one and
-                  are given up, for what auto_offset_reset says
+                  are given up, for what auto_offset_reset says. A partition that its group has
+                  assigned by the topic's id (KIP-848) is withheld until it is revoked: that of the
+                  new topic may be another member's
     grown         partitions that came later are read from their beginning: see `came_later`
     too few       a partition of an assignment made by hand that its topic does not have raises once
                   that it is unknown
@@ -177,6 +179,8 @@ class TopicChanges:
         event = TopicRecreated(name)
         self._state.events.publish(event)
         for partition in list(self._assigned(name)):
+            if partition.assigned_id not in (b"", topic.topic_id):
+                self._state.begin_revocation([partition.tp])
             self._start_over(partition, f"{event}")
 
     def _start_over(self, partition: Cursor, why: str) -> None:

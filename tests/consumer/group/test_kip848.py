@@ -17,7 +17,13 @@ from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.kip848.beats import UNSETTLED_FOR_S
-from aiokafka_lite.errors import CommitFailedError, NotCoordinatorError, UnsupportedAssignorError
+from aiokafka_lite.errors import (
+    CommitFailedError,
+    IllegalStateError,
+    NotCoordinatorError,
+    UnsupportedAssignorError,
+)
+from aiokafka_lite.events import TopicRecreated
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.epoch_groups import beats_of, consumer_at, consumer_of
@@ -593,3 +599,40 @@ async def test_a_member_that_is_throttled_keeps_to_the_brokers_interval() -> Non
             before = len(beats_of(broker))
             await asyncio.sleep(1.5)
             assert len(beats_of(broker)) - before <= 1
+
+
+# --- A topic that is recreated -----------------------------------------------------------------
+@pytest.mark.virtual_time
+async def test_a_recreated_topic_is_read_and_committed_when_the_coordinator_has_assigned_it() -> (
+    None
+):
+    """Before that its partitions may be another member's, who has committed already."""
+    tp = TopicPartition("t", 0)
+    async with Broker() as broker:
+        broker.create_topic("t")
+        for _ in range(5):
+            broker.produce("t", b"former")
+        async with consumer_of(
+            broker, auto_offset_reset="earliest", metadata_max_age_ms=100
+        ) as consumer:
+            events = consumer.events()
+            assert len((await consumer.getmany(timeout_ms=1_000))[tp]) == 5
+            await consumer.commit()
+            with broker.on("ConsumerGroupHeartbeat").hold():
+                broker.recreate_topic("t")
+                for _ in range(3):
+                    broker.produce("t", b"new")
+                async with timeout(10):
+                    while not isinstance(await anext(events), TopicRecreated):
+                        pass
+                assert not await consumer.getmany(timeout_ms=2_000)
+                await consumer.commit()
+                with pytest.raises((CommitFailedError, IllegalStateError)):
+                    await consumer.commit({tp: 1})
+                assert tp not in broker.committed(consumer.group_metadata().group_id)
+            found = (await consumer.getmany(timeout_ms=5_000))[tp]
+            assert [(record.offset, record.value) for record in found] == [
+                (offset, b"new") for offset in range(3)
+            ]
+            await consumer.commit()
+            assert broker.committed(consumer.group_metadata().group_id) == {tp: 3}

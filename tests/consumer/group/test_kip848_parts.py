@@ -120,32 +120,44 @@ PARTITIONS = st.frozensets(
 )
 
 
+def id_of(name: str) -> bytes | None:
+    return next((each for each, known in NAMES.items() if known == name), None)
+
+
 @given(target=PARTITIONS, held=PARTITIONS)
 def test_steps_lead_to_the_target(
     target: frozenset[PartitionId], held: frozenset[PartitionId]
 ) -> None:
     has = {each: TopicPartition(NAMES[each.topic_id], each.number) for each in held}
-    step = difference(target, has, NAMES)
+    step = difference(target, has, NAMES, id_of)
     assert step.to_revoke.keys() == held - target
     assert step.to_assign.keys() == target - held
     has = {each: tp for each, tp in has.items() if each not in step.to_revoke}
-    assert difference(target, {**has, **step.to_assign}, NAMES).is_empty
+    assert difference(target, {**has, **step.to_assign}, NAMES, id_of).is_empty
 
 
 def test_nothing_said_changes_nothing_and_nothing_given_changes_all() -> None:
     held = {PartitionId(T, 0): TopicPartition("t", 0)}
-    assert difference(None, held, NAMES).is_empty
-    assert difference(frozenset(), held, NAMES).to_revoke == held
+    assert difference(None, held, NAMES, id_of).is_empty
+    assert difference(frozenset(), held, NAMES, id_of).to_revoke == held
 
 
 def test_a_topic_that_was_made_anew_is_taken_when_the_former_is_gone() -> None:
     held = {PartitionId(U, 0): TopicPartition("t", 0)}
-    step = difference(ids(T, 0), held, {T: "t"})
+    step = difference(ids(T, 0), held, {T: "t"}, {"t": T}.get)
     assert step.to_revoke == held
     assert not step.to_assign
-    assert difference(ids(T, 0), {}, {T: "t"}).to_assign == {
+    assert difference(ids(T, 0), {}, {T: "t"}, {"t": T}.get).to_assign == {
         PartitionId(T, 0): TopicPartition("t", 0)
     }
+
+
+def test_what_is_held_of_a_former_topic_goes_though_the_coordinator_has_not_heard_of_it() -> None:
+    held = {PartitionId(U, 0): TopicPartition("t", 0)}
+    step = difference(ids(U, 0), held, {T: "t"}, {"t": T}.get)
+    assert step.to_revoke == held
+    assert not step.to_assign
+    assert difference(ids(U, 0), {}, {T: "t"}, {"t": T}.get).unknown == {U}
 
 
 # --- Heartbeats -------------------------------------------------------------------------------

@@ -322,7 +322,8 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         state, member = self._state, self._member
         wish = self._wish()
         is_answered = self._beats.told_wish == wish and member.target is not None
-        step = difference(member.target, self._held, self._cluster.view.topic_names)
+        view = self._cluster.view
+        step = difference(member.target, self._held, view.topic_names, view.topic_id)
         self._note_unknown(step)
         if is_answered:
             self._hand_out(wish, step)
@@ -398,7 +399,8 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             self._beats.note_change(self._loop.time())
             self._member.notify()  # the coordinator is told at once
 
-        await self._handover.assign(set(new.values()), then=note)
+        topic_ids = {tp: each.topic_id for each, tp in new.items()}
+        await self._handover.assign(topic_ids.keys(), topic_ids=topic_ids, then=note)
 
     def _let_go(self, gone: Held) -> None:
         """Own partitions no more; the coordinator is told at once."""

@@ -7,7 +7,7 @@ owned before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from aiokafka_lite.consumer.membership.kip848.member import PartitionId, Target
@@ -20,7 +20,7 @@ class Reconciliation(NamedTuple):
     """What a member has to do to hold what it was given.
 
     Attributes:
-        to_revoke: What it holds and was not given; it goes first.
+        to_revoke: What it holds and was not given, or what is of deleted topics; it goes first.
         to_assign: What it was given and can take now.
         unknown: Ids of topics whose names are not known yet.
     """
@@ -35,7 +35,12 @@ class Reconciliation(NamedTuple):
         return not (self.to_revoke or self.to_assign or self.unknown)
 
 
-def difference(target: Target | None, held: Held, names: Mapping[bytes, str]) -> Reconciliation:
+def difference(
+    target: Target | None,
+    held: Held,
+    names: Mapping[bytes, str],
+    id_of: Callable[[str], bytes | None],
+) -> Reconciliation:
     """Compare what a member was given with what it holds.
 
     Args:
@@ -43,10 +48,17 @@ def difference(target: Target | None, held: Held, names: Mapping[bytes, str]) ->
             answer: everything goes.
         held: What it has taken and not given back yet.
         names: Topics' names by their ids.
+        id_of: Returns the id of a topic, None if it is not known. What is held under a former id
+            goes at once, whatever the coordinator has heard: the topic that has the name now may
+            be another member's.
     """
     if target is None:
         return Reconciliation({}, {}, frozenset())
-    to_revoke = {each: tp for each, tp in held.items() if each not in target}
+    to_revoke = {
+        each: tp
+        for each, tp in held.items()
+        if each not in target or id_of(tp.topic) not in (each.topic_id, None)
+    }
     held_by_name = set(held.values())
     to_assign: dict[PartitionId, TopicPartition] = {}
     unknown = set[bytes]()
