@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TypeVar
 
 from aiokafka_lite._compat import is_being_cancelled
+from aiokafka_lite._forks import tell_of_forks
 from aiokafka_lite.errors import KafkaError
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class TaskScope:
         self._failure: BaseException | None = None
         self._degraded: dict[str, BaseException] = {}
         self._is_closed = False
+        tell_of_forks(self)
 
     @property
     def failure(self) -> BaseException | None:
@@ -238,6 +240,12 @@ class TaskScope:
         """Cancel every task but the calling one, and start no more; waits for nothing."""
         self._is_closed = True
         for task in self._others():
+            task.cancel()
+
+    def note_fork(self) -> None:
+        """End in a forked child, which may run the same loop: the tasks are the parent's."""
+        self._is_closed = True
+        for task in tuple(self._tasks):
             task.cancel()
 
     def bury_all(self) -> None:

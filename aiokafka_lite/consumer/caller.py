@@ -1,8 +1,8 @@
 """Who is calling: on which loop, in which process, and from inside a listener's callback or not.
 
-A consumer belongs to the loop on which it was made, and to the process. Both are asked with one
-look at the running loop, once a call and never for a record. A forked child has no running loop:
-asyncio forgets it, so that look finds a fork as well, and so does a call from another thread.
+A consumer belongs to the loop on which it was made, and to the process. The loop is asked with one
+look at the running one, once a call and never for a record, which finds calls from other threads as
+well. A forked child is told that it is one: it may run the loop of its parent.
 Methods that wait for nothing may also be called while the loop stands still, as between two
 `run_until_complete`; only not while it runs elsewhere.
 
@@ -13,14 +13,13 @@ While no callback runs in this process (`callbacks` is empty) nobody has to ask 
 from __future__ import annotations
 
 import asyncio
-import os
-import weakref
 from asyncio import _get_running_loop, _set_running_loop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
+from aiokafka_lite._forks import tell_of_forks
 from aiokafka_lite.errors import ForkedError, IllegalStateError, WrongLoopError
 
 
@@ -57,12 +56,12 @@ def as_if_running(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 class Owner:
     """The loop and the process that one consumer belongs to."""
 
-    def __init__(self, forget_ready: Callable[[], None]) -> None:
+    def __init__(self, end_gets: Callable[[], None]) -> None:
         self.loop = asyncio.get_running_loop()
         self.is_forked = False
-        # Has the records that are handed out without a look here be forgotten, in a child.
-        self._forget_ready = forget_ready
-        _owners.add(self)
+        # Ends the gets, which do not look here while nothing is wrong, in a child.
+        self._end_gets = end_gets
+        tell_of_forks(self)
 
     def check(self) -> None:
         """Check that this is the loop's own code, which may wait on it.
@@ -71,7 +70,7 @@ class Owner:
             ForkedError: This is a forked child.
             WrongLoopError: Another loop runs, or none.
         """
-        if _get_running_loop() is not self.loop:
+        if _get_running_loop() is not self.loop or self.is_forked:
             raise self.refusal()
 
     def check_now(self) -> None:
@@ -82,8 +81,8 @@ class Owner:
             WrongLoopError: Another loop runs, or this one in another thread.
         """
         running = _get_running_loop()
-        if running is not self.loop and (
-            self.is_forked or running is not None or self.loop.is_running()
+        if self.is_forked or (
+            running is not self.loop and (running is not None or self.loop.is_running())
         ):
             raise self.refusal()
 
@@ -107,20 +106,7 @@ class Owner:
     def note_fork(self) -> None:
         """Note that this is a forked child: the consumer is the parent's."""
         self.is_forked = True
-        self._forget_ready()
-
-
-_owners: weakref.WeakSet[Owner] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    """Make every consumer of the parent refuse to be used; runs first of all in a child."""
-    for owner in tuple(_owners):
-        owner.note_fork()
-
-
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_forked)
+        self._end_gets()
 
 
 # --- Callbacks --------------------------------------------------------------------------------

@@ -234,7 +234,7 @@ class Engine:
             most_held_bytes=config.max_buffered_bytes,
         )
         self.ready, self.gets = self._make_gets(rng)
-        self.owner = Owner(self.ready.cursor.close)
+        self.owner = Owner(self._end_gets_of_child)
         self._rng = rng
         self._loop = asyncio.get_running_loop()
         self._state_changed = Event()
@@ -290,6 +290,10 @@ class Engine:
         return DeliveryToCommit(self.in_transactions(), delivery)
 
     # --- Hooks ----------------------------------------------------------------------------
+    def _end_gets_of_child(self) -> None:
+        self.ready.cursor.close()
+        self.gate.refuse(self.owner.refusal)
+
     def _budget_released(self) -> None:
         if self.current is not None:
             self.current.sources.budget_released()

@@ -36,7 +36,7 @@ class WrongLoopError(IllegalStateError, AssertionError):
 
 
 class ForkedError(IllegalStateError):
-    """The consumer was used in a forked child: sockets belong to the parent."""
+    """A consumer or producer was used in a forked child: sockets belong to the parent."""
 
 
 class ConsumerStoppedError(Exception):

@@ -251,6 +251,13 @@ class ProducerEngine:
             if self.on_end is not None:
                 self.on_end()
 
+    def forked(self, error: KafkaError) -> None:
+        """Take no records, and send none, in a forked child; without a word, and no I/O."""
+        self.fatal = error
+        self._set_gate()
+        self.sender.close()
+        self.accumulator.fail_all(error)
+
     def raise_if_fatal(self) -> None:
         """Raise the error after which nothing can be done any more, if there was one."""
         if self.fatal is not None:

@@ -15,11 +15,13 @@ from types import TracebackType
 from typing import Any, Final, Generic, NoReturn, SupportsIndex, cast
 
 from aiokafka_lite._compat import Self, SentKT, SentVT, timeout_at
+from aiokafka_lite._forks import tell_of_forks
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import own_copy
 from aiokafka_lite._transaction import LATEST
 from aiokafka_lite.client.aiokafka_names import ClientNames, SenderNames, choose_partition
 from aiokafka_lite.errors import (
+    ForkedError,
     IllegalOperation,
     IllegalStateError,
     KafkaError,
@@ -100,8 +102,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         self._engine: ProducerEngine | None = None
         self._gate = Intake()
         self._stopping: asyncio.Future[None] | None = None
-        self._pid = os.getpid()
         self._closed = False
+        self._is_forked = False
+        tell_of_forks(self)
         me = weakref.ref(self)  # what is made here must not keep the producer alive
 
         def alive() -> AIOKafkaProducer[SentKT, SentVT]:
@@ -158,14 +161,15 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             ClusterAuthorizationFailedError: The client may not produce idempotently.
             KafkaTimeoutError: No broker gave a producer id within request_timeout_ms.
             ProducerClosed: It was stopped.
-            IllegalStateError: It was started before, or on another loop (WrongLoopError).
+            IllegalStateError: It was started before, or on another loop (WrongLoopError), or in
+                another process (ForkedError).
         """
         if self._closed:
             raise ProducerClosed("the producer is stopped: make another one")
+        if _get_running_loop() is not self._loop or self._is_forked:
+            raise self._refusal()
         if self._engine is not None:
             raise IllegalStateError("a producer is started once")
-        if _get_running_loop() is not self._loop:
-            raise self._refusal()
         self._engine = engine = ProducerEngine(self._config, self._gate, _rng)
         try:
             await engine.start()
@@ -187,7 +191,10 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
         Raises:
             WrongLoopError: It belongs to another loop.
+            ForkedError: It belongs to another process.
         """
+        if self._is_forked:
+            raise self._refusal()
         self._closed = True
         if self._engine is None:
             return
@@ -223,6 +230,15 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     ) -> None:
         await self.stop()
 
+    def note_fork(self) -> None:
+        """Refuse everything in a forked child: records sent there would be taken for the parent's.
+
+        What the parent has still to send fails here, for whoever waits for it in the child.
+        """
+        self._is_forked = True
+        if self._engine is not None:
+            self._engine.forked(ForkedError("the record is the parent process's to send"))
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
             f"{type(self).__name__} cannot be copied or pickled, as it holds connections: give its "
@@ -231,7 +247,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
     def __del__(self) -> None:
         # There is nothing to stop if it was not started; in a forked child it is the parent's.
-        if getattr(self, "_engine", None) is None or self._closed or self._pid != os.getpid():
+        if getattr(self, "_engine", None) is None or self._closed or self._is_forked:
             return
         if not self._loop.is_closed():
             error = ProducerClosed("the producer was not stopped, and is collected")
@@ -642,6 +658,11 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
     def _refusal(self) -> BaseException:
         """Return what to raise where nothing can be sent."""
+        if self._is_forked:
+            return ForkedError(
+                "the producer belongs to the process that was forked, as do its sockets and its "
+                "producer id: make another one here"
+            )
         if self._loop is not _get_running_loop():
             return WrongLoopError(
                 "a producer is used on the event loop on which it was made: from another thread, "

@@ -246,6 +246,21 @@ async def test_a_forked_child_is_refused_and_the_parent_goes_on(
     assert "parent: read all, in one generation" in said
 
 
+@needs_fork
+@pytest.mark.parametrize("loop", EVERY_LOOP)
+def test_a_child_that_goes_on_with_its_parents_loop_is_refused(loop: str) -> None:
+    with BrokerThread() as broker:
+        said = run_program("forking_between_runs", broker.bootstrap_servers, loop)
+        assert said.splitlines() == ["child: over", "parent: over"]
+        # Nothing was written, committed, taken over or left in the name of the parent.
+        values = [record.value for record in broker.records("t")]
+        assert values == [b"parent 0", b"parent 1", b"parent 2"]
+        assert broker.committed("g") == {TP: 3}
+        heartbeats = broker.requests.of("ConsumerGroupHeartbeat")
+        epochs = [seen.request.member_epoch for seen in heartbeats]  # type: ignore[attr-defined]
+        assert (epochs.count(0), epochs.count(-1)) == (1, 1)
+
+
 @pytest.mark.parametrize("loop", EVERY_LOOP)
 @pytest.mark.parametrize("way", ["left open", "loop closed", "loop stopped"])
 async def test_a_consumer_left_open_does_not_keep_the_interpreter_from_ending(
