@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 if TYPE_CHECKING:
@@ -12,22 +13,32 @@ if TYPE_CHECKING:
 
 
 class Command(NamedTuple):
-    """A command: its name, what it does in one line, and the function that adds its parser."""
+    """A command: its name, what it does in one line, and the function that adds its parser.
+
+    Attributes:
+        actions: Words behind the name that make it another command, whose parser another function
+            adds.
+    """
 
     name: str
     summary: str
     module: str
     function: str = "add_parser"
+    actions: Mapping[str, tuple[str, str]] = MappingProxyType({})
 
-    def add_to(self, subparsers: Subparsers) -> None:
+    def add_to(self, subparsers: Subparsers, next_word: str = "") -> None:
         """Import the command's module and add its parser."""
-        module = importlib.import_module(f"aiokafka_lite.cli.{self.module}")
-        cast("Callable[[Subparsers], None]", getattr(module, self.function))(subparsers)
+        name, function = self.actions.get(next_word, (self.module, self.function))
+        module = importlib.import_module(f"aiokafka_lite.cli.{name}")
+        cast("Callable[[Subparsers], None]", getattr(module, function))(subparsers)
+
+
+_CHANGES: Final = dict.fromkeys(("create", "delete", "config"), ("topic_changes", "add_parsers"))
 
 
 SECTIONS: Final[dict[str, Sequence[Command]]] = {
     "a look into a cluster": (
-        Command("topics", "list topics", "topics"),
+        Command("topics", "list topics; topics create, delete, config", "topics", actions=_CHANGES),
         Command(
             "describe", "show partitions, offsets and settings", "topics", "add_describe_parser"
         ),

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -76,8 +76,17 @@ What names something may stand in the environment: AIOKAFKA_LITE_BOOTSTRAP, AIOK
 AIOKAFKA_LITE_PASSWORD … Options go before variables, and those before the file."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of connection to a command."""
+def add_options(
+    parser: argparse.ArgumentParser,
+    *,
+    settings_file: Sequence[str] = ("--config", "--command-config"),
+) -> None:
+    """Add the options of connection to a command.
+
+    Args:
+        parser: Of the command.
+        settings_file: What the option for a file of settings is called.
+    """
     group = parser.add_argument_group("connection", _HELP)
     group.add_argument(
         "-b",
@@ -86,7 +95,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"brokers to ask first, with commas between them (default: {DEFAULT_BOOTSTRAP})",
     )
     group.add_argument(
-        "--config",
+        *settings_file,
+        dest="config",
         type=Path,
         metavar="FILE",
         help="settings as Kafka's own tools read them (client.properties)",

@@ -26,8 +26,8 @@ def program_name() -> str:
     return "aiokafka-lite" if called == "aiokafka-lite" else "python -m aiokafka_lite"
 
 
-def build_parser(*names: str) -> argparse.ArgumentParser:
-    """Build the parser; of the commands that are not named it knows only that they are there."""
+def build_parser(*words: str) -> argparse.ArgumentParser:
+    """Build the parser for a command, and the word behind it; of the others it knows the names."""
     parser = argparse.ArgumentParser(
         prog=program_name(),
         description="The asyncio consumer for Apache Kafka. Without a command: what is installed.",
@@ -37,8 +37,8 @@ def build_parser(*names: str) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"aiokafka_lite {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
     for name, command in COMMANDS.items():
-        if name in names:
-            command.add_to(subparsers)
+        if name in words[:1]:
+            command.add_to(subparsers, *words[1:])
         else:
             subparsers.add_parser(name, add_help=False)
     return parser
@@ -87,8 +87,12 @@ def _drop_output() -> None:
 
 
 def _command(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the name of the command that is called, if any is: options before have no value."""
-    return [each for each in arguments if not each.startswith("-")][:1]
+    """Return the command that is called, if any is, and the word that follows at once, if any.
+
+    Options ahead of the command have no value.
+    """
+    names = [index for index, each in enumerate(arguments) if not each.startswith("-")]
+    return arguments[names[0] : names[0] + 2] if names else ()
 
 
 def _fail(message: str, code: int = 1) -> int:

@@ -70,7 +70,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = new_parser(
         subparsers,
         "topics",
-        f"List the topics of a cluster.\n\n{_RECORDS_NOTE}",
+        "List the topics of a cluster. `topics create`, `topics delete`, `topics config` change\n"
+        f"topics: each has --help.\n\n{_RECORDS_NOTE}",
         "examples:\n"
         "  aiokafka-lite topics                      all but Kafka's own\n"
         "  aiokafka-lite topics 'orders-*' --json    some, for programs\n"

@@ -57,6 +57,8 @@ async def test_topics_of_the_cluster_are_completed(kafka: KafkaHandle, complete:
     topic = await kafka.create_topic(unique("orders"))
     line = f"aiokafka-lite tail --bootstrap {kafka.bootstrap_servers} {topic[:-1]}"
     assert topic in await complete(line)
+    line = f"aiokafka-lite topics delete --bootstrap {kafka.bootstrap_servers} {topic[:-1]}"
+    assert topic in await complete(line)
 
 
 @needs_argcomplete

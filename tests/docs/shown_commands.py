@@ -17,7 +17,7 @@ def understood(line: str) -> argparse.Namespace:
     end = next((n for n, word in enumerate(words) if word in ("|", "<", ">")), len(words))
     words = words[:end]
     try:
-        return build_parser(words[0]).parse_args(words)
+        return build_parser(*words[:2]).parse_args(words)
     except SystemExit:
         pytest.fail(f"not understood: {line}")
 

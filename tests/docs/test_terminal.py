@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,19 @@ def test_twelve_answers_are_understood() -> None:
             understood(answer)
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("flights", "pipeline")])
-def test_examples_of_help_are_understood(name: str) -> None:
-    actions = build_parser(name)._actions
-    (subparsers,) = [each for each in actions if isinstance(each, argparse._SubParsersAction)]
-    for line in commands_in(subparsers.choices[name].epilog or ""):
+@pytest.mark.parametrize(
+    "words",
+    [
+        *[(name,) for name in COMMANDS if name not in ("flights", "pipeline")],
+        *[(name, action) for name, command in COMMANDS.items() for action in command.actions],
+    ],
+)
+def test_examples_of_help_are_understood(words: Sequence[str]) -> None:
+    parser = build_parser(*words)
+    for word in words:
+        actions = parser._actions
+        (subparsers,) = [each for each in actions if isinstance(each, argparse._SubParsersAction)]
+        parser = subparsers.choices[word]
+    for line in commands_in(parser.epilog or ""):
         line = re.sub(r" {2,}\S.*$", "", line)  # what an example is of
         understood(re.sub(r'\)"$', "", line))

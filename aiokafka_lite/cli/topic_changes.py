@@ -1,0 +1,369 @@
+"""`aiokafka-lite topics create`, `topics delete` and `topics config`: what changes topics."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite._nearest import nearest
+from aiokafka_lite.cli.arguments import name_and_value, new_parser, positive_int
+from aiokafka_lite.cli.asking import ask_for_topic, ask_for_topics, bounds, why
+from aiokafka_lite.cli.connecting import add_options, connecting
+from aiokafka_lite.cli.output import Column, Row, add_json_option, counted, print_rows
+from aiokafka_lite.cli.problems import CommandError, UsageError
+from aiokafka_lite.cli.topics import OF_TOPIC, TOPIC_RESOURCE
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.errors import KafkaError, for_code
+from aiokafka_lite.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from aiokafka_lite.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from aiokafka_lite.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResult,
+)
+from aiokafka_lite.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.cli.commands import Subparsers
+    from aiokafka_lite.client.view import TopicView
+
+BY_DEFAULT: Final = -1
+SET: Final = 0
+UNSET: Final = 1
+# Where the value of a setting comes from (KIP-226): `OF_TOPIC`, or
+DEFAULT: Final = 5
+_SOURCES: Final = {1: "topic", 2: "broker", 3: "cluster", 4: "server.properties", 5: "default"}
+LOOK_AGAIN_AFTER_S: Final = 0.05
+
+_COLUMNS: Final = (
+    Column("topic", "topic"),
+    Column("name", "setting"),
+    Column("value", "value"),
+    Column("source", "set in"),
+    Column("default", "default"),
+)
+
+
+def add_parsers(subparsers: Subparsers) -> None:
+    """Add the command `topics` with what changes topics, in place of the list."""
+    topics = subparsers.add_parser("topics", description="Create, delete and configure topics.")
+    actions = topics.add_subparsers(dest="action", metavar="ACTION", required=True)
+    _add_create(actions)
+    _add_delete(actions)
+    _add_config(actions)
+
+
+def _add_create(actions: Subparsers) -> None:
+    parser = new_parser(
+        actions,
+        "create",
+        "Create topics, and wait until their partitions have leaders.",
+        "examples:\n"
+        "  aiokafka-lite topics create orders                as many partitions as brokers choose\n"
+        "  aiokafka-lite topics create orders payments --partitions 12 --replication 3\n"
+        "  aiokafka-lite topics create users --config cleanup.policy=compact\n",
+    )
+    parser.add_argument("names", nargs="+", metavar="NAME", help="the topics to create")
+    parser.add_argument(
+        "-p", "--partitions", type=positive_int, metavar="N",
+        help="how many partitions each has (default: the cluster's num.partitions)",
+    )  # fmt: skip
+    parser.add_argument(
+        "-r", "--replication", type=positive_int, metavar="N",
+        help="how many replicas each partition has (default: the cluster's)",
+    )  # fmt: skip
+    add_options(parser, settings_file=["--command-config"])
+    parser.add_argument(
+        "--config",
+        dest="topic_settings",
+        type=name_and_value,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the topics; may be repeated",
+    )
+    parser.set_defaults(run=run_create)
+
+
+def _add_delete(actions: Subparsers) -> None:
+    parser = new_parser(
+        actions,
+        "delete",
+        "Delete topics with all their records. Asks before it does.",
+        "examples:\n"
+        "  aiokafka-lite topics delete orders.old\n"
+        "  aiokafka-lite topics delete orders.old payments.old --yes     without asking\n",
+    )
+    parser.add_argument("topics", nargs="+", metavar="TOPIC", help="the topics to delete")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    add_options(parser)
+    parser.set_defaults(run=run_delete)
+
+
+def _add_config(actions: Subparsers) -> None:
+    parser = new_parser(
+        actions,
+        "config",
+        "Show which settings of topics differ from the defaults, and change them. All changes of\n"
+        "a topic are made, or none.",
+        "examples:\n"
+        "  aiokafka-lite topics config orders                      what differs\n"
+        "  aiokafka-lite topics config orders --every --json       all there is\n"
+        "  aiokafka-lite topics config orders --set retention.ms=86400000\n"
+        "  aiokafka-lite topics config orders --unset retention.ms   the cluster's value again\n",
+    )
+    parser.add_argument("topics", nargs="+", metavar="TOPIC", help="the topics")
+    parser.add_argument(
+        "--set", dest="changes", type=name_and_value, action="append", default=[],
+        metavar="NAME=VALUE", help="a setting to make for them; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--unset", action="append", default=[], metavar="NAME",
+        help="a setting to take away from them; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--every", action="store_true", help="show the settings at defaults, too")
+    add_json_option(parser)
+    add_options(parser)
+    parser.set_defaults(run=run_config)
+
+
+# --- create --------------------------------------------------------------------------------
+def run_create(options: argparse.Namespace) -> int:
+    """Run `topics create`; returns 0."""
+    names = list(dict.fromkeys(options.names))
+    timeout_ms = _timeout_ms(options)
+    request = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=name,
+                num_partitions=options.partitions or BY_DEFAULT,
+                replication_factor=options.replication or BY_DEFAULT,
+                configs=[
+                    CreatableTopicConfig(name=setting, value=value)
+                    for setting, value in options.topic_settings
+                ],
+            )
+            for name in names
+        ],
+        timeout_ms=timeout_ms,
+    )
+    with connecting(options).cluster() as cluster:
+        ask_for_topics(cluster, [])
+        response = cluster.request(_controller(cluster), request)
+        problems: list[str] = []
+        for result in response.topics:
+            if result.error_code:
+                reason = result.error_message or why(for_code(result.error_code))
+                problems.append(f"{result.name} is not created: {reason}")
+                continue
+            topic = _until_led(cluster, result.name, timeout_ms / 1000)
+            replicas = max(len(each.replicas) for each in topic.partitions.values())
+            print(
+                f"created {topic.name}: {counted(len(topic.partitions), 'partition')}, "
+                f"{counted(replicas, 'replica')}"
+            )
+    _raise_if_any(problems)
+    return 0
+
+
+def _until_led(cluster: BlockingCluster, name: str, timeout_s: float) -> TopicView:
+    """Return a new topic once all its partitions have leaders.
+
+    Raises:
+        CommandError: Some have none in time.
+    """
+    give_up_at = time.monotonic() + timeout_s
+    while True:
+        topic = ask_for_topics(cluster, [name]).topics.get(name)
+        partitions = {} if topic is None else topic.partitions
+        if topic is not None and partitions and all(p.leader >= 0 for p in partitions.values()):
+            return topic
+        if time.monotonic() >= give_up_at:
+            raise CommandError(f"{name} is created, but not all its partitions have leaders yet")
+        time.sleep(LOOK_AGAIN_AFTER_S)
+
+
+def _controller(cluster: BlockingCluster) -> int:
+    """Return who is asked for changes: any node passes them on in clusters without ZooKeeper."""
+    view = cluster.view
+    return view.controller_id if view.controller_id in view.nodes else min(view.nodes)
+
+
+def _timeout_ms(options: argparse.Namespace) -> int:
+    return int(connecting(options).config.request_timeout_s * 1000)
+
+
+def _raise_if_any(problems: Sequence[str]) -> None:
+    if problems:
+        raise CommandError("; ".join(problems))
+
+
+# --- delete --------------------------------------------------------------------------------
+def run_delete(options: argparse.Namespace) -> int:
+    """Run `topics delete`; returns 0."""
+    names = list(dict.fromkeys(options.topics))
+    if not options.yes and not sys.stdin.isatty():
+        raise UsageError("nobody can be asked whether to delete: add --yes")
+    with connecting(options).cluster() as cluster:
+        known = ask_for_topics(cluster, None).topics
+        problems = [
+            f"there is no topic {name}{nearest(name, known)}" for name in names if name not in known
+        ]
+        there = [known[name] for name in names if name in known]
+        if there and (options.yes or _is_confirmed(cluster, there)):
+            problems += _delete(cluster, there, _timeout_ms(options))
+    _raise_if_any(problems)
+    return 0
+
+
+def _is_confirmed(cluster: BlockingCluster, topics: Sequence[TopicView]) -> bool:
+    """Ask the person at the terminal; what a topic holds is said where it can be told."""
+    for topic in topics:
+        tps = [TopicPartition(topic.name, number) for number in topic.partitions]
+        try:
+            begins, ends = bounds(cluster, tps)
+            held = counted(sum(ends[tp] - begins[tp] for tp in tps), "record")
+        except (KafkaError, KeyError):
+            held = "records"
+        print(f"{topic.name}: {counted(len(tps), 'partition')}, {held}", file=sys.stderr)
+    print(f"Delete {counted(len(topics), 'topic')}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    raise CommandError("nothing was deleted")
+
+
+def _delete(cluster: BlockingCluster, topics: Sequence[TopicView], timeout_ms: int) -> list[str]:
+    """Delete topics; returns why some are not."""
+    request = DeleteTopicsRequest(
+        topics=[DeleteTopicState(name=topic.name) for topic in topics], timeout_ms=timeout_ms
+    )
+    problems: list[str] = []
+    for result in cluster.request(_controller(cluster), request).responses:
+        if result.error_code:
+            reason = result.error_message or why(for_code(result.error_code))
+            problems.append(f"{result.name} is not deleted: {reason}")
+        else:
+            print(f"deleted {result.name}")
+    return problems
+
+
+# --- config --------------------------------------------------------------------------------
+def run_config(options: argparse.Namespace) -> int:
+    """Run `topics config`; returns 0."""
+    names = list(dict.fromkeys(options.topics))
+    with connecting(options).cluster() as cluster:
+        for name in names:
+            ask_for_topic(cluster, name)
+        before = _settings(cluster, names)
+        if options.changes or options.unset:
+            _change(cluster, options, before)
+            before = _settings(cluster, names)
+    rows = [
+        _row(result.resource_name, each)
+        for result in before
+        for each in result.configs
+        if options.every or _differs(each)
+    ]
+    print_rows(rows, _COLUMNS, as_json=options.json)
+    if not rows and not options.json:
+        print("every setting is at its default", file=sys.stderr)
+    return 0
+
+
+def _settings(cluster: BlockingCluster, names: Sequence[str]) -> list[DescribeConfigsResult]:
+    """Return the settings of topics.
+
+    Raises:
+        CommandError: One is not there, or its settings may not be seen.
+    """
+    resources = [
+        DescribeConfigsResource(
+            resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+        )
+        for name in names
+    ]
+    request = DescribeConfigsRequest(resources=resources, include_synonyms=True)
+    results = cluster.request_any(request).results
+    _raise_if_any(
+        [
+            f"settings of {each.resource_name} cannot be seen: {why(for_code(each.error_code))}"
+            for each in results
+            if each.error_code
+        ]
+    )
+    return results
+
+
+def _differs(setting: DescribeConfigsResourceResult) -> bool:
+    """Whether a setting is made for the topic, or for the cluster with another value."""
+    if setting.config_source in (OF_TOPIC, DEFAULT) or not setting.synonyms:
+        return setting.config_source != DEFAULT
+    first, last = setting.synonyms[0], setting.synonyms[-1]
+    return (first.name, first.value) != (last.name, last.value)
+
+
+def _row(topic: str, setting: DescribeConfigsResourceResult) -> Row:
+    default = next((each for each in setting.synonyms if each.source == DEFAULT), None)
+    text = None if default is None else default.value
+    if default is not None and default.name != setting.name:  # the broker's, in its own unit
+        text = f"{default.name}={default.value}"
+    return {
+        "topic": topic,
+        "name": setting.name,
+        "value": setting.value,
+        "source": _SOURCES.get(setting.config_source, "unknown"),
+        "default": text,
+    }
+
+
+def _change(
+    cluster: BlockingCluster,
+    options: argparse.Namespace,
+    before: Sequence[DescribeConfigsResult],
+) -> None:
+    """Make and take away settings.
+
+    Raises:
+        UsageError: There is no such setting, or one is named twice.
+        CommandError: Not all topics were changed; says which, and why.
+    """
+    named = [*(name for name, _ in options.changes), *options.unset]
+    known = {each.name for result in before for each in result.configs}
+    for name in named:
+        if name not in known:
+            raise UsageError(f"topics have no setting {name}{nearest(name, known)}")
+        if named.count(name) > 1:
+            raise UsageError(f"{name} is named twice")
+    changes = [
+        *[AlterableConfig(name=n, config_operation=SET, value=v) for n, v in options.changes],
+        *[AlterableConfig(name=n, config_operation=UNSET, value=None) for n in options.unset],
+    ]
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            AlterConfigsResource(
+                resource_type=TOPIC_RESOURCE, resource_name=each.resource_name, configs=changes
+            )
+            for each in before
+        ]
+    )
+    _raise_if_any(
+        [
+            f"{each.resource_name} is not changed: "
+            f"{each.error_message or why(for_code(each.error_code))}"
+            for each in cluster.request_any(request).responses
+            if each.error_code
+        ]
+    )
