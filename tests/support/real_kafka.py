@@ -267,9 +267,11 @@ class RealKafka:
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": in_sync,
             "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-            # Tests and people at a prompt do not wait three seconds for each new group, and see
-            # a dead broker and a compacted log as soon as they can.
+            # Tests and people at a prompt do not wait three seconds for each new group, nor one
+            # for each assignment of KIP-848, and see a dead broker and a compacted log as soon
+            # as they can.
             "group.initial.rebalance.delay.ms": "0",
+            "group.consumer.assignment.interval.ms": "0",
             "log.cleaner.backoff.ms": "500",
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
