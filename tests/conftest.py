@@ -56,6 +56,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "virtual_time: run on a loop whose time passes when nothing is left to do"
     )
+    config.addinivalue_line(
+        "markers",
+        "virtual_time_if_embedded: as one_loop_each, and the embedded broker's loop in the short "
+        "form is one of virtual time",
+    )
+    config.addinivalue_line(
+        "markers", "real_time: not so, whatever its module is marked with: it races with the clock"
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -73,6 +81,8 @@ def pytest_asyncio_loop_factories(
     if item.get_closest_marker("virtual_time"):
         return VIRTUAL_TIME
     names: Sequence[str] = getattr(item, "fixturenames", ())
+    if "kafka" in names and _has_virtual_time(item):
+        return {**EVERY_LOOP, **VIRTUAL_TIME}
     if "kafka" in names or item.get_closest_marker("every_loop"):
         return EVERY_LOOP
     return ASYNCIO_LOOP
@@ -92,12 +102,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.real_kafka)
         if "java_tools" in names or "java_runner" in names:
             item.add_marker(pytest.mark.java)
-        has_one_loop_each = item.get_closest_marker("one_loop_each") is not None
+        has_virtual_time = _has_virtual_time(item)
+        has_one_loop_each = any(
+            item.get_closest_marker(name) for name in ("one_loop_each", "virtual_time_if_embedded")
+        )
         is_for_long = item.get_closest_marker("slow") or (
             params.get("kafka") == "real" and item.get_closest_marker("real_if_long")
         )
-        wanted = LONG or (
-            _can_fail_alone(params, has_one_loop_each=has_one_loop_each) and not is_for_long
+        wanted = _can_run(params) and (
+            LONG
+            or (
+                _can_fail_alone(
+                    params, has_one_loop_each=has_one_loop_each, has_virtual_time=has_virtual_time
+                )
+                and not is_for_long
+            )
         )
         (keep if wanted else left_out).append(item)
     if left_out:
@@ -105,17 +124,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = keep
 
 
-def _can_fail_alone(params: Mapping[str, object], *, has_one_loop_each: bool) -> bool:
+def _has_virtual_time(item: pytest.Item) -> bool:
+    is_marked = item.get_closest_marker("virtual_time_if_embedded") is not None
+    return is_marked and item.get_closest_marker("real_time") is None
+
+
+def _can_run(params: Mapping[str, object]) -> bool:
+    """Whether there is such a thing: a real Kafka's time does not pass by itself."""
+    is_virtual = params.get("_asyncio_loop_factory") is VIRTUAL_TIME["virtual"]
+    return not (is_virtual and params.get("kafka") == "real")
+
+
+def _can_fail_alone(
+    params: Mapping[str, object], *, has_one_loop_each: bool, has_virtual_time: bool
+) -> bool:
     """Whether a test may fail with these choices and with no others of the short form.
 
     Of broker × loop × decoder the even half does: it still holds every pair of choices. Without
     a decoder, what fails on uvloop with the real broker fails there with the embedded one, or on
-    asyncio's loop with the real one. Where the loop cannot matter, each broker has one.
+    asyncio's loop with the real one. Where the loop cannot matter, each broker has one; that of
+    the embedded broker may be one of virtual time.
     """
     if not {"kafka", "_asyncio_loop_factory"} <= params.keys():
         return True
     is_real = params["kafka"] == "real"
-    is_uvloop = params["_asyncio_loop_factory"] is not ASYNCIO_LOOP["asyncio"]
+    is_asyncio = params["_asyncio_loop_factory"] is ASYNCIO_LOOP["asyncio"]
+    if has_virtual_time and is_asyncio:
+        return False
+    is_uvloop = not is_asyncio and params["_asyncio_loop_factory"] is not VIRTUAL_TIME["virtual"]
     if has_one_loop_each or "decoder" in params:
         return (is_real + is_uvloop + (params.get("decoder") == "python")) % 2 == 0
     return not (is_real and is_uvloop)

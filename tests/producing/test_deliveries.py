@@ -38,7 +38,7 @@ from tests.support.reading import committed
 from tests.support.rows import rows
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.one_loop_each
+pytestmark = pytest.mark.virtual_time_if_embedded
 
 RECORDS = 20
 
@@ -113,20 +113,31 @@ def sorted_values(count: int = 2 * RECORDS) -> list[bytes]:
 async def copy_until_all_is_there(
     copying: Copying, consumer: AIOKafkaConsumer, producer: AIOKafkaProducer
 ) -> None:
-    """Copy as the documentation does, until nothing more comes."""
-    is_over = False
-    while not is_over:
-        try:
-            async with (
-                consumer.batch(timeout_ms=1_000) as batch,
-                producer.transaction() as tx,
-            ):
-                for record in batch:
-                    await tx.send(copying.copies, record.value, partition=0)
-                tx.commit_offsets(consumer)
-                is_over = not batch
-        except (CommitFailedError, TransactionAbortableError):
-            pass
+    """Copy as the documentation does, until all is committed and nothing more comes."""
+    tps = [TopicPartition(copying.source, number) for number in range(2)]
+    is_over = is_at_end = False
+    async with timeout(60):
+        while not is_over:
+            try:
+                async with (
+                    consumer.batch(timeout_ms=0 if is_at_end else 1_000) as batch,
+                    producer.transaction() as tx,
+                ):
+                    for record in batch:
+                        await tx.send(copying.copies, record.value, partition=0)
+                    tx.commit_offsets(consumer)
+                    is_over = is_at_end and not batch
+            except (CommitFailedError, TransactionAbortableError):
+                pass
+            is_at_end = await are_read_and_committed(consumer, tps)
+
+
+async def are_read_and_committed(consumer: AIOKafkaConsumer, tps: list[TopicPartition]) -> bool:
+    """Whether the consumer stands at the end of these partitions, and so does its group."""
+    positions = consumer.positions()
+    if any(tp not in positions or positions[tp].offset != RECORDS for tp in tps):
+        return False
+    return all([await consumer.committed(tp) == RECORDS for tp in tps])
 
 
 async def copy_the_rest(
@@ -475,6 +486,7 @@ async def test_a_block_that_is_left_while_it_aborts_knows_that_it_is_not_committ
         assert await copying.read_copies() == []
 
 
+@pytest.mark.real_time
 async def test_copies_are_exact_though_every_turn_may_time_out(
     copying: Copying, protocol: Mapping[str, object]
 ) -> None:
@@ -782,7 +794,7 @@ async def test_named_offsets_of_a_block_that_fails_later_are_not_returned_again(
 async def test_a_transaction_acknowledges_the_records_of_a_block(
     copying: Copying, names: str
 ) -> None:
-    async with copying.both(ack_mode="explicit") as (consumer, producer):
+    async with copying.both(ack_mode="explicit", rebalance_hold_ms=0) as (consumer, producer):
         seen = 0
         while seen < 2 * RECORDS:
             async with consumer.batch(10) as batch, producer.transaction() as tx:
@@ -796,7 +808,7 @@ async def test_a_transaction_acknowledges_the_records_of_a_block(
 
 
 async def test_a_record_that_is_refused_is_not_committed_with_its_block(copying: Copying) -> None:
-    async with copying.both(ack_mode="explicit") as (consumer, producer):
+    async with copying.both(ack_mode="explicit", rebalance_hold_ms=0) as (consumer, producer):
         async with (
             consumer.batch(5, max_records_per_partition=5) as batch,
             producer.transaction() as tx,
@@ -811,7 +823,7 @@ async def test_a_record_that_is_refused_is_not_committed_with_its_block(copying:
 async def test_a_record_that_is_refused_after_the_transaction_got_it_is_returned_again(
     copying: Copying, names: str
 ) -> None:
-    async with copying.both(ack_mode="explicit") as (consumer, producer):
+    async with copying.both(ack_mode="explicit", rebalance_hold_ms=0) as (consumer, producer):
         async with (
             consumer.batch(5, max_records_per_partition=5) as batch,
             producer.transaction() as tx,
@@ -835,7 +847,7 @@ async def test_a_record_that_is_refused_after_the_transaction_got_it_is_returned
 async def test_an_acknowledgement_within_a_transaction_counts_as_that_turns_out(
     copying: Copying, is_committed: bool
 ) -> None:
-    async with copying.both(ack_mode="explicit") as (consumer, producer):
+    async with copying.both(ack_mode="explicit", rebalance_hold_ms=0) as (consumer, producer):
         with contextlib.suppress(ZeroDivisionError):
             async with (
                 consumer.batch(5, max_records_per_partition=5) as batch,
@@ -865,7 +877,7 @@ async def test_a_batch_is_not_committed_beside_the_transaction_that_commits_it(
 
 
 async def test_a_record_is_committed_by_itself(copying: Copying) -> None:
-    async with copying.both(ack_mode="explicit") as (consumer, producer):
+    async with copying.both(ack_mode="explicit", rebalance_hold_ms=0) as (consumer, producer):
         records = [await consumer.getone() for _ in range(3)]
         async with producer.transaction() as tx:
             tx.commit_offsets(records[0])

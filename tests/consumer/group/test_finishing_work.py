@@ -21,7 +21,7 @@ from tests.support.protocols import in_both_protocols
 from tests.support.rows import rows
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.real_if_long, pytest.mark.one_loop_each]
+pytestmark = [pytest.mark.real_if_long, pytest.mark.virtual_time_if_embedded]
 
 PARTITIONS = 4
 RECORDS_EACH = 150

@@ -16,6 +16,8 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.protocols import WAYS as PROTOCOLS
 from tests.support.waiting import eventually, until
 
+pytestmark = pytest.mark.virtual_time_if_embedded
+
 READS = ["async for", "getone", "getmany", "poll", "batch"]
 EVENTS = ["seek", "pause", "cancelled", "stop", "error"]
 COUNT = 20  # records of each of two partitions
