@@ -269,6 +269,37 @@ async def test_a_position_is_not_applied_to_another_log(
     assert [record.levelno for record in told] == [logging.WARNING]
 
 
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_a_topic_is_followed_from_when_it_is_assigned_though_no_view_has_come_since(
+    protocol: str,
+) -> None:
+    """The view has the topic still when it is subscribed again, so none is asked for."""
+    async with Broker() as broker:
+        broker.create_topic("t")
+        broker.produce("t", b"former")
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        settings = {
+            "group_id": "g",
+            "group_protocol": protocol,
+            "enable_auto_commit": False,
+            "metadata_max_age_ms": 300_000,
+        }
+        async with reading_by("group", kafka, {"t": 1}, **settings) as consumer:
+            events = consumer.events()
+            consumer.unsubscribe()
+            inside.show_metadata(consumer, inside.cluster(consumer).view)
+            consumer.subscribe(["t"])
+            await keys_read(consumer, 1)
+            broker.recreate_topic("t")
+            for _ in range(3):
+                broker.produce("t", b"new")
+            assert await next_of(events, TopicRecreated) == TopicRecreated("t")
+            await keys_read(consumer, 3)
+            await consumer.commit()
+        assert broker.committed("g") == {TopicPartition("t", 0): 3}
+
+
 async def test_without_a_policy_a_topic_made_anew_is_an_error_until_sought(
     kafka: KafkaHandle,
 ) -> None:

@@ -41,7 +41,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, Sub
 from aiokafka_lite.consumer.caller import is_in_callback
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit, Departed
 from aiokafka_lite.consumer.commits.committed import CommittedReader, pause
-from aiokafka_lite.consumer.commits.confirmed import NO_IDS, ConfirmedTopics
+from aiokafka_lite.consumer.commits.confirmed import ConfirmedTopics
 from aiokafka_lite.consumer.commits.requests import (
     LAST_COMMIT_BY_NAME,
     OffsetToCommit,
@@ -55,7 +55,7 @@ from aiokafka_lite.consumer.events.kinds import CommitFailed
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NOBODY, GroupMember, Identity, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
-from aiokafka_lite.consumer.positions.topic_changes import is_gone
+from aiokafka_lite.consumer.positions.topic_changes import NO_IDS, is_gone
 from aiokafka_lite.errors import (
     CommitFailedError,
     KafkaError,

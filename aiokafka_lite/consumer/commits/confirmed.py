@@ -17,7 +17,7 @@ from aiokafka_lite.client import Cluster
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster_requests import metadata_request
 from aiokafka_lite.consumer.commits.committed import pause
-from aiokafka_lite.consumer.positions.topic_changes import is_gone
+from aiokafka_lite.consumer.positions.topic_changes import NO_IDS, is_gone
 from aiokafka_lite.errors import (
     ClientClosedError,
     CommitFailedError,
@@ -26,12 +26,9 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
-from aiokafka_lite.protocol.schema import ZERO_UUID
 
 # For so long an id that a broker has confirmed is taken to be the topic's.
 CONFIRMED_S: Final = 1.0
-# Of a topic whose id is not known.
-NO_IDS: Final = (b"", ZERO_UUID)
 
 
 class ConfirmedTopics:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.buffer import Buffer
 
 RECREATED: Final = "topic recreated"
+# Of a topic whose id is not known.
+NO_IDS: Final = (b"", ZERO_UUID)
 
 
 class ResetByPolicy(Protocol):
@@ -139,12 +141,17 @@ class TopicChanges:
             pattern = self._state.pattern
             is_new = name in self._absent or (pattern is not None and pattern is self._pattern)
             self._absent.discard(name)
-            self._known[name] = _KnownTopic(topic.topic_id, count, 0 if is_new else count)
-            return
+            known = _KnownTopic(topic.topic_id, count, 0 if is_new else count)
+            self._known[name] = known
         known.is_gone = False
-        if topic.topic_id != known.topic_id and ZERO_UUID not in (topic.topic_id, known.topic_id):
-            if topic.topic_id not in known.former_ids:
-                self._recreated(name, known, topic)
+        if topic.topic_id in known.former_ids:
+            return
+        # It may be followed only since a later view than that by which it was assigned.
+        read_as = {known.topic_id, *(cursor.topic_id for cursor in self._assigned(name))}
+        read_as -= {topic.topic_id, *NO_IDS, *known.former_ids}
+        if read_as and topic.topic_id not in NO_IDS:
+            known.former_ids |= read_as
+            self._recreated(name, known, topic)
             return
         if count > known.count:
             from aiokafka_lite.consumer.events.kinds import PartitionsAdded
@@ -172,7 +179,6 @@ class TopicChanges:
     def _recreated(self, name: str, known: _KnownTopic, topic: TopicView) -> None:
         from aiokafka_lite.consumer.events.kinds import TopicRecreated
 
-        known.former_ids.add(known.topic_id)
         known.topic_id = topic.topic_id
         known.count = len(topic.partitions)
         known.old_count = 0
