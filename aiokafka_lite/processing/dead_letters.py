@@ -110,7 +110,9 @@ class DeadLetters:
             as long as `run`. One that is given has to be started, and stays so.
         transactional_id: Of the producer that is made: a name that no other member of the group
             has at the same time, best the same one after a restart. A transaction that a crash has
-            left open is then ended by the next start, and otherwise after 15 seconds.
+            left open is then ended by the next start, and otherwise after `transaction_timeout_ms`.
+        transaction_timeout_ms: After so long the brokers abort a transaction that is not ended.
+            They refuse more than their `transaction.max.timeout.ms`: `run` raises that.
         too_large: What becomes of a record whose letter the topic refuses as too large. "keep": it
             is kept and tried again, and its partition stops when too many records wait behind it.
             "drop": it is passed over, and the log says so. "stub": a letter without a value is
@@ -118,8 +120,8 @@ class DeadLetters:
             record's own headers if they do not fit either.
 
     Raises:
-        ValueError: The topic has no name; `too_large` is none of these; or both `producer` and
-            `transactional_id` are given.
+        ValueError: The topic has no name; `too_large` is none of these; the timeout is not
+            positive; or both `producer` and `transactional_id` are given.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class DeadLetters:
         *,
         producer: AIOKafkaProducer | None = None,
         transactional_id: str | None = None,
+        transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         too_large: WhatIfTooLarge = "keep",
     ) -> None:
         if not topic:
@@ -136,12 +139,17 @@ class DeadLetters:
             raise ValueError(
                 "transactional_id is of a producer that DeadLetters makes: leave out `producer`"
             )
+        if transaction_timeout_ms <= 0:
+            raise ValueError(
+                f"transaction_timeout_ms is a positive number, not {transaction_timeout_ms!r}"
+            )
         if too_large not in get_args(WhatIfTooLarge):
             raise ValueError(f'too_large is "keep", "drop" or "stub", not {too_large!r}')
         self.topic: Final = topic
         self._too_large = too_large
         self._given = producer
         self._transactional_id = transactional_id
+        self._transaction_timeout_ms = transaction_timeout_ms
         self._writer: Writer | None = None
         self._group_id = ""
         self._partition_count = 1
@@ -156,6 +164,7 @@ class DeadLetters:
             UnknownTopicOrPartitionError: The topic is not there.
             IllegalStateError: It is open for another run; or it has a transactional_id, and the
                 consumer commits no offsets by itself.
+            InvalidTransactionTimeout: The brokers do not allow so long a transaction.
             KafkaError: The cluster cannot be reached, or refuses.
         """
         if self._writer is not None:
@@ -176,7 +185,7 @@ class DeadLetters:
             AIOKafkaProducer,
             allow_auto_create_topics=False,
             transactional_id=self._transactional_id,
-            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            transaction_timeout_ms=self._transaction_timeout_ms,
             max_request_size=NO_LIMIT,
             buffer_memory=NO_LIMIT,
             **{name: getattr(run.arguments, name) for name in TAKEN_OVER},

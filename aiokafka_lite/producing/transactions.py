@@ -45,6 +45,7 @@ from aiokafka_lite.errors import (
     IllegalOperation,
     IllegalStateError,
     InvalidProducerEpoch,
+    InvalidTransactionTimeout,
     InvalidTxnState,
     KafkaError,
     KafkaTimeoutError,
@@ -304,12 +305,14 @@ class Transactions:
                 "committed is aborted; stop this producer, and make another one if it is the one "
                 "to go on"
             ) from error_class(error_class.description)
-        hint = (
-            f" It may have taken longer than transaction_timeout_ms="
-            f"{self._config.transaction_timeout_ms}, so that the coordinator has aborted it."
-            if error_class is InvalidTxnState
-            else ""
-        )
+        timeout_ms, hint = self._config.transaction_timeout_ms, ""
+        if error_class is InvalidTxnState:
+            hint = (
+                f" It may have taken longer than transaction_timeout_ms={timeout_ms}, so that the "
+                "coordinator has aborted it."
+            )
+        elif error_class is InvalidTransactionTimeout:
+            hint = f" It is {timeout_ms}: set transaction_timeout_ms to what the brokers allow."
         raise error_class(
             f"{what} a transaction of {self._id!r} failed: {error_class.description}{hint}"
         )

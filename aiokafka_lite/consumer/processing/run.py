@@ -246,6 +246,10 @@ class Run:
         state.gate.on_change(self._offer)
         try:
             yield
+        except Exception as error:
+            if self._error is None:  # of what it writes by, at its beginning
+                self._error = error
+            raise
         finally:
             state.observers.forget(self._partition_changed)
             state.observers.forget(self._assignment_changed)

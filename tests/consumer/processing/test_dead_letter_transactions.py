@@ -17,6 +17,7 @@ from aiokafka_lite.errors import (
     CommitFailedError,
     CoordinatorNotAvailableError,
     IllegalStateError,
+    InvalidTransactionTimeout,
     InvalidTxnState,
     TransactionalIdAuthorizationFailed,
     UnknownMemberIdError,
@@ -178,6 +179,38 @@ async def test_a_producer_that_is_given_has_its_own_id() -> None:
     producer = AIOKafkaProducer(bootstrap_servers="nowhere:1")
     with pytest.raises(ValueError, match="leave out `producer`"):
         DeadLetters("dead", producer=producer, transactional_id="t")
+
+
+async def test_a_transaction_timeout_that_the_brokers_refuse_is_named_and_can_be_set(
+    job: Job,
+) -> None:
+    await job.kafka.produce(job.topic, 0, BAD)
+
+    def letters(timeout_ms: int) -> DeadLetters:
+        return DeadLetters(
+            job.dead, transactional_id=unique("letters"), transaction_timeout_ms=timeout_ms
+        )
+
+    async with timeout(PATIENCE_S), job.consumer() as consumer:
+        with pytest.raises(
+            InvalidTransactionTimeout, match=r"It is 18000000: set transaction_timeout_ms"
+        ):
+            await consumer.run(refuse, dead_letter=letters(5 * 3_600_000))
+        assert consumer.health().verdict == "degraded"
+        assert "run() ended with InvalidTransactionTimeout" in " ".join(consumer.health().reasons)
+        task = asyncio.create_task(
+            consumer.run(refuse, retry=Retry(dead=ValueError), dead_letter=letters(10_000))
+        )
+        await eventually(lambda: consumer.committed(TopicPartition(job.topic, 0)), 3)
+        assert consumer.health().verdict == "ok"
+        await consumer.stop()
+        await task
+    assert len(await job.letters()) == 1
+
+
+async def test_a_transaction_timeout_is_positive() -> None:
+    with pytest.raises(ValueError, match="positive number, not 0"):
+        DeadLetters("dead", transactional_id="t", transaction_timeout_ms=0)
 
 
 # --- What happens to transactions ----------------------------------------------------------------
