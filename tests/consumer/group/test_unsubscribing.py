@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -329,6 +330,35 @@ async def test_a_later_stop_says_what_was_refused(protocol: str) -> None:
             consumer.unsubscribe()
             await broker.wait_until(lambda: bool(goodbyes(broker)))
             assert await consumer.stop() == {T: OffsetAndMetadata(50, "")}
+
+
+@pytest.mark.parametrize("is_assigned", [False, True])
+async def test_a_stop_while_the_group_is_told_of_the_leave_commits_and_tells_it_again(
+    is_assigned: bool,
+) -> None:
+    async with Broker() as broker:
+        kafka = await embedded(broker)
+        settings = {**SETTINGS, "group_id": "g", "group_protocol": "consumer"}
+        async with reading(kafka, "t", **settings) as consumer:  # type: ignore[arg-type]
+            await read(consumer, 40)
+            broker.on("OffsetCommit").fail(GroupAuthorizationFailedError)
+            goodbye = broker.on(
+                "ConsumerGroupHeartbeat",
+                when=lambda _, request: request.member_epoch < 0,  # type: ignore[attr-defined]
+            ).disconnect()
+            broker.on("FindCoordinator").delay(0.2)
+            consumer.unsubscribe()
+            await broker.wait_until(lambda: bool(goodbye.hits))
+            if is_assigned:
+                consumer.assign([T])
+                consumer.seek(T, 45)
+                with contextlib.suppress(GroupAuthorizationFailedError):
+                    await read(consumer, 1)
+                assert await read(consumer, 2) == [45, 46]
+            left = {} if is_assigned else {T: OffsetAndMetadata(40, "")}
+            assert await consumer.stop() == left
+            assert len(goodbyes(broker)) == 2
+        assert broker.committed("g") == ({T: 47} if is_assigned else {})
 
 
 async def test_partitions_that_were_lost_are_not_committed(kafka: KafkaHandle) -> None:

@@ -123,6 +123,8 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._regex: str | None = None
         # What gives up for good the place that was kept for a static member when it unsubscribed.
         self._last_word: ConsumerGroupHeartbeatRequest | None = None
+        # The goodbye of which it is not known whether it has arrived.
+        self._unanswered: ConsumerGroupHeartbeatRequest | None = None
 
     # --- For the consumer -----------------------------------------------------------------
     @property
@@ -204,11 +206,15 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         """
         member, loop = self._member, self._loop
         await self._end_what_runs(deadline)
-        if member.state in (MemberState.LEAVING, MemberState.LEFT):
+        if member.state is MemberState.LEFT:
             return dict(offsets)
         may_be_known = self._may_be_known
         commit_by, leave_by = ending(loop.time(), deadline)
-        member.enter(MemberState.LEAVING)
+        if (unanswered := self._unanswered) is not None:
+            # It was about to leave as it unsubscribed: until then nobody else can commit.
+            await self._say_goodbye(unanswered, min(commit_by, loop.time() + LEAVE_MAX_S))
+        else:
+            member.enter(MemberState.LEAVING)
         # Heartbeats go on meanwhile.
         uncommitted = await self._commit_at_the_end(offsets, commit_by)
         if self._beating is not None:
@@ -455,7 +461,9 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         member.be_nobody(keeps_id=not member.is_static)
         member.enter(MemberState.LEAVING)
         if may_be_known:
+            self._unanswered = goodbye
             await self._say_goodbye(goodbye, self._loop.time() + LEAVE_MAX_S)
+            self._unanswered = None
         member.enter(MemberState.UNJOINED)
 
     # --- The application is away ----------------------------------------------------------
