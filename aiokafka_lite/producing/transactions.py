@@ -537,7 +537,8 @@ class Transactions:
 
     async def _try_to_store(self, delivery: DeliveryInTransaction) -> KafkaError | None:
         try:
-            await self._store(delivery)
+            async with self._alone([delivery]):
+                await self._store(delivery)
         except KafkaError as error:
             self._lose(error)
             return error
@@ -678,9 +679,10 @@ class Transactions:
         async with AsyncExitStack() as stack:
             try:
                 async with timeout_at(self._new_deadline()):
-                    # In one order for all transactions, so that none waits for another's.
-                    for delivery in sorted(deliveries, key=lambda each: id(each.source)):
-                        await stack.enter_async_context(delivery.alone())
+                    # Each consumer once, and in one order for all transactions, so that none waits
+                    # for another's.
+                    for alone in sorted({each.alone() for each in deliveries}, key=id):
+                        await stack.enter_async_context(alone)
             except asyncio.TimeoutError:
                 raise KafkaTimeoutError(
                     "the consumer's own commit is not answered, so no offsets can be committed in "

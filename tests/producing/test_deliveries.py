@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -29,6 +30,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.events import TopicDeleted
 from aiokafka_lite.processing import Retry
 from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.producing.producer import TransactionBlock
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.producing.sending import producer_of, values_in
 from tests.support import inside
@@ -36,7 +38,7 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.protocols import WAYS
 from tests.support.reading import committed
 from tests.support.rows import rows
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, eventually, until
 
 pytestmark = pytest.mark.virtual_time_if_embedded
 
@@ -762,6 +764,127 @@ async def test_a_transaction_refuses_records_that_auto_commit_may_commit(
         assert await copying.committed() is None
         await consumer.seek_to_beginning()
         await copy_the_rest(broker, copying, consumer, producer)
+
+
+async def name_offsets(
+    consumer: AIOKafkaConsumer,
+    producer: AIOKafkaProducer,
+    tx: TransactionBlock[Any, Any],
+    offset: int,
+    *,
+    is_at_once: bool,
+) -> None:
+    """Commit offsets in a transaction, of a group whose consumer may commit, too."""
+    (tp,) = consumer.assignment()
+    group = consumer.group_metadata()
+    if is_at_once:
+        await producer.send_offsets_to_transaction({tp: offset}, group)
+    else:
+        tx.commit_offsets({tp: offset}, group)
+
+
+@asynccontextmanager
+async def with_one_processed_batch(
+    kafka: KafkaHandle, **settings: object
+) -> AsyncIterator[tuple[Copying, AIOKafkaConsumer, AIOKafkaProducer]]:
+    """A consumer that is to commit its first five records by itself."""
+    copying = Copying(kafka, await kafka.create_topic(), await kafka.create_topic())
+    await kafka.produce(copying.source, 0, rows(0, RECORDS))
+    both = copying.both(enable_auto_commit=True, **settings)
+    async with timeout(PATIENCE_S), both as (consumer, producer):
+        async with consumer.batch(5):
+            pass
+        yield copying, consumer, producer
+
+
+@pytest.mark.parametrize("is_at_once", [True, False])
+async def test_auto_commit_does_not_undo_offsets_that_a_transaction_commits_by_name(
+    kafka: KafkaHandle, is_at_once: bool
+) -> None:
+    """The coordinator keeps the later one of two commits, and not the one that counts later."""
+    settings = {"auto_commit_interval_ms": 200}
+    async with with_one_processed_batch(kafka, **settings) as (copying, consumer, producer):
+        async with consumer.batch(5) as batch, producer.transaction() as tx:
+            assert batch[0].offset == 5
+            await name_offsets(consumer, producer, tx, 10, is_at_once=is_at_once)
+            await asyncio.sleep(0.5)
+            await producer.send_and_wait(copying.copies, b"copy")
+        await eventually(copying.committed, 10)
+        async with consumer.batch(5) as batch, producer.transaction() as tx:
+            await name_offsets(consumer, producer, tx, 15, is_at_once=is_at_once)
+        await eventually(copying.committed, 15)
+        async with consumer.batch(3):  # and goes on afterwards
+            pass
+        await eventually(copying.committed, 18)
+
+
+@pytest.mark.parametrize("gives_up", ["stop", "unsubscribe", "rebalance"])
+@pytest.mark.parametrize("is_aborted", [False, True])
+async def test_a_last_commit_waits_for_the_transaction_that_commits_the_same_by_name(
+    kafka: KafkaHandle, gives_up: str, is_aborted: bool
+) -> None:
+    settings = {"auto_commit_interval_ms": 60_000, "group_protocol": "classic"}
+    async with with_one_processed_batch(kafka, **settings) as (copying, consumer, producer):
+        ending: asyncio.Future[Any] | None = None
+        with contextlib.suppress(ZeroDivisionError):
+            async with producer.transaction() as tx:
+                async with consumer.batch(5, max_hold_ms=100) as batch:
+                    await tx.send(copying.copies, batch[0].value)
+                    await name_offsets(consumer, producer, tx, 10, is_at_once=True)
+                    if gives_up == "rebalance":
+                        consumer.subscribe([copying.copies])
+                    elif gives_up == "unsubscribe":
+                        consumer.unsubscribe()
+                if gives_up == "stop":
+                    context = contextvars.Context()
+                    ending = context.run(asyncio.ensure_future, consumer.stop())
+                await asyncio.sleep(0.3)
+                if is_aborted:
+                    raise ZeroDivisionError
+        if ending is not None:
+            await ending
+        if is_aborted:
+            await eventually(copying.committed, 5)
+        else:
+            await eventually(copying.committed, 10)
+            await asyncio.sleep(0.2)
+            assert await copying.committed() == 10
+
+
+@pytest.mark.parametrize("is_at_once", [True, False])
+async def test_a_commit_within_the_transaction_leaves_out_what_that_commits_by_name(
+    kafka: KafkaHandle, is_at_once: bool
+) -> None:
+    copying = Copying(kafka, await kafka.create_topic(), await kafka.create_topic())
+    await kafka.produce(copying.source, 0, rows(0, RECORDS))
+    async with timeout(PATIENCE_S), copying.both() as (consumer, producer):
+        await consumer.getmany(timeout_ms=5_000, max_records=5)
+        async with producer.transaction() as tx:
+            await name_offsets(consumer, producer, tx, 4, is_at_once=is_at_once)
+            await consumer.commit()
+            with pytest.raises(IllegalOperation, match="after its end"):
+                await consumer.commit({copying.tp: 3})
+        await eventually(copying.committed, 4)
+        await consumer.commit()
+        assert await copying.committed() == 5
+
+
+async def test_a_transaction_takes_records_and_named_offsets_of_one_consumer(
+    kafka: KafkaHandle,
+) -> None:
+    """Neither waits for the other."""
+    copying = Copying(kafka, await kafka.create_topic(partitions=2), await kafka.create_topic())
+    for number in range(2):
+        await kafka.produce(copying.source, number, rows(0, 5))
+    async with timeout(PATIENCE_S), copying.both() as (consumer, producer):
+        async with consumer.batch(5, max_records_per_partition=5) as batch:
+            read = TopicPartition(copying.source, batch[0].partition)
+            other = TopicPartition(copying.source, 1 - read.partition)
+            async with producer.transaction() as tx:
+                tx.commit_offsets(batch)
+                tx.commit_offsets({other: 2}, consumer.group_metadata())
+        assert await committed(kafka, copying.group, read) == len(batch)
+        assert await committed(kafka, copying.group, other) == 2
 
 
 @pytest.mark.parametrize("is_at_once", [True, False])

@@ -29,11 +29,13 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
 from aiokafka_lite.consumer.assignment.finished_ranges import is_ours, shortened
@@ -58,6 +60,7 @@ from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.consumer.positions.topic_changes import NO_IDS, is_gone
 from aiokafka_lite.errors import (
     CommitFailedError,
+    IllegalOperation,
     KafkaError,
     KafkaTimeoutError,
     OffsetMetadataTooLargeError,
@@ -87,6 +90,7 @@ class PendingCommit:
         is_asked_for: bool,
         names_partitions: bool = False,
         is_departed: bool = False,
+        is_last: bool = False,
     ) -> None:
         self.sequence = sequence
         self.left = dict(offsets)
@@ -106,6 +110,8 @@ class PendingCommit:
         # The application has given the partitions up since, or stops the consumer: there is no
         # other one after it.
         self.is_departed = is_departed
+        # There is no other one of this assignment after it.
+        self.is_last = is_last or is_departed
         # The coordinator is in the middle of a rebalance that this member may not know of yet.
         self.was_put_off = False
         # The broker may have it: perhaps only the answer was lost.
@@ -151,6 +157,9 @@ class Commits(CommittedReader):
         self._pending: set[PendingCommit] = set()
         # Commits that waited for the end of a rebalance, until they are done.
         self._waiting: set[PendingCommit] = set()
+        # Partitions of which open transactions commit offsets that the application has named. The
+        # coordinator keeps the later one of two commits, even if the earlier one counts later.
+        self._in_transactions: Counter[Cursor] = Counter()
 
     # --- Committing -----------------------------------------------------------------------
     async def commit(self, offsets: object = None, *, timeout_s: float | None = None) -> None:
@@ -170,6 +179,7 @@ class Commits(CommittedReader):
             TypeError: A key is no TopicPartition, or metadata is no string.
             IllegalStateError: A partition is not assigned to this consumer, or an offset would
                 finish records of other handlers of `run`.
+            IllegalOperation: An open transaction commits offsets of a partition that is named.
             CommitFailedError: The group rebalanced: the partitions may have another owner, or
                 have had one since the records were handed out that an offset means.
             FencedInstanceIdError: Another consumer has taken this one's group_instance_id.
@@ -187,9 +197,13 @@ class Commits(CommittedReader):
         if wanted:
             if self.assigned_as is None and not self._member.takes_commits():
                 raise self._member.why_lost()
-            for tp in wanted:
-                self._state.partition(tp)
+            cursors = {tp: self._state.partition(tp) for tp in wanted}
             self.check_assigned(wanted)
+            named = cursors if offsets is not None else {}
+            if held := sorted(tp for tp, each in named.items() if each in self._in_transactions):
+                raise IllegalOperation(
+                    f"an open transaction commits offsets of {held}: commit after its end"
+                )
             if offsets is None:
                 self._state.note_finished(wanted)
             else:
@@ -253,7 +267,7 @@ class Commits(CommittedReader):
     ) -> Offsets:
         if not offsets:
             return {}
-        commit = self._make(offsets, departed)
+        commit = self._make(offsets, departed, is_last=True)
         try:
             await self._commit(commit, deadline)
         except KafkaError as error:
@@ -312,6 +326,18 @@ class Commits(CommittedReader):
     def alone(self) -> asyncio.Lock:
         """Return a block within which no commit is sent, whatever the group does meanwhile."""
         return self._sending
+
+    def enter_transaction(self, cursors: Iterable[Cursor]) -> None:
+        """Commit nothing of partitions in another way until `leave_transaction`.
+
+        Last commits wait until then.
+        """
+        self._in_transactions.update(cursors)
+
+    def leave_transaction(self, cursors: Iterable[Cursor]) -> None:
+        """End that, once it is known what has become of the transaction."""
+        self._in_transactions -= Counter(cursors)
+        self._member.notify()
 
     @property
     def group(self) -> tuple[str, str | None]:
@@ -394,7 +420,9 @@ class Commits(CommittedReader):
         self._sequence += 1
         return self._sequence
 
-    def _make(self, offsets: Offsets, departed: Departed | None) -> PendingCommit:
+    def _make(
+        self, offsets: Offsets, departed: Departed | None, *, is_last: bool = False
+    ) -> PendingCommit:
         """Make a commit that nobody asked for."""
         return PendingCommit(
             self._next(),
@@ -404,6 +432,7 @@ class Commits(CommittedReader):
             view=self._cluster.view,
             is_asked_for=False,
             is_departed=departed is not None,
+            is_last=is_last,
         )
 
     async def _commit(self, commit: PendingCommit, deadline: float) -> None:
@@ -480,7 +509,7 @@ class Commits(CommittedReader):
             commit.left = self.not_committed_yet(commit.left)
             for tp in [tp for tp in commit.left if is_gone(self._cluster.view, tp.topic)]:
                 del commit.left[tp]
-            if not commit.is_departed and commit.made_as == self.assigned_as:
+            if commit.made_as == self.assigned_as:
                 self._keep_in_step(commit)
             self._say_what_was_asked_for(commit)
         self._leave_out_former_logs(commit)
@@ -569,14 +598,13 @@ class Commits(CommittedReader):
             if tp in offsets and (up_to is None or offsets[tp].offset <= up_to):
                 del offsets[tp]
 
-    @staticmethod
-    def _leave_out_what_is_in_doubt(commit: PendingCommit) -> None:
-        """Leave out what a transaction may commit whose outcome is not known.
+    def _leave_out_what_is_in_doubt(self, commit: PendingCommit) -> None:
+        """Leave out what a transaction may commit that goes on, or whose outcome is not known.
 
         The coordinator keeps the later one of two commits: this one would undo the transaction's.
         """
         for tp, cursor in commit.cursors.items():
-            if cursor is not None and cursor.is_in_doubt:
+            if cursor is not None and (cursor.is_in_doubt or cursor in self._in_transactions):
                 commit.left.pop(tp, None)
 
     def _leave_out_what_went(self, commit: PendingCommit) -> None:
@@ -609,7 +637,11 @@ class Commits(CommittedReader):
             partition = self._state.assignment.get(tp)
             if partition is None or partition.position is None:
                 continue
-            if partition.position < offset.offset:
+            if commit.is_departed and partition is not commit.cursors[tp]:
+                continue
+            if partition.position < offset.offset and commit.is_departed and tp in now:
+                commit.left[tp] = now[tp]  # a transaction was aborted meanwhile
+            elif partition.position < offset.offset:
                 del commit.left[tp]
             elif tp in now and now[tp].offset > offset.offset:
                 commit.left[tp] = now[tp]
@@ -761,10 +793,21 @@ class Commits(CommittedReader):
                 self._waiting.add(commit)
                 await self._member.wait_for_change()
                 self._cluster.raise_if_closed()
+            while self._waits_for_transaction(commit):
+                await self._member.wait_for_change()
+                self._cluster.raise_if_closed()
             async with self._sending:
                 if self._is_taken(commit):  # still: the one before may have taken its time
                     yield
                     return
+
+    def _waits_for_transaction(self, commit: PendingCommit) -> bool:
+        """Whether a last commit waits for a transaction, which the caller is not in itself."""
+        return (
+            commit.is_last
+            and not self._in_transactions.keys().isdisjoint(commit.cursors.values())
+            and transaction_around() is None
+        )
 
     def _is_taken(self, commit: PendingCommit) -> bool:
         """Whether the coordinator takes a commit now, as far as known; or it cannot wait."""

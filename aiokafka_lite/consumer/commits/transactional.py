@@ -323,6 +323,8 @@ class NamedOffsets:
         self._group = group
         self.offsets = offsets
         self._is_told = is_told
+        # What the consumer commits in no other way until the end of the transaction.
+        self._held: list[Cursor] = []
 
     @property
     def source(self) -> object:
@@ -339,14 +341,17 @@ class NamedOffsets:
             cursors = self._group.cursors
             named = {cursors[tp]: each[0] for tp, each in self.offsets.items() if tp in cursors}
             self._group.offsets.raise_if_automatic(named)
+            self._held = list(named)
+            self._group.offsets.commits.enter_transaction(self._held)
 
     def join(self, other: NamedOffsets) -> None:
         """Take over offsets that were named later."""
         self._group, self.offsets = other._group, {**self.offsets, **other.offsets}
+        self._held += other._held
 
     def alone(self) -> AbstractAsyncContextManager[None]:
-        """Return a block in which the consumer may commit: the application has named these."""
-        return nullcontext()
+        """Return a block within which the consumer commits nothing in another way."""
+        return self._group.offsets.alone() if self._is_told else nullcontext()
 
     def topic_ids(self) -> dict[str, bytes]:
         """Return the ids that the topics had when the group metadata were made, by name."""
@@ -376,3 +381,5 @@ class NamedOffsets:
         """Note that the transaction is over, and count the records as finished if it did so."""
         if self._is_told:
             self._group.offsets.settle_named(self._group.cursors, self.offsets, is_committed)
+            held, self._held = self._held, []
+            self._group.offsets.commits.leave_transaction(held)
