@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import AsyncIterator
 
 import pytest
@@ -145,6 +146,66 @@ async def test_who_starts_the_readers_hands_over_to_them(consumer: AIOKafkaConsu
     await is_committed(consumer, 3)
     for worker in (one, other):
         await worker.end()
+
+
+async def test_a_worker_that_starts_another_one_keeps_its_record(
+    consumer: AIOKafkaConsumer,
+) -> None:
+    other = Worker(consumer)
+    await other.read()
+    started: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+    may_end = asyncio.Event()
+
+    async def work() -> None:
+        await consumer.getone()
+        started.set_result(Worker(consumer))
+        await may_end.wait()
+
+    task = asyncio.create_task(work())
+    third = await started
+    for _ in range(2):
+        await third.read()
+        await other.read()
+    assert (other.had, third.had) == ([0, 3, 5], [2, 4])
+    await is_committed(consumer, 1)
+    may_end.set()
+    await task
+    await is_committed(consumer, 4)
+    for worker in (other, third):
+        await worker.end()
+
+
+async def test_the_only_worker_keeps_its_record_if_another_one_starts_without_its_context(
+    consumer: AIOKafkaConsumer,
+) -> None:
+    assert (await consumer.getone()).offset == 0
+    other = contextvars.Context().run(Worker, consumer)
+    for _ in range(2):
+        await other.read()
+    await is_committed(consumer, 0)
+    assert (await consumer.getone()).offset == 3
+    await is_committed(consumer, 2)
+    await other.end()
+
+
+@pytest.mark.parametrize("at_a_time", [1, 2])
+async def test_a_helper_that_only_reads_finishes_what_its_starter_had_before(
+    consumer: AIOKafkaConsumer, at_a_time: int
+) -> None:
+    other = Worker(consumer)
+    await other.read()
+
+    async def read() -> int:
+        return (await consumer.getone()).offset
+
+    assert await read() == 1
+    await other.read()
+    found = await asyncio.gather(*(asyncio.create_task(read()) for _ in range(at_a_time)))
+    assert sorted(found) == [3, 4][:at_a_time]
+    await is_committed(consumer, 2)
+    await other.read()
+    await is_committed(consumer, 3)
+    await other.end()
 
 
 async def test_one_reader_that_reads_by_helper_tasks_finishes_as_by_its_own_reads(

@@ -8,8 +8,13 @@ several, each proves it for its own records only. A task finishes its records al
   `create_task` make of `getone()`. Its records are in that one's hands.
 
 What such a task leaves is finished when a task that is new begins to read, as that one stands in.
-So does a task for the reader that has started it: `await wait_for(consumer.getone(), 1)` is a read
-of the task that waits, and a main task that has read, and starts others that read, hands over.
+A task that is nothing but a read stands in for the reader that has started it: with
+`await wait_for(consumer.getone(), 1)` the task that waits is back for more. Any other task that a
+reader starts may be one more worker, while the reader is at work on its own records. Those are
+finished when it turns out that the task did nothing behind its read.
+
+The only reader hands over to a reader that it starts (`Assignment.note_reader`), as a main task
+does that has read and starts workers: it may never read again.
 
 Plain data changed synchronously on the event loop; nothing waits.
 """
@@ -31,6 +36,12 @@ TaskRef: TypeAlias = "weakref.ref[Task]"
 _reader: ContextVar[TaskRef | None] = ContextVar("_reader", default=None)
 
 
+def is_a_read(task: Task | None) -> bool:
+    """Whether a task is nothing but a read: its coroutine is the consumer's own."""
+    frame = None if task is None else getattr(task.get_coro(), "cr_frame", None)
+    return frame is not None and frame.f_globals["__name__"].startswith(PACKAGE)
+
+
 def read_as(task: Task | None) -> Task | None:
     """Note that the current task reads; return the reader that has started it, if one has."""
     starter = None if (ref := _reader.get()) is None else ref()
@@ -38,6 +49,8 @@ def read_as(task: Task | None) -> Task | None:
         _reader.set(None if task is None else weakref.ref(task))
     return starter
 
+
+PACKAGE: Final = "aiokafka_lite."
 
 # Of a partition that was away meanwhile: its offsets may mean others by now.
 UNKNOWN: Final = Range(-1, -1)
@@ -55,6 +68,7 @@ class Hand:
     __slots__ = (
         "_is_looked_after",
         "_task",
+        "before",
         "has_gone_on",
         "is_awaited",
         "iterates",
@@ -64,8 +78,9 @@ class Hand:
 
     def __init__(self, task: Task | None) -> None:
         self._task = task
-        # Of the reader that has started the task, if that reads, too.
+        # Of the reader that has started the task, if that reads, too; and what it had by then.
         self.starter: Hand | None = None
+        self.before: dict[Cursor, Range] = {}
         self.ranges: dict[Cursor, Range] = {}
         self.iterates = False
         self.is_awaited = True
@@ -90,6 +105,16 @@ class Hand:
         """Count all as finished; return the partitions."""
         ranges, self.ranges = self.ranges, {}
         return ranges
+
+    def finish_before(self, cursor: Cursor, offset: int) -> None:
+        """Count what is before an offset as finished."""
+        offsets = self.ranges.get(cursor)
+        if offsets is None or offsets.first >= offset:
+            return
+        if offsets.end <= offset:
+            del self.ranges[cursor]
+        else:
+            self.ranges[cursor] = Range(offset, offsets.end)
 
 
 class Readers:
@@ -119,14 +144,17 @@ class Readers:
     def stand_in(self, task: Task | None, starter: Task | None) -> list[Cursor]:
         """Finish what a new task stands in for; return the partitions.
 
-        That is what ended tasks have left, and what the reader has that has started it.
+        That is what ended tasks have left, and, of a task that is nothing but a read, what the
+        reader has that has started it.
         """
         if task in self._hands:
             return []
         left, self._left = self._left, []
         if starter in self._hands and starter is not task:
-            self.hand_of(task).starter = self._hands[starter]
-            left.append(self._hands[starter])
+            hand, around = self.hand_of(task), self._hands[starter]
+            hand.starter, hand.before = around, dict(around.ranges)
+            if is_a_read(task):
+                left.append(around)
         self.hand_of(task)
         return [cursor for hand in left for cursor in hand.release()]
 
@@ -146,7 +174,11 @@ class Readers:
             self._on_end(hand.release())
             return
         elif (starter := hand.starter) in self._hands.values() and starter is not None:
-            starter.ranges |= hand.ranges  # it was read for that one
+            for cursor, (_, end) in hand.before.items():
+                starter.finish_before(cursor, end)
+            for cursor, offsets in hand.ranges.items():  # it was read for that one
+                starter.ranges[cursor] = joined(starter.ranges.get(cursor), offsets)
+            self._on_end(hand.before)
             return
         self._left.append(hand)
         self._on_end(())
@@ -182,13 +214,7 @@ class Readers:
     def finish_before(self, cursor: Cursor, offset: int) -> None:
         """Note that the application has committed an offset: all before it is finished."""
         for hand in self._all():
-            offsets = hand.ranges.get(cursor)
-            if offsets is None or offsets.first >= offset:
-                continue
-            if offsets.end <= offset:
-                del hand.ranges[cursor]
-            else:
-                hand.ranges[cursor] = Range(offset, offsets.end)
+            hand.finish_before(cursor, offset)
 
     def replace(self, old: Cursor, new: Cursor | None) -> None:
         """Note that a partition was taken away, and is another cursor if it has come back."""
