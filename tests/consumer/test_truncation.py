@@ -84,6 +84,21 @@ async def test_without_a_policy_the_application_decides(cluster: Broker) -> None
             await values(consumer, 1)
 
 
+async def test_a_seek_while_a_position_is_compared_is_where_reading_goes_on(
+    cluster: Broker,
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, "t", fetch_max_wait_ms=10) as consumer:
+        await values(consumer, 3)
+        with cluster.on("OffsetForLeaderEpoch").hold() as held:
+            cluster.truncate(TP, 1)
+            append(cluster, b"B", b"C", b"D")
+            await held.reached()
+            consumer.seek(TP, 2)
+        # The answer, that the logs part at 1, is of a position that the consumer has left.
+        assert await values(consumer, 2) == [b"C", b"D"]
+
+
 @pytest.mark.parametrize("reset", ["earliest", "none"])
 async def test_log_that_lost_just_the_last_record_read_is_noticed(
     cluster: Broker, reset: str

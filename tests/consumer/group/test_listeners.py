@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.events.kinds import (
     Assigned,
@@ -24,9 +25,21 @@ from tests.support.cluster import KafkaHandle
 from tests.support.events import events_so_far
 from tests.support.listeners import Acting, Losing, beat_count, listening
 from tests.support.other_member import throw_out
-from tests.support.protocols import in_both_protocols
+from tests.support.protocols import WAYS, goodbyes, in_both_protocols
+from tests.support.reading import consumer_of, values
 from tests.support.rows import rows, tps
 from tests.support.waiting import PATIENCE_S, until
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """An embedded broker, with five records in "t"."""
+    async with Broker() as broker:
+        broker.create_topic("t")
+        for number in range(5):
+            broker.produce("t", b"%d" % number)
+        yield broker
+    assert broker.failure is None
 
 
 async def rebalance(consumer: AIOKafkaConsumer) -> None:
@@ -385,6 +398,41 @@ async def test_a_callback_may_stop_the_consumer(kafka: KafkaHandle, when: str) -
         await asyncio.wait_for(stopped.wait(), PATIENCE_S)
         with pytest.raises(ConsumerStoppedError):
             await asyncio.wait_for(getting, PATIENCE_S)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_listener_that_takes_long_does_not_keep_reading_from_the_committed_offset(
+    broker: Broker, way: str
+) -> None:
+    async with consumer_of(broker, "t", group_id="g", **WAYS[way]) as consumer:
+        await values(consumer, 3)
+        await consumer.commit()
+
+    async def take_long(consumer: AIOKafkaConsumer, taken: set[TopicPartition]) -> None:
+        await asyncio.sleep(0.05)  # time for positions to be looked up
+
+    listener = Acting(assigned=take_long)
+    consumer = listener.consumer = consumer_of(broker, group_id="g", **WAYS[way])
+    consumer.subscribe(["t"], listener=listener)
+    broker.requests.clear()
+    async with consumer:
+        assert await values(consumer, 2) == [b"3", b"4"]
+    assert not broker.requests.of("ListOffsets")  # the policy, "earliest", was not asked for
+
+
+@in_both_protocols
+async def test_a_listener_that_raises_at_the_stop_does_not_keep_the_member_in_the_group(
+    broker: Broker, protocol: str
+) -> None:
+    async def fail(consumer: AIOKafkaConsumer, gone: set[TopicPartition]) -> None:
+        raise LookupError("from the listener")
+
+    listener = Acting(revoked=fail)
+    consumer = listener.consumer = consumer_of(broker, group_id="g", group_protocol=protocol)
+    consumer.subscribe(["t"], listener=listener)
+    async with consumer:
+        pass
+    assert len(goodbyes(broker)) == 1
 
 
 # --- Partitions are lost -------------------------------------------------------------------
