@@ -36,6 +36,7 @@ SOURCES = {
     "aiokafka_lite.consumer.buffer._waiter": "aiokafka_lite/consumer/buffer/_waiter.pyx",
     "aiokafka_lite.consumer.fetching._small": "aiokafka_lite/consumer/fetching/_small.pyx",
     "aiokafka_lite.consumer.delivery._iteration": "aiokafka_lite/consumer/delivery/_iteration.pyx",
+    "aiokafka_lite.consumer.processing._steps": "aiokafka_lite/consumer/processing/_steps.pyx",
 }
 LAYOUTS = [
     "aiokafka_lite/_record.pxd",

@@ -64,6 +64,7 @@ from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.intake import OneByOne
 from aiokafka_lite.consumer.processing.lanes import Job, Lanes
 from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
+from aiokafka_lite.consumer.processing.steps import Steps, new_job
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     DeserializationError,
@@ -177,6 +178,7 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
         self._lanes = Lanes(handling.order)
+        self._steps = Steps(state, self._lanes)
         self._attempts = Attempts(
             state, handling, rng, again=self._begin_again, look_again=self._offer
         )
@@ -388,9 +390,9 @@ class Run:
         """
         lane = self._lanes.of(cursor.tp)
         jobs = self._state.hand_out_each(
-            cursor, records, leader_epoch, partial(Job, cursor, lane, error)
+            cursor, records, leader_epoch, partial(new_job, cursor, lane, error)
         )
-        self._lanes.put(jobs)
+        self._steps.put(jobs)
         self._allowance.handed_out(cursor)
 
     def _partition_changed(self, cursor: Cursor) -> None:
@@ -466,39 +468,41 @@ class Run:
             return None
         if self._outbox is not None and self._outbox.is_full and not self._is_awaited_first():
             return None
-        attempts, ready = self._attempts, self._lanes.ready
+        attempts = self._attempts
         breaker = attempts.breaker
-        if breaker is not None and not breaker.is_closed and breaker.may_probe(now):
+        job: Job | None = None
+        if breaker is None or breaker.is_closed:
+            job = self._steps.begin(now, attempts.success_count)
+        elif breaker.may_probe(now):
             is_new_there = self._put_first(lambda job: job.error is None and _may_begin(job))
             if not is_new_there and self._buffer.can_serve(()):
                 self._is_new_wanted = True
                 self._wants_more.set()
                 return None
+        if job is None and (job := self._first_that_may()) is not None:
+            attempts.begin(job, now)
+        if self._is_enough_ready and len(self._lanes.ready) < self._enough:
+            self._is_enough_ready = False
+            self._wants_more.set()
+        return job
+
+    def _first_that_may(self) -> Job | None:
+        """Take the first record that may begin, past those that may not; None: there is none."""
+        attempts, ready = self._attempts, self._lanes.ready
+        breaker = attempts.breaker
         while ready:
             job = ready[0]
             cursor = job.cursor
-            progress = cursor.progress
-            # As Job.is_current, without its call: this is the way of every record.
-            if progress is None or progress.holder_at(job.record.offset) is not job:
+            if not job.is_current:
                 ready.popleft()
                 self._lanes.leave(job)
             elif (cursor.is_revoking or cursor.is_paused) and cursor.is_assigned:
                 self._parked.setdefault(cursor, []).append(ready.popleft())
             elif breaker is None or breaker.is_closed or attempts.admits(job, breaker):
-                ready.popleft()
-                break
+                return ready.popleft()
             else:
                 return None
-        else:
-            job = None
-        if self._is_enough_ready and len(ready) < self._enough:
-            self._is_enough_ready = False
-            self._wants_more.set()
-        if job is not None and not job.is_dead:  # as Attempts.begin, without its call
-            job.began_at = now
-            if job.error is None:
-                job.success_count = attempts.success_count
-        return job
+        return None
 
     def _is_awaited_first(self) -> bool:
         """Whether what begins next is for what a full outbox may wait."""
@@ -669,11 +673,12 @@ class Run:
     def _succeeded(self, job: Job, outputs: list[Output]) -> None:
         if self._outbox is not None:
             self._outbox.put(Entry([job], outputs))
+            self._lanes.leave(job)
         elif self._allowance.is_exact:
             self.finish(job)
-        else:  # as finish, without its call
-            self._state.finish(job.cursor, job.record.offset, job)
-        self._lanes.leave(job)
+            self._lanes.leave(job)
+        else:
+            self._steps.finish(job)
         self._totals["finished_total"] += 1
         self._attempts.succeeded(job)
 

@@ -1,0 +1,10 @@
+"""The steps of every record of `run`: it is queued, begins and is finished; compiled, if built."""
+
+from __future__ import annotations
+
+try:
+    from aiokafka_lite.consumer.processing._steps import Steps, new_job
+except ModuleNotFoundError:  # the extension is not built: the same in plain Python
+    from aiokafka_lite.consumer.processing._steps_py import Steps, new_job
+
+__all__ = ["Steps", "new_job"]

@@ -1,0 +1,139 @@
+"""The steps of a record of `run`, compiled: they do what those in plain Python do."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import ModuleType
+from typing import Any, Final, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.processing import _steps_py, steps
+from aiokafka_lite.consumer.processing.lanes import Job, Lanes, Order
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+
+A: Final = TopicPartition("t", 0)
+COMPILED: Final = steps.Steps is not _steps_py.Steps
+WAYS: Final = [_steps_py, steps] if COMPILED else [_steps_py]
+
+
+def record(offset: int, key: object) -> ConsumerRecord[Any, Any]:
+    return ConsumerRecord("t", 0, offset, 0, 0, key, b"", None, 0, 1, ())
+
+
+class Course:
+    """Records of one partition on their way, and what there is to see of it."""
+
+    def __init__(self, way: ModuleType, order: Order) -> None:
+        self.state = SubscriptionState()
+        self.state.assign_from_user([A])
+        self.cursor = self.state.partition(A)
+        self.state.start_at(self.cursor, 0)
+        self.state.open_processing(cast(Any, self))
+        self.way, self.lanes = way, Lanes(order)
+        self.steps = way.Steps(self.state, self.lanes)
+        self.begun: list[Job] = []
+        self.progressed = self.end = 0
+        self.state.observers.on_next_progress(self.note_progress)
+
+    def note_progress(self) -> None:
+        self.progressed += 1
+        self.state.observers.on_next_progress(self.note_progress)
+
+    def put(self, keys: list[object], error: Exception | None = None) -> None:
+        records = [record(self.end + number, key) for number, key in enumerate(keys)]
+        new = partial(self.way.new_job, self.cursor, self.lanes.of(A), error)
+        jobs = self.state.hand_out_each(self.cursor, records, 0, new)
+        self.state.hand_out(self.cursor, self.end, self.end + len(keys), 0)
+        self.end += len(keys)
+        self.state.put_into_processing(self.cursor, is_enough=False)
+        self.steps.put(jobs)
+
+    def act(self, action: str, number: int) -> object:
+        job = self.begun[number % len(self.begun)] if self.begun else None
+        if action == "put":
+            self.put([b"%d" % (each % 3) if each % 4 else None for each in range(number)])
+        elif action == "put a dead one":
+            self.put([b"1"], ValueError())
+        elif action == "begin":
+            if (found := self.steps.begin(float(number), number)) is not None:
+                self.begun.append(found)
+                return found.record.offset, found.began_at, found.success_count
+        elif action == "pass" and self.lanes.ready:
+            self.lanes.leave(self.lanes.ready.popleft())
+        elif action == "finish" and job is not None:
+            self.begun.remove(job)
+            self.steps.finish(job)
+        elif action == "fail" and job is not None:
+            self.begun.remove(job)
+            job.error = ValueError()
+            self.lanes.ready.append(job)
+        elif action == "pause":
+            self.cursor.is_paused = number % 2 == 0
+        elif action == "revoke":
+            self.cursor.is_revoking = number % 2 == 0
+        elif action == "commit" and self.cursor.progress is not None:
+            self.cursor.progress.finish_before(number)
+        return None
+
+    def seen(self) -> object:
+        return (
+            [(job.record.offset, job.name, job.lane is None) for job in self.lanes.ready],
+            [job.follower and job.follower.record.offset for job in self.begun],
+            {name: job.record.offset for name, job in (self.lanes.of(A) or {}).items()},
+            repr(self.cursor.progress),
+            self.cursor.processed,
+            self.cursor.worked_by is None,
+            self.progressed,
+        )
+
+
+ACTIONS: Final = (
+    *("put", "put a dead one", "pass", "fail", "commit", "pause", "revoke"),
+    *("begin", "finish") * 4,
+)
+
+
+@pytest.mark.skipif(not COMPILED, reason="the extension is not built")
+@given(
+    st.sampled_from(["key", "partition", None]),
+    st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 12)), max_size=60),
+)
+def test_both_do_the_same(order: Order, actions: list[tuple[str, int]]) -> None:
+    plain, compiled = (Course(way, order) for way in WAYS)
+    for action, number in actions:
+        assert compiled.act(action, number) == plain.act(action, number)
+        assert compiled.seen() == plain.seen()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_new_job_has_all_fields(way: ModuleType) -> None:
+    error = ValueError()
+    for cause in (None, error):
+        made = way.new_job(None, {}, cause, record(3, b"k"))
+        expected = Job(cast(Any, None), {}, cause, made.record)
+        for name in Job.__slots__:
+            assert getattr(made, name) == getattr(expected, name)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_record_that_is_taken_away_finishes_nothing(way: ModuleType) -> None:
+    course = Course(way, "key")
+    course.put([b"1", b"1"])
+    course.act("begin", 0)
+    (job,) = course.begun
+    assert course.cursor.progress is not None
+    course.cursor.progress.go_back_to(0)
+    course.steps.finish(job)
+    assert (course.cursor.processed, course.progressed) == (0, 0)
+    assert [each.record.offset for each in course.lanes.ready] == [1]  # its lane goes on
+    assert course.steps.begin(1.0, 1) is None  # neither is that one to be finished
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_keys_that_cannot_be_told_apart_are_refused(way: ModuleType) -> None:
+    with pytest.raises(TypeError, match="let the key_deserializer make something"):
+        Course(way, "key").put([["a", "list"]])
