@@ -24,7 +24,7 @@ from tests.support.protocols import WAYS
 from tests.support.rows import rows
 from tests.support.waiting import all_buffered, until
 
-pytestmark = [pytest.mark.one_loop_each, pytest.mark.real_if_long]
+pytestmark = [pytest.mark.virtual_time_if_embedded, pytest.mark.real_if_long]
 
 PARTITIONS = 2
 RECORDS_EACH = 20

@@ -52,6 +52,13 @@ def protocol(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+# The thread heartbeats for both kinds of classic members alike: where partitions are not moved,
+# the short form has one of them.
+without_rebalances = pytest.mark.parametrize(
+    "protocol", [pytest.param("eager", marks=pytest.mark.slow), "cooperative", "consumer"]
+)
+
+
 def member(
     bootstrap_servers: str,
     protocol: str,
@@ -115,6 +122,7 @@ def lost(events: list[ConsumerEvent]) -> list[ConsumerEvent]:
 
 
 # --- A loop that is blocked --------------------------------------------------------------------
+@without_rebalances
 async def test_a_block_of_several_sessions_costs_nothing(
     broker: BrokerThread, protocol: str
 ) -> None:
@@ -124,6 +132,7 @@ async def test_a_block_of_several_sessions_costs_nothing(
         assert (await asyncio.wait_for(consumer.getone(), PATIENCE_S)).offset == 0
 
 
+@without_rebalances
 async def test_health_says_that_the_thread_stood_in(broker: BrokerThread, protocol: str) -> None:
     async with member(broker.bootstrap_servers, protocol) as consumer:
         block(2 * SESSION_S)
@@ -228,6 +237,7 @@ async def test_a_block_in_the_listener_after_the_epoch_has_moved_costs_nothing(
         assert "lost" not in {name for name, _ in listener.calls}
 
 
+@without_rebalances
 @pytest.mark.parametrize("is_moved", [False, True], ids=["answer-lost", "coordinator-moved"])
 async def test_the_thread_finds_the_coordinator_again(protocol: str, is_moved: bool) -> None:
     config = BrokerConfig(
@@ -245,6 +255,7 @@ async def test_the_thread_finds_the_coordinator_again(protocol: str, is_moved: b
             block(2 * SESSION_S)
 
 
+@without_rebalances
 @pytest.mark.parametrize("error", [NotCoordinatorError, CoordinatorNotAvailableError])
 async def test_the_thread_tries_again_what_passes(
     broker: BrokerThread, protocol: str, error: type[Exception]
@@ -283,6 +294,7 @@ def holds_of_a_get(consumer: AIOKafkaConsumer) -> frozenset[Hold]:
     return inside.gate(consumer).holds
 
 
+@without_rebalances
 @pytest.mark.parametrize("is_lost", [False, True])
 async def test_a_get_right_after_the_block_goes_by_what_the_thread_has_heard(
     broker: BrokerThread, protocol: str, is_lost: bool
@@ -352,6 +364,7 @@ async def test_trap_01_what_an_answer_to_the_thread_assigned_that_was_lost_is_as
     assert "lost" not in {name for name, _ in listener.calls}
 
 
+@without_rebalances
 async def test_a_loop_that_runs_again_does_not_wait_for_an_answer_of_the_thread(
     broker: BrokerThread, protocol: str
 ) -> None:
@@ -386,6 +399,7 @@ async def test_an_application_that_hangs_is_thrown_out(
 
 
 # --- The thread's end --------------------------------------------------------------------------
+@without_rebalances
 async def test_the_thread_ends_with_the_consumer(broker: BrokerThread, protocol: str) -> None:
     async with member(broker.bootstrap_servers, protocol) as consumer:
         assert threads() == ["heartbeats of g"]
@@ -394,6 +408,7 @@ async def test_the_thread_ends_with_the_consumer(broker: BrokerThread, protocol:
     assert threads() == []
 
 
+@without_rebalances
 async def test_it_ends_at_once_while_it_waits_for_an_answer(
     broker: BrokerThread, protocol: str
 ) -> None:

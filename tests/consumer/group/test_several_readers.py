@@ -17,7 +17,7 @@ from tests.support.protocols import WAYS
 from tests.support.rows import rows
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.real_if_long, pytest.mark.one_loop_each]
+pytestmark = [pytest.mark.real_if_long, pytest.mark.virtual_time_if_embedded]
 
 Record = ConsumerRecord[bytes | None, bytes | None]
 PATIENCE_S = 30.0

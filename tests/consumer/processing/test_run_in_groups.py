@@ -17,7 +17,7 @@ from tests.support.protocols import WAYS
 from tests.support.rows import rows
 from tests.support.waiting import eventually, until
 
-pytestmark = [pytest.mark.one_loop_each, pytest.mark.real_if_long]
+pytestmark = [pytest.mark.virtual_time_if_embedded, pytest.mark.real_if_long]
 
 Record = ConsumerRecord[bytes | None, bytes | None]
 PATIENCE_S = 30.0
