@@ -124,7 +124,8 @@ def add_options(
         "--timeout",
         type=positive_seconds,
         metavar="SECONDS",
-        help=f"how long a broker may take to answer (default: {DEFAULT_TIMEOUT_S:g})",
+        help="how long to try to connect and to be answered, before the command gives up "
+        f"(default: {DEFAULT_TIMEOUT_S:g})",
     )
 
 
@@ -145,8 +146,12 @@ class Connecting(NamedTuple):
 
     @contextmanager
     def cluster(self) -> Iterator[BlockingCluster]:
-        """Lend a client; nothing is connected to yet."""
+        """Lend a client; nothing is connected to yet.
+
+        What it is asked takes no longer than one request may, all in all (`BlockingCluster.limit`).
+        """
         cluster = BlockingCluster(self.config, mechanism=self.mechanism)
+        cluster.limit(self.config.request_timeout_s)
         try:
             yield cluster
         finally:

@@ -241,6 +241,7 @@ def _is_confirmed(cluster: BlockingCluster, topics: Sequence[TopicView]) -> bool
         print(f"{topic.name}: {counted(len(tps), 'partition')}, {held}", file=sys.stderr)
     print(f"Delete {counted(len(topics), 'topic')}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        cluster.limit(cluster.config.request_timeout_s)  # people take their time
         return True
     raise CommandError("nothing was deleted")
 

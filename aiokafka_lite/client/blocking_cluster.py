@@ -15,9 +15,11 @@ waits. Credentials that were refused are not shown again at once.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiokafka_lite.client.backoff import Backoff
@@ -60,6 +62,8 @@ T = TypeVar("T")
 
 # How long servers that were never reached may refuse: time to start, and no more for a wrong port.
 MAX_REFUSED_S: Final = 10.0
+# What is given to whoever has no time left, so that it fails by its own words.
+LEAST_S: Final = 0.001
 # What another broker may do better.
 PASSING_ERRORS: Final = (
     KafkaConnectionError,
@@ -117,6 +121,31 @@ class BlockingCluster:
         # Nothing listened where brokers should be, when metadata were last asked for in vain.
         self._is_refused = False
         self._is_closed = False
+        self._deadline = math.inf
+
+    # --- Time ------------------------------------------------------------------------------
+    def limit(self, seconds: float) -> None:
+        """Give all that is asked from now on so long, together, whatever is tried again.
+
+        Without it each question has ``request_timeout_s``, and each node that is asked.
+        """
+        self._deadline = self._clock() + seconds
+
+    @property
+    def left_s(self) -> float:
+        """How much of that is left; infinite without a limit."""
+        return max(LEAST_S, self._deadline - self._clock())
+
+    @contextmanager
+    def _share_of_time(self, count: int) -> Iterator[None]:
+        """Leave as much time to each of so many others as to the block."""
+        before = self._deadline
+        now = self._clock()
+        self._deadline = now + (before - now) / count
+        try:
+            yield
+        finally:
+            self._deadline = before
 
     # --- Metadata --------------------------------------------------------------------------
     def refresh(self, topics: Collection[str] | None) -> ClusterView:
@@ -204,11 +233,11 @@ class BlockingCluster:
         if (connection := self._usable(state)) is not None:
             return connection
         if (delay_s := state.next_attempt_at - self._clock()) > 0:
-            self._sleep(delay_s)
+            self._sleep(min(delay_s, self.left_s))
         try:
             state.connection = BlockingConnection.open(
                 Address(node.host, node.port),
-                self.config,
+                self._config_in_time(),
                 mechanism=self._mechanism,
                 node_id=node.id if node.id >= 0 else None,
                 receive_buffer_bytes=self._receive_buffer_bytes,
@@ -223,6 +252,13 @@ class BlockingCluster:
             raise
         state.opened_at = self._clock()
         return state.connection
+
+    def _config_in_time(self) -> ClientConfig:
+        """Return the settings for a connection that is opened now."""
+        left_s = self.left_s
+        if left_s >= self.config.connect_timeout_s:
+            return self.config
+        return ClientConfig(**{**vars(self.config), "connect_timeout_s": left_s})
 
     def _raise_if_closed(self) -> None:
         if self._is_closed:
@@ -290,7 +326,8 @@ class BlockingCluster:
         Raises: as ``connection``, ``BlockingConnection.send`` and ``receive``.
         """
         timeout_s = self.config.request_timeout_s if timeout_s is None else timeout_s
-        return self.connection(node_id).request(request, timeout_s=timeout_s)
+        connection = self.connection(node_id)
+        return connection.request(request, timeout_s=min(timeout_s, self.left_s))
 
     def request_any(self, request: AnyRequest[R], *, timeout_s: float | None = None) -> R:
         """Send a request to some node, then to the next, until one answers.
@@ -339,15 +376,17 @@ class BlockingCluster:
 
     def _ask_in_turn(
         self,
-        nodes: Iterable[Node],
+        nodes: Sequence[Node],
         request: AnyRequest[R],
         timeout_s: float,
         failures: list[KafkaError],
     ) -> R | None:
         """Ask one node after another until one answers; adds to ``failures`` why others did not."""
-        for node in nodes:
+        for index, node in enumerate(nodes):
             try:
-                answer = self.connection(node).request(request, timeout_s=timeout_s)
+                with self._share_of_time(len(nodes) - index):
+                    connection = self.connection(node)
+                    answer = connection.request(request, timeout_s=min(timeout_s, self.left_s))
             except ClientClosedError:
                 raise
             except PASSING_ERRORS as error:
@@ -369,7 +408,7 @@ class BlockingCluster:
         """
         backoff = Backoff(self.config.retry_backoff_s, self.config.retry_backoff_max_s, self._rng)
         began_at = self._clock()
-        give_up_at = began_at + self.config.request_timeout_s
+        give_up_at = min(began_at + self.config.request_timeout_s, self._deadline)
         level = logging.WARNING  # once: who has mistyped an address is not to wait for the end
         while True:
             try:

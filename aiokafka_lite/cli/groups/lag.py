@@ -161,6 +161,7 @@ def _watch(cluster: BlockingCluster, options: argparse.Namespace, lag: Lag) -> N
         print(f"{time.strftime('%H:%M:%S')} {lag.summary}")
         print("\n".join(text_lines(lag.rows, _COLUMNS)), end="\n\n", flush=True)
         time.sleep(options.watch)
+        cluster.limit(cluster.config.request_timeout_s)
         lag = lag_of(cluster, options.group, options.topic)
 
 
@@ -180,6 +181,7 @@ def _watch_with_rich(cluster: BlockingCluster, options: argparse.Namespace, lag:
             table = rich_table(rows, _COLUMNS)
             live.update(Group(title, table), refresh=True)
             time.sleep(options.watch)
+            cluster.limit(cluster.config.request_timeout_s)
             try:
                 lag = lag_of(cluster, options.group, options.topic)
             except KafkaError as error:

@@ -125,7 +125,7 @@ class Lookups:
         found: list[Offsets] = [{} for _ in queries]
         missing = [dict(query) for query in queries]
         backoff = self._backoff()
-        give_up_at = self._clock() + self._timeout_s
+        give_up_at = self._clock() + min(self._timeout_s, self._cluster.left_s)
         while True:
             failures = self._ask(missing, found, with_metadata=with_metadata)
             missing = [
@@ -227,7 +227,8 @@ class Lookups:
                     failures.update(dict.fromkeys(lookup.tps, connection))
                     continue
                 try:
-                    exchange = connection.send(self._request(lookup), timeout_s=self._timeout_s)
+                    timeout_s = min(self._timeout_s, self._cluster.left_s)
+                    exchange = connection.send(self._request(lookup), timeout_s=timeout_s)
                 except KafkaError as error:
                     failures.update(dict.fromkeys(lookup.tps, error))
                 else:
