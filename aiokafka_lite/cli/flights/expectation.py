@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,13 +23,15 @@ class Expectation:
     """Number of records that each partition of the topic must hold."""
 
 
-def compute_expectation(
+async def compute_expectation(
     partition_count: int,
     limit: int | None = None,
     *,
     on_progress: Callable[[int], None] | None = None,
 ) -> Expectation:
     """Read the data set once and count it, without Kafka and without JSON on the way.
+
+    The loop has its turn at each progress, so that Ctrl-C is heeded.
 
     Args:
         partition_count: Number of partitions that the topic is to have.
@@ -42,8 +45,10 @@ def compute_expectation(
         if tally is None:
             tally = carriers[flight.carrier] = CarrierTally()
         tally.count(flight.dep_time, flight.dep_delay, flight.arr_delay)
-        if on_progress is not None and flights % _PROGRESS_EVERY == 0:
-            on_progress(flights)
+        if flights % _PROGRESS_EVERY == 0:
+            if on_progress is not None:
+                on_progress(flights)
+            await asyncio.sleep(0)
     partition_counts = [0] * partition_count
     for carrier, tally in carriers.items():
         partition_counts[partition_for_key(carrier.encode(), partition_count)] += tally.flights

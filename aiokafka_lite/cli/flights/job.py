@@ -49,7 +49,7 @@ async def run_job(options: FlightsJobOptions, reporter: Reporter) -> bool:
         CommandError, KafkaError, OSError: The job could not be done; each says what to do.
     """
     async with _kafka(options, reporter) as bootstrap_servers:
-        expectation = read_data_set(options.partition_count, options.limit, reporter)
+        expectation = await read_data_set(options.partition_count, options.limit, reporter)
         ranges = await ensure_loaded(
             bootstrap_servers, options.topic, expectation, reporter, limit=options.limit
         )
@@ -71,7 +71,7 @@ async def run_job(options: FlightsJobOptions, reporter: Reporter) -> bool:
     return is_right
 
 
-def read_data_set(partition_count: int, limit: int | None, reporter: Reporter) -> Expectation:
+async def read_data_set(partition_count: int, limit: int | None, reporter: Reporter) -> Expectation:
     """Compute the expected result, before the group starts: it would hold its members up.
 
     Raises:
@@ -79,7 +79,7 @@ def read_data_set(partition_count: int, limit: int | None, reporter: Reporter) -
     """
     goal = min(limit or ROW_COUNT, ROW_COUNT)
     with reporter.progress("Reading the data set", goal) as bar:
-        expectation = compute_expectation(partition_count, limit, on_progress=bar.move_to)
+        expectation = await compute_expectation(partition_count, limit, on_progress=bar.move_to)
         bar.move_to(expectation.flights)
     if expectation.flights != goal:
         raise DatasetError(

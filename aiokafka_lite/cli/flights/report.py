@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -36,7 +37,7 @@ class Reporter:
 
     @contextmanager
     def progress(self, title: str, goal: int) -> Iterator[ProgressBar]:
-        """Show a progress bar while the block runs."""
+        """Show a progress bar while the block runs; say how far it got if that is cancelled."""
         progress = Progress(
             SpinnerColumn(finished_text="✓"),
             TextColumn("{task.description}", markup=False),
@@ -45,8 +46,13 @@ class Reporter:
             TimeElapsedColumn(),
             console=self.console,
         )
-        with progress:
-            yield ProgressBar(progress, title, goal)
+        bar = ProgressBar(progress, title, goal)
+        try:
+            with progress:
+                yield bar
+        except asyncio.CancelledError:
+            self.say(f"{title}: interrupted after {bar.done:,} of {goal:,}")
+            raise
 
     def table(self, carriers: Mapping[str, CarrierTally], names: Mapping[str, str]) -> None:
         """Print one line per carrier."""
@@ -81,13 +87,19 @@ class Reporter:
 
 
 class ProgressBar:
-    """One bar that moves from 0 to its goal."""
+    """One bar that moves from 0 to its goal.
+
+    Attributes:
+        done: Where it is.
+    """
 
     def __init__(self, progress: Progress, title: str, goal: int) -> None:
+        self.done = 0
         self._progress = progress
         self._task_id = progress.add_task(title, total=goal)
 
     def move_to(self, done: int) -> None:
+        self.done = done
         self._progress.update(self._task_id, completed=done)
 
 

@@ -42,7 +42,7 @@ def run_flights(options: PipelineJobOptions, flights: FlightsOptions) -> bool:
             run_on_loop(check_reachable(bootstrap_servers))
         wanted = options.pipeline(bootstrap_servers)
         directory = _directory(wanted, options)
-        expectation = read_data_set(flights.partition_count, flights.limit, reporter)
+        expectation = run_on_loop(read_data_set(flights.partition_count, flights.limit, reporter))
         if options.bootstrap_servers is None:
             _delete_earlier(directory, reporter)
         run_on_loop(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
+import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,7 +19,7 @@ from rich.console import Console
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.cli.flights import loader as loader_module
-from aiokafka_lite.cli.flights.dataset import FlightRecord, read_flights
+from aiokafka_lite.cli.flights.dataset import ROW_COUNT, FlightRecord, read_flights
 from aiokafka_lite.cli.flights.expectation import compute_expectation
 from aiokafka_lite.cli.flights.job import FlightsJobOptions, run_job
 from aiokafka_lite.cli.flights.loader import Loader
@@ -85,7 +88,7 @@ async def test_every_run_prints_the_checked_table_and_only_the_first_one_loads(
     kafka: KafkaHandle, topic: str, tmp_path: Path
 ) -> None:
     with_plot = replace(options(kafka, topic), plot_directory=tmp_path / "out")
-    expectation = compute_expectation(PARTITIONS, FLIGHTS)
+    expectation = await compute_expectation(PARTITIONS, FLIGHTS)
     for is_first in (True, False):
         output = Output()
         assert await run_job(with_plot, output)
@@ -102,7 +105,7 @@ async def test_every_run_prints_the_checked_table_and_only_the_first_one_loads(
 async def test_interrupted_load_is_made_good(
     kafka: KafkaHandle, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    expectation = compute_expectation(PARTITIONS, FLIGHTS)
+    expectation = await compute_expectation(PARTITIONS, FLIGHTS)
     async with topic_admin(kafka, topic) as (cluster, admin):
         # Small batches, so that something is there when the load is cut off.
         with pytest.MonkeyPatch.context() as patch:
@@ -167,7 +170,7 @@ async def test_wrong_figure_fails_loudly(kafka: KafkaHandle, topic: str) -> None
 async def test_worker_that_joins_on_the_way_does_not_change_the_figures(
     kafka: KafkaHandle, topic: str
 ) -> None:
-    expectation = compute_expectation(PARTITIONS, FLIGHTS)
+    expectation = await compute_expectation(PARTITIONS, FLIGHTS)
     async with topic_admin(kafka, topic) as (cluster, admin):
         ranges = await Loader(cluster, admin, expectation, FLIGHTS).load(lambda done: None)
     board = Scoreboard(ranges, clock=asyncio.get_running_loop().time)
@@ -227,3 +230,19 @@ async def test_embedded_broker_is_started_when_no_address_is_given() -> None:
     assert await run_job(FlightsJobOptions(limit=500), output)
     assert "Embedded broker at 127.0.0.1:" in output.text
     assert "Checked" in output.text
+
+
+async def test_ctrl_c_is_heeded_while_the_data_set_is_read() -> None:
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-u", "-m", "aiokafka_lite", "flights", "--no-plot"],
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert (await process.stdout.readline()).startswith(b"Embedded broker at ")
+    process.send_signal(signal.SIGINT)
+    out, errors = await process.communicate()
+    assert (process.returncode, errors) == (130, b"\nended by SIGINT\n")
+    done = re.search(rb"Reading the data set: interrupted after ([0-9,]+) of 336,776\n", out)
+    assert done is not None
+    assert int(done[1].replace(b",", b"")) < ROW_COUNT

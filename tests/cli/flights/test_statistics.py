@@ -55,7 +55,7 @@ def test_differences_name_the_carrier_and_the_figure() -> None:
     assert "not in the data set" in str(wrong[2])
 
 
-def test_expectation_equals_what_pandas_computes() -> None:
+async def test_expectation_equals_what_pandas_computes() -> None:
     pandas = pytest.importorskip("pandas")
     from aiokafka_lite.cli.flights.dataset import FLIGHTS_PATH, locate
 
@@ -68,7 +68,7 @@ def test_expectation_equals_what_pandas_computes() -> None:
         arrival_delay_min=("arr_delay", "sum"),
         departure_times=("dep_time", "count"),
     )
-    expectation = compute_expectation(partition_count=4)
+    expectation = await compute_expectation(partition_count=4)
     assert expectation.flights == len(frame)
     assert sum(expectation.partition_counts) == len(frame)
     assert list(expectation.carriers) == list(by_carrier.index)
@@ -83,8 +83,8 @@ def test_expectation_equals_what_pandas_computes() -> None:
         )
 
 
-def test_expectation_of_a_part_says_what_each_partition_holds() -> None:
+async def test_expectation_of_a_part_says_what_each_partition_holds() -> None:
     seen: list[int] = []
-    expectation = compute_expectation(3, limit=10_000, on_progress=seen.append)
+    expectation = await compute_expectation(3, limit=10_000, on_progress=seen.append)
     assert expectation.flights == sum(expectation.partition_counts) == 10_000
     assert seen == [4096, 8192]
