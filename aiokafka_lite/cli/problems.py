@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from aiokafka_lite.errors import KafkaError
 
 
@@ -29,7 +31,18 @@ class MissingExtraError(CommandError):
         )
 
 
+# What errors advise programs to do, and what does that here.
+_OPTIONS: Final = (
+    ("to create_ssl_context(cafile=...)", "by --ca-file"),
+    ("certfile= and keyfile= to create_ssl_context()", "--cert-file and --key-file"),
+    ("certfile= of create_ssl_context()", "--cert-file"),
+    ("security_protocol", "--security-protocol"),
+)
+
+
 def plain_text(error: CommandError | KafkaError) -> str:
     """Return what an error says, without the class and the code, which are for programmers."""
     _, _, text = str(error).rpartition(f"{type(error).__name__}: ")
+    for of_programs, option in _OPTIONS:
+        text = text.replace(of_programs, option)
     return text

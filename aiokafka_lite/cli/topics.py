@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from base64 import urlsafe_b64encode
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import new_parser
 from aiokafka_lite.cli.asking import ask_for_topic, ask_for_topics, bounds, why
-from aiokafka_lite.cli.connecting import add_options, connecting
+from aiokafka_lite.cli.cat.reading import Span
+from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
 from aiokafka_lite.cli.output import (
     Column,
     Row,
@@ -22,6 +25,9 @@ from aiokafka_lite.cli.output import (
     print_rows,
     size_text,
 )
+from aiokafka_lite.cli.positions import FORMS, TopicPosition, find, place
+from aiokafka_lite.cli.problems import plain_text
+from aiokafka_lite.cli.sampling import Sample, sample
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.view import TopicView
 from aiokafka_lite.errors import KafkaError, for_code
@@ -38,6 +44,7 @@ from aiokafka_lite.structs import TopicPartition
 if TYPE_CHECKING:
     from aiokafka_lite.cli.commands import Subparsers
 
+DEFAULT_SINCE: Final = "1m"
 TOPIC_RESOURCE: Final = 2
 # Where a setting's value comes from, if it was made for this topic (KIP-226).
 OF_TOPIC: Final = 1
@@ -92,12 +99,23 @@ def add_describe_parser(subparsers: Subparsers) -> None:
     parser = new_parser(
         subparsers,
         "describe",
-        f"Show a topic's partitions, leaders, replicas, offsets and settings.\n\n{_RECORDS_NOTE}",
+        "Show a topic's partitions, leaders, replicas, offsets and settings; and how much came in\n"
+        "the last minute, or --since some time, with the largest record of that.\n\n"
+        f"{_RECORDS_NOTE}",
         "examples:\n"
         "  aiokafka-lite describe orders\n"
-        "  aiokafka-lite describe orders --json | jq .configs\n",
+        "  aiokafka-lite describe orders --json | jq .configs\n"
+        "  aiokafka-lite describe orders --since 1h           rates and largest record of an hour\n"
+        "  aiokafka-lite describe orders --since earliest     of all records\n",
     )
     parser.add_argument("topics", nargs="+", metavar="TOPIC", help="the topics to show")
+    parser.add_argument(
+        "--since",
+        type=place,
+        metavar="WHERE",
+        help="since when records are counted and measured, all of which are read: "
+        f"{FORMS} (default: {DEFAULT_SINCE}, and 64 MiB of it are read at most)",
+    )
     add_json_option(parser)
     add_options(parser)
     parser.set_defaults(run=run_describe)
@@ -158,14 +176,28 @@ def _total(rows: Sequence[Row], name: str) -> int | None:
 # --- describe ------------------------------------------------------------------------------
 def run_describe(options: argparse.Namespace) -> int:
     """Run `describe`; returns 0."""
-    with connecting(options).cluster() as cluster:
+    since = place(DEFAULT_SINCE) if options.since is None else options.since
+    where = connecting(options)
+    with where.cluster() as cluster:
         for name in options.topics:
             ask_for_topic(cluster, name)
         topics = [ask_for_topics(cluster, options.topics).topics[name] for name in options.topics]
         partitions = _rows_by_topic(cluster, topics)
         configs = {topic.name: _configs(cluster, topic.name) for topic in topics}
+        spans = {topic.name: _spans_since(cluster, topic, since) for topic in topics}
+        until_s = time.time()
+    samples = {
+        topic.name: _sample(
+            where,
+            spans[topic.name],
+            since,
+            until_s=until_s,
+            is_all_wanted=options.since is not None,
+        )
+        for topic in topics
+    }
     for number, topic in enumerate(topics):
-        rows = partitions[topic.name]
+        rows, found = partitions[topic.name], samples[topic.name]
         if options.json:
             print_object(
                 {
@@ -174,6 +206,7 @@ def run_describe(options: argparse.Namespace) -> int:
                     "is_internal": topic.is_internal,
                     "configs": configs[topic.name],
                     "partitions": rows,
+                    "sample": None if found is None else found.row(),
                 }
             )
             continue
@@ -183,7 +216,41 @@ def run_describe(options: argparse.Namespace) -> int:
         for setting, value in (configs[topic.name] or {}).items():
             print(f"  {setting}={value}")
         print_rows(rows, _PARTITION_COLUMNS)
+        if found is not None:
+            print(found.text())
     return 0
+
+
+def _spans_since(
+    cluster: BlockingCluster, topic: TopicView, since: TopicPosition
+) -> dict[TopicPartition, Span]:
+    """Return which offsets were given to records since some time, where there is a leader."""
+    tps = [
+        TopicPartition(topic.name, number)
+        for number, partition in topic.partitions.items()
+        if partition.leader >= 0
+    ]
+    _, ends, (starts,) = find(cluster, tps, since)
+    return {tp: Span(starts[tp], end) for tp, end in ends.items()}
+
+
+def _sample(
+    where: Connecting,
+    spans: dict[TopicPartition, Span],
+    since: TopicPosition,
+    *,
+    until_s: float,
+    is_all_wanted: bool,
+) -> Sample | None:
+    """Return what came since some time; None where it may not be read."""
+    since_ms = since.time_ms if since.is_time else None
+    try:
+        return loops.run(
+            sample(where, spans, since_ms, until_s=until_s, is_all_wanted=is_all_wanted)
+        )
+    except KafkaError as error:
+        print(f"warning: records cannot be measured: {plain_text(error)}", file=sys.stderr)
+        return None
 
 
 def _uuid_text(topic_id: bytes) -> str | None:

@@ -173,7 +173,13 @@ async def test_client_shows_its_certificate(cli: Running, tmp_path: Path) -> Non
         ended = await cli("cat", "t", *where)
         assert ended.code == 1
         assert ended.errors.startswith("error: no broker can be used: ")
+        assert "--cert-file" in ended.errors or "--security-protocol" in ended.errors
+        assert "create_ssl_context" not in ended.errors
         assert "Traceback" not in ended.errors
+        for command in ("cat", "produce"):
+            ended = await cli(command, "t", "-b", broker.bootstrap_servers, "--tls")
+            assert "give the CA that signed it by --ca-file" in ended.errors
+            assert "create_ssl_context" not in ended.errors
 
 
 async def test_tokens_are_got_as_the_file_of_a_java_client_says(

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import time
+from typing import cast
+
 import pytest
 
-from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker import Broker, NewRecord
+from aiokafka_lite.cli import sampling
+from aiokafka_lite.errors import TopicAuthorizationFailedError
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 
@@ -70,6 +76,60 @@ async def test_describe_shows_partitions_offsets_and_what_was_set(
     assert lines[0] == f"{topic}  (id {shown['topic_id']})"
     assert lines[1] == "  retention.ms=86400000"
     assert lines[3].split()[:6] == ["0", str(leader), str(leader), str(leader), "1", "3"]
+
+
+async def test_describe_measures_what_came_since_some_time(
+    kafka: KafkaHandle, cli: Running
+) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    command = ["describe", topic, "-b", kafka.bootstrap_servers]
+    assert (await cli(*command)).lines[-1] == "in the last 60 s: no records"
+    assert (await cli(*command, "--since", "earliest")).lines[-1] == "no records"
+    hour_ago_ms = int(time.time() * 1000) - 3_600_000
+    await kafka.produce(topic, 0, [(b"key", b"x" * 2_045)], timestamp_ms=hour_ago_ms)
+    headers = [("name", b"value"), ("none", None)]
+    await kafka.produce(topic, 1, [(None, None), (b"k", b"v" * 606)], headers=headers)
+    (shown,) = (await cli(*command, "--json")).objects
+    lately = cast("dict[str, float]", shown["sample"])
+    assert lately.pop("seconds") == pytest.approx(60, rel=0.1)
+    assert lately.pop("bytes_per_second") == pytest.approx(633 / 60, rel=0.1)
+    assert lately == {
+        "records": 2, "records_per_second": 0.0, "read": 2,
+        "largest_record": {"bytes": 620, "partition": 1, "offset": 1},
+    }  # fmt: skip
+    line = (await cli(*command)).lines[-1]
+    assert re.fullmatch(
+        r"in the last 6\d s: 2 records, 0.0 records/s, 1\d B/s; "
+        r"largest record: 620 B \(partition 1, offset 1\)",
+        line,
+    )
+    for since in ("2h", "earliest", "0"):
+        line = (await cli(*command, "--since", since)).lines[-1]
+        assert line.startswith(f"in the last {'7,2' if since == '2h' else '3,6'}")
+        assert "s: 3 records, " in line
+        assert line.endswith("largest record: 2.0 KiB (partition 0, offset 0)")
+
+
+async def test_describe_reads_no_more_than_a_part_by_default(
+    cli: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "MOST_SAMPLED_BYTES", 1_000)
+    async with Broker() as broker:
+        broker.create_topic("t")
+        for _ in range(2):  # as much as a consumer fetches at a time
+            broker.produce_all("t", [NewRecord(b"x" * 1_000)] * 5_000)
+        where = ["-b", broker.bootstrap_servers]
+        for options, is_all in ([], False), (["--since", "1m"], True):
+            (shown,) = (await cli("describe", "t", "--json", *options, *where)).objects
+            found = cast("dict[str, float]", shown["sample"])
+            assert found["records"] == 10_000
+            assert (found["read"] == 10_000) == is_all
+            assert found["bytes_per_second"] == pytest.approx(10_000_000 / 60, rel=0.1)
+        assert " read: 1000 B (" in (await cli("describe", "t", *where)).lines[-1]
+        with broker.on("Fetch").fail(TopicAuthorizationFailedError, times=None):
+            ended = await cli("describe", "t", *where)
+        assert (ended.code, len(ended.lines)) == (0, 3)
+        assert ended.errors.startswith("warning: records cannot be measured: ")
 
 
 async def test_describe_names_the_topic_that_may_be_meant(
