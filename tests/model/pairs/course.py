@@ -519,7 +519,7 @@ def run_round(seed: int, address: str | None = None, plan: Plan | None = None) -
     rng = random.Random(f"{seed} round")
     world: World = VirtualWorld() if address is None else RealWorld()
     book = Book(rng, keys=KEYS, bad=BAD)
-    journal = Journal(book, world.now)
+    journal = Journal(book, world.now, is_exact=address is None)
     plan = plan or Plan()
     outcome = Outcome(journal, new_table(plan))
 

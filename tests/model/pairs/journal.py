@@ -65,11 +65,19 @@ class GroupState:
 
 
 class Journal:
-    """Written by members and the conductor at the moment itself; it judges as it is written."""
+    """Written by members and the conductor at the moment itself; it judges as it is written.
 
-    def __init__(self, book: Book, now: Callable[[], float]) -> None:
+    Args:
+        book: Which records there are.
+        now: Returns the world's time.
+        is_exact: Coordinators take commits by topic ids only, in transactions, too, and forget the
+            offsets of a topic at the moment when it is deleted.
+    """
+
+    def __init__(self, book: Book, now: Callable[[], float], *, is_exact: bool) -> None:
         self._book = book
         self._now = now
+        self._is_exact = is_exact
         self.groups: dict[str, GroupState] = defaultdict(GroupState)
         self.violations: list[str] = []
         self._lines: list[str] = []
@@ -112,7 +120,8 @@ class Journal:
         is_covered = number in state.covered
         # A commit that was on its way while the application sought is no promise.
         is_promised = number in state.settled or (is_covered and not state.may_repeat[number])
-        if not is_promised or is_excused or self.is_recreated(tp.topic):
+        is_of_former = self.is_recreated(tp.topic) and number in self._book.gone
+        if not is_promised or is_excused or is_of_former:
             return
         state.settled.discard(number)
         state.repeated += 1
@@ -200,12 +209,12 @@ class Journal:
     def recreated(self, topic: str) -> None:
         """Note that a topic was deleted and created again.
 
-        For a while some may take one for the other. Until a member's metadata tell it, it commits
-        offsets of the old topic by name in transactions, as Java's does. By KIP-848 the new
-        topic's partitions are assigned at once, when the members of the old one may read it still.
+        For a while records of the old one may be returned again: nobody can commit them any more.
+        Where coordinators know topics by name only, offsets of the old one may be committed to the
+        new one until a member's metadata tell it, as those of Java's client are.
         """
         self._recreated_at[topic] = self._now()
-        for state in self.groups.values():
+        for state in self.groups.values() if not self._is_exact else ():
             for tp in state.commits.keys() & set(self._book.partitions):
                 if tp.topic == topic and state.commits_by_name:
                     state.sought[tp].append(0)
@@ -251,7 +260,8 @@ class Journal:
         early = [
             offset for offset in sorted(covered) if not self._is_done(group, log[offset].number)
         ]
-        if early and state.commits_by_name and self.is_recreated(tp.topic):
+        is_by_name = state.commits_by_name and not self._is_exact
+        if early and is_by_name and self.is_recreated(tp.topic):
             state.passed_over.update(log[offset].number for offset in early)
             state.sought[tp].append(0)
         elif early:
@@ -263,7 +273,7 @@ class Journal:
         sought = state.sought[tp]
         if explained := [target for target in sought if target <= offset]:
             sought.remove(max(explained))
-        elif offset < min(before, end) and not self.is_recreated(tp.topic):
+        elif offset < min(before, end) and (self._is_exact or not self.is_recreated(tp.topic)):
             self.violate("back", group, f"{short(tp)}: {before}, then {offset}")
 
     # --- The end --------------------------------------------------------------------------

@@ -618,6 +618,8 @@ class Member:
         while not self.ending:
             await self._pause(self.rng.uniform(0.1, 0.6))
             if self.around.is_calm() or self.ending:
+                if self.around.protocol == "none" and not self.owned.issuperset(self.around.tps()):
+                    self.assign(self.around.tps())  # a topic has more partitions again
                 if self.paused:
                     self.consumer.resume(*self.paused & self.consumer.assignment())
                     self.paused.clear()
