@@ -9,6 +9,7 @@ import pytest
 from tests.support.scheduling import (
     BY_THEMSELVES,
     HALF_HOURS,
+    MINUTES,
     SHARE_SPARK,
     one_scope,
     put_longest_first,
@@ -50,6 +51,7 @@ def test_files_that_use_the_session_are_known() -> None:
         (["a.py", "b.py"], ["a.py", "b.py"]),
         (["a.py", *reversed(HALF_HOURS), "heavy"], ["heavy", *HALF_HOURS, "a.py"]),
         ([HALF_HOURS[0], "a.py", *HALF_HOURS[1:]], [*HALF_HOURS, "a.py"]),
+        (["a.py", *MINUTES, *HALF_HOURS], [*HALF_HOURS, *MINUTES, "a.py"]),
     ],
 )
 def test_what_takes_longest_is_begun_first(scopes: list[str], ordered: list[str]) -> None:
@@ -59,5 +61,5 @@ def test_what_takes_longest_is_begun_first(scopes: list[str], ordered: list[str]
 
 
 def test_files_that_are_named_exist() -> None:
-    named = (*BY_THEMSELVES, *HALF_HOURS)
+    named = (*BY_THEMSELVES, *HALF_HOURS, *MINUTES)
     assert [file for file in named if not (TESTS.parent / file).exists()] == []

@@ -54,6 +54,14 @@ HALF_HOURS: Final = (
 )
 """The files with tests that take half an hour each, or nearly, in the long form."""
 
+MINUTES: Final = (
+    "tests/consumer/group/test_heartbeat_thread.py",
+    "tests/model/pairs/test_copying.py",
+    "tests/consumer/group/test_kip848.py",
+    "tests/consumer/processing/test_exactly_once_in_groups.py",
+)
+"""The files that take a minute or more in the short form with few tests, the longest first."""
+
 
 def one_scope(nodeid: str) -> str | None:
     """Return the scope that a test shares with those of other files; None if it has its file's."""
@@ -67,9 +75,10 @@ def one_scope(nodeid: str) -> str | None:
 def put_longest_first(queue: OrderedDict[str, dict[str, bool]]) -> None:
     """Move the scopes that take longest to the front of a queue of scopes.
 
-    Begun last they would run on alone, beside workers that are done.
+    The queue begins with the scopes of most tests. Begun last, the others would run on alone,
+    beside workers that are done.
     """
-    for scope in reversed((_HEAVY_SCOPE, *HALF_HOURS)):
+    for scope in reversed((_HEAVY_SCOPE, *HALF_HOURS, *MINUTES)):
         if scope in queue:
             queue.move_to_end(scope, last=False)
 
