@@ -41,7 +41,7 @@ from tests.support.rows import rows
 from tests.support.scripted_sources import view
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.one_loop_each
+pytestmark = pytest.mark.virtual_time_if_embedded
 
 WAYS = ["assign", pytest.param("subscribe", marks=pytest.mark.slow), "group"]
 SETTINGS: dict[str, object] = {
