@@ -37,6 +37,7 @@ from aiokafka_lite.errors import (
     InvalidProducerEpoch,
     KafkaError,
     KafkaProtocolError,
+    LeaderNotAvailableError,
     NoError,
     for_code,
 )
@@ -168,6 +169,9 @@ class BatchSender:
         """Find out who leads a queue's partition; without anybody metadata are asked for."""
         found = view.leader(queue.tp)
         if found is None:
+            error = LeaderNotAvailableError("the partition has no leader").at(queue.tp)
+            for batch in (*queue.numbered, *queue.waiting):
+                batch.last_error = batch.last_error or error
             self._cluster.look_for_leader()
             return False
         queue.leader = found.leader

@@ -195,6 +195,14 @@ async def test_lines_without_keys_go_where_there_is_a_leader(
         counts = [len(broker.records("t", partition)) for partition in range(2)]
         assert sum(counts) == 500_000
         assert all(counts)
+        stdin(b"1\n2\n")
+        where = ["-b", broker.bootstrap_servers, "--timeout", 1]
+        ended = await cli("produce", "t", "-p", 2, *where)
+        assert ended.code == 1
+        assert ended.errors.startswith(
+            "error: lines 1 to 2: 2 records for t-2 are not acknowledged"
+        )
+        assert ended.errors.endswith("the partition has no leader; 0 of 2 lines were written\n")
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
