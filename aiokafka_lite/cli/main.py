@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from aiokafka_lite import __version__
+from aiokafka_lite._nearest import nearest
 from aiokafka_lite.cli import completion
 from aiokafka_lite.cli.commands import COMMANDS, listing
 from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text
@@ -30,6 +31,7 @@ def build_parser(*words: str) -> argparse.ArgumentParser:
     """Build the parser for a command, and the word behind it; of the others it knows the names."""
     parser = argparse.ArgumentParser(
         prog=program_name(),
+        usage="%(prog)s [-h] [--version] [COMMAND …]",
         description="The asyncio consumer for Apache Kafka. Without a command: what is installed.",
         epilog=f"{listing()}\n\nEach has --help.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -48,8 +50,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code of the process."""
     if completion.ASKED in os.environ:
         completion.offer(build_parser(*_command(completion.words_asked_about())))
+    _open_what_is_closed()
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = build_parser(*_command(arguments))
+    words = _command(arguments)
+    if words and words[0] not in COMMANDS:
+        return _fail(
+            f"there is no command {words[0]}{nearest(words[0], COMMANDS)}\n"
+            f"(usage: {program_name()} --help)",
+            2,
+        )
+    parser = build_parser(*words)
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     try:
@@ -80,6 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # as of a full disk
         _drop_output()
         return _fail(f"cannot write the output: {error.strerror or error}")
+
+
+def _open_what_is_closed() -> None:
+    """Let a standard stream that the caller has closed (`<&-`) be an empty one."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _drop_output() -> None:

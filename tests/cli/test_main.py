@@ -11,6 +11,7 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 from aiokafka_lite import __version__
+from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.cli import overview
 from aiokafka_lite.cli.main import main
 
@@ -59,7 +60,6 @@ def test_help_is_printed(arguments: list[str], capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["no-such-command"],
         ["flights", "--bootstrap", "kafka:port"],
         ["flights", "--partitions", "0"],
         ["flights", "--loop", "trio"],
@@ -71,6 +71,22 @@ def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFix
         main(arguments)
     assert caught.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+def test_command_that_may_be_meant_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ctt", "orders"]) == 2
+    assert capsys.readouterr().err.startswith("error: there is no command ctt; did you mean cat?\n")
+
+
+@pytest.mark.parametrize(("closing", "command"), [("<&-", "produce t"), (">&-", "topics -q")])
+def test_closed_stream_is_an_empty_one(closing: str, command: str) -> None:
+    with BrokerThread() as broker:
+        broker.create_topic("t")
+        program = f"{sys.executable} -m aiokafka_lite {command} -b {broker.bootstrap_servers}"
+        done = subprocess.run(
+            ["sh", "-c", f"{program} {closing}"], capture_output=True, text=True, check=False
+        )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_flights_runs_on_its_own_broker(capsys: pytest.CaptureFixture[str]) -> None:
