@@ -34,7 +34,7 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.consumer.membership.none import NoCommits, NoGroup
 from aiokafka_lite.consumer.positions.leader_lookup import OffsetLookup
-from aiokafka_lite.consumer.positions.resolver import PositionResolver
+from aiokafka_lite.consumer.positions.resolver import CommitStarts, PositionResolver
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.consumer.positions.watchdog import Watchdog
 from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
@@ -104,12 +104,16 @@ class Running:
         self.topic_changes = TopicChanges(state, engine.buffer)
         self.cluster.add_listener(self.topic_changes.view_changed, on_moves=ignore_moves)
         self.commits: Commits | NoCommits
+        self._commit_starts: CommitStarts | None
         self.membership: Membership
         if config.group_id is None:
             self.commits = NoCommits()
+            self._commit_starts = None
             self.membership = NoGroup(config, state, self.cluster, scope=self.scopes.grouping)
         else:
-            self.commits, self.membership = self._make_group(engine, config.group_id, rng)
+            commits, self.membership = self._make_group(engine, config.group_id, rng)
+            self.commits = commits
+            self._commit_starts = commits.commit_by_itself if config.enable_auto_commit else None
         self.sources = Sources(
             config, state, self.cluster, engine.buffer, engine.budget, self.scopes.fetching, rng
         )
@@ -122,6 +126,7 @@ class Running:
             self.commits.positions,
             engine.gate.post,
             self.topic_changes.came_later,
+            self._commit_starts,
             scope=self.scopes.positions,
             rng=rng,
         )

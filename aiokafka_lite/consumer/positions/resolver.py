@@ -10,6 +10,10 @@ The resolver keeps the cursors that are UNPOSITIONED. What is sought of each (`S
 Where auto_offset_reset is "none", each reset and each cut is an error instead: the cursor is FAILED
 until the application seeks.
 
+A group that begins elsewhere than at the beginning of a log, as with "latest", commits where before
+it begins, if it commits by itself: otherwise the next owner after a crash would begin further on,
+and nobody would process what the first one had read.
+
 One task sends the questions, woken when cursors come or change. Each leader is asked in a task of
 its own (leader_requests.py), and so is the group's coordinator: one that hangs keeps nobody else's
 partitions waiting. An answer is applied when it comes, and only if the search is still the
@@ -65,7 +69,7 @@ from aiokafka_lite.errors import (
     UnsupportedVersionError,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +81,9 @@ CommittedLookup = Callable[
     [Iterable[TopicPartition]],
     Awaitable[Mapping[TopicPartition, CommittedPosition | KafkaError | None]],
 ]
+
+
+CommitStarts = Callable[[Mapping[TopicPartition, OffsetAndMetadata]], Awaitable[object]]
 
 
 class Start(NamedTuple):
@@ -99,6 +106,7 @@ class PositionResolver:
         committed: CommittedLookup,
         on_error: Callable[[KafkaError], None],
         came_later: Callable[[TopicPartition], bool],
+        commit_starts: CommitStarts | None,
         *,
         scope: TaskScope,
         rng: random.Random,
@@ -111,6 +119,10 @@ class PositionResolver:
         self._committed = committed
         self._on_error = on_error
         self._came_later = came_later
+        self._commit_starts = commit_starts
+        # Starts that are committed before they are taken, with the leader epochs of the answers.
+        self._starts: dict[Search, tuple[Start, int]] = {}
+        self._committing: asyncio.Task[None] | None = None
         self._scope = scope
         self._rng = rng
         self._wake = Event()
@@ -191,6 +203,7 @@ class PositionResolver:
             if (
                 search is not None
                 and cursor.place is Place.UNPOSITIONED
+                and search not in self._starts
                 # One that is given back needs a position if its listener asks for it.
                 and not (cursor.is_revoking and cursor.position is not None)
             ):
@@ -343,6 +356,33 @@ class PositionResolver:
 
     # --- Reset ----------------------------------------------------------------------------
     def _found(self, search: Search, start: Start, leader_epoch: int) -> None:
+        is_of_group = search.reason == NOTHING_COMMITTED and self._commit_starts is not None
+        if not is_of_group or search.timestamp == EARLIEST_TIMESTAMP:
+            self._take(search, start, leader_epoch)
+            return
+        self._starts[search] = start, leader_epoch
+        if self._committing is None or self._committing.done():
+            self._committing = self._scope.spawn(self._take_committed(), name="commit starts")
+
+    async def _take_committed(self) -> None:
+        """Commit starts, as far as that can be done, and take them."""
+        while self._starts:
+            starts = dict(self._starts)
+            current = {
+                search.cursor.tp: OffsetAndMetadata(start.offset.offset, "")
+                for search, (start, _) in starts.items()
+                if search.is_current
+            }
+            try:
+                if current and self._commit_starts is not None:
+                    await self._commit_starts(current)
+            finally:
+                for search in starts:
+                    del self._starts[search]
+            for search, (start, leader_epoch) in starts.items():
+                self._take(search, start, leader_epoch)
+
+    def _take(self, search: Search, start: Start, leader_epoch: int) -> None:
         if not search.is_current:
             return
         partition = search.cursor

@@ -1,0 +1,130 @@
+"""A group without offsets that begins at the end commits that before it returns records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.errors import RebalanceInProgressError
+from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.structs import TopicPartition
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.protocols import WAYS
+from tests.support.reading import committed, reading, values
+from tests.support.rows import rows
+from tests.support.waiting import PATIENCE_S, eventually
+
+pytestmark = pytest.mark.one_loop_each
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Mapping[str, object]:
+    return WAYS[request.param]
+
+
+def at_the_end(kafka: KafkaHandle, topic: str, group: str, **settings: object) -> AIOKafkaConsumer:
+    arguments: dict[str, object] = {
+        "bootstrap_servers": kafka.bootstrap_servers,
+        "group_id": group,
+        "auto_offset_reset": "latest",
+        "auto_commit_interval_ms": 3_600_000,
+        "heartbeat_interval_ms": 100,
+        "fetch_max_wait_ms": 50,
+        **settings,
+    }
+    return AIOKafkaConsumer(topic, **arguments)  # type: ignore[arg-type]
+
+
+async def test_the_start_is_committed_before_records_are_returned(
+    kafka: KafkaHandle, way: Mapping[str, object]
+) -> None:
+    topic, group = await kafka.create_topic(partitions=2), unique("g")
+    tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    await kafka.produce(topic, 0, rows(0, 7))
+    async with timeout(PATIENCE_S), at_the_end(kafka, topic, group, **way) as consumer:
+        assert await consumer.position(tp) == 7
+        await kafka.produce(topic, 0, rows(7, 3))
+        assert (await consumer.getone()).offset == 7
+        # What the next owner would read if this process was killed now.
+        assert await committed(kafka, group, tp) == 7
+        assert await consumer.position(other) == 0
+        assert await committed(kafka, group, other) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"enable_auto_commit": False}, None),
+        ({"auto_offset_reset": "earliest"}, None),
+        ({"auto_offset_reset": "by_duration:PT1H"}, 0),
+    ],
+    ids=["by-hand", "earliest", "by-duration"],
+)
+async def test_who_commits_by_hand_or_begins_at_the_beginning_commits_no_start(
+    kafka: KafkaHandle, settings: Mapping[str, object], expected: int | None
+) -> None:
+    topic, group = await kafka.create_topic(), unique("g")
+    await kafka.produce(topic, 0, rows(0, 7))
+    async with timeout(PATIENCE_S), at_the_end(kafka, topic, group, **settings) as consumer:
+        assert await consumer.position(TopicPartition(topic, 0)) in (0, 7)
+        assert await committed(kafka, group, TopicPartition(topic, 0)) == expected
+
+
+async def test_records_are_withheld_until_the_start_is_committed() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t", 50)
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        with broker.on("OffsetCommit").hold() as held:
+            async with timeout(PATIENCE_S), at_the_end(kafka, "t", "g") as consumer:
+                await held.reached()
+                for number in range(50):
+                    broker.produce("t", b"%d" % number, partition=number)
+                assert await consumer.getmany(timeout_ms=200) == {}
+                held.release()
+                found = 0
+                while found < 50:
+                    found += sum(map(len, (await consumer.getmany(timeout_ms=1_000)).values()))
+        assert len(broker.requests.of("OffsetCommit")) == 2  # all of them at once; and the stop's
+
+
+async def test_reading_begins_though_the_start_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        refusal = broker.on("OffsetCommit").fail(RebalanceInProgressError)
+        async with timeout(PATIENCE_S), at_the_end(kafka, "t", "g") as consumer:
+            await consumer.position(TopicPartition("t", 0))
+            broker.produce("t", b"0")
+            assert (await consumer.getone()).value == b"0"
+        assert refusal.hits == 1
+    assert "auto-commit failed" in caplog.text
+
+
+async def test_the_start_is_committed_before_the_first_transaction_of_a_partition(
+    kafka: KafkaHandle,
+) -> None:
+    """A member that is killed in it has lost nothing: the next one begins where it began."""
+    topic, copies, group = await kafka.create_topic(), await kafka.create_topic(), unique("g")
+    tp = TopicPartition(topic, 0)
+    await kafka.produce(topic, 0, rows(0, 5))
+    async with timeout(PATIENCE_S), at_the_end(kafka, topic, group) as consumer:
+        await consumer.position(tp)
+        await kafka.produce(topic, 0, rows(5, 5))
+        async with AIOKafkaProducer(
+            bootstrap_servers=kafka.bootstrap_servers, transactional_id=unique("tx")
+        ) as producer:
+            async with consumer.batch() as batch, producer.transaction() as tx:
+                assert await committed(kafka, group, tp) == 5
+                for record in batch:
+                    await tx.send(copies, record.value, partition=0)
+                tx.commit_offsets(batch)
+            await eventually(lambda: committed(kafka, group, tp), 5 + len(batch))
+    async with reading(kafka, copies, isolation_level="read_committed") as reader:
+        expected = [value for _, value in rows(5, len(batch))]
+        assert await values(reader, len(batch)) == expected
