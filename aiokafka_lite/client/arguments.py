@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 SASL_MECHANISMS: Final = ("PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 # How long one address may take to connect, and its broker to say who it is (KIP-601).
 MAX_CONNECT_S: Final = 10.0
+# The largest numbers that requests have room for.
+MOST_INT: Final = 2**31 - 1
+MOST_LONG: Final = 2**63 - 1
 
 
 class _Given:
@@ -50,6 +53,18 @@ class _Given:
     sasl_oauth_token_provider: AbstractTokenProvider | None
     allow_plaintext_credentials: bool
     allow_auto_create_topics: bool
+
+
+def check_text(what: str, text: str) -> None:
+    """Refuse text that cannot be sent: a request with it would fail whoever shares that.
+
+    Raises:
+        ValueError: UTF-8 does not have it, as half of a surrogate pair.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} is text that UTF-8 can encode, not {text!r}") from None
 
 
 class ClientArguments(_Given, Settings):
@@ -93,6 +108,15 @@ class ClientArguments(_Given, Settings):
     def _is_given(self, name: str) -> bool:
         """Whether an argument differs from its default."""
         return bool(getattr(self, name) != (type(self).__init__.__kwdefaults__ or {})[name])
+
+    def _check_sendable(self, *names: str) -> None:
+        """Refuse settings that no request has room for: numbers are 32 bits, as Kafka's own."""
+        for name in names:
+            given = getattr(self, name)
+            if isinstance(given, str):
+                check_text(name, given)
+            elif given is not None and given > MOST_INT:
+                raise ValueError(f"{name} is at most 2**31 - 1, not {given!r}")
 
     def _check_security(self) -> None:
         if self.security_protocol not in SECURITY_PROTOCOLS:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, TypeGuard, cast
 from aiokafka_lite._compat import KT, VT, override
 from aiokafka_lite._version import __version__
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.client.arguments import ClientArguments
+from aiokafka_lite.client.arguments import MOST_INT, MOST_LONG, ClientArguments, check_text
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -81,6 +81,20 @@ AIOKAFKAS_LIMITS: Final[Mapping[str, str]] = MappingProxyType(
 # Of the rebalance timeout: for the last commit and the listener, after the application's work.
 HOLD_MARGIN: Final = 0.2
 NOT_NEGATIVE: Final = ("fetch_max_wait_ms", "fetch_min_bytes", "retry_backoff_ms")
+# What goes into requests as it is.
+SENT: Final = (
+    "client_id",
+    "client_rack",
+    "group_id",
+    "group_instance_id",
+    "group_remote_assignor",
+    "fetch_max_wait_ms",
+    "fetch_min_bytes",
+    "max_partition_fetch_bytes",
+    "max_poll_interval_ms",
+    "rebalance_timeout_ms",
+    "session_timeout_ms",
+)
 
 
 class NotGiven(int):
@@ -315,6 +329,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         check_max_records(self.max_poll_records, "max_poll_records")  # first, as in aiokafka
         self._check_security()
         self._check_numbers()
+        self._check_sendable(*SENT)
         strategy: object = self.partition_assignment_strategy
         names = strategy if isinstance(strategy, (list, tuple)) else [strategy]
         if any(isinstance(name, str) for name in names):
@@ -593,6 +608,7 @@ def check_topics(topics: Iterable[str]) -> frozenset[str]:
             )
         if not _is_name(name):
             raise ValueError(f"a topic's name is a string that is not empty, not {name!r}")
+        check_text("a topic's name", cast("str", name))
     return frozenset(names)
 
 
@@ -635,12 +651,16 @@ def check_partition(tp: object, otherwise: str = INSTANCES) -> TopicPartition:
 
     Raises:
         TypeError: It is something else; the message begins with `otherwise`.
+        ValueError: No request could name it.
     """
-    if isinstance(tp, TopicPartition):
-        return tp
-    if isinstance(tp, tuple) and getattr(tp, "_fields", None) == TopicPartition._fields:
-        return TopicPartition(*tp)
-    raise TypeError(f"{otherwise}, {not_a(TopicPartition, tp)}")
+    if not isinstance(tp, TopicPartition):
+        if not isinstance(tp, tuple) or getattr(tp, "_fields", None) != TopicPartition._fields:
+            raise TypeError(f"{otherwise}, {not_a(TopicPartition, tp)}")
+        tp = TopicPartition(*tp)
+    if not 0 <= tp.partition <= MOST_INT:
+        raise ValueError(f"a partition's number is 0 to 2**31 - 1, not {tp.partition!r}")
+    check_text("a topic's name", tp.topic)
+    return tp
 
 
 def check_partitions(
@@ -655,17 +675,19 @@ def check_offset(offset: object) -> int:
     """Return an offset to seek to.
 
     Raises:
-        ValueError: It is not an int, or negative.
+        ValueError: It is not an int, or negative, or too large for a request.
     """
     if not _is_offset(offset):
         raise ValueError(
-            f"Offset must be a positive integer: an offset is 0 or more, not {shown(offset)}"
+            f"Offset must be a positive integer: an offset is 0 to 2**63 - 1, not {shown(offset)}"
         )
     return offset
 
 
 def _is_offset(offset: object) -> TypeGuard[int]:
-    return isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0
+    if not isinstance(offset, int) or isinstance(offset, bool):
+        return False
+    return 0 <= offset <= MOST_LONG
 
 
 def check_timestamps(timestamps: Mapping[TopicPartition, float]) -> dict[TopicPartition, int]:
@@ -673,14 +695,14 @@ def check_timestamps(timestamps: Mapping[TopicPartition, float]) -> dict[TopicPa
 
     Raises:
         TypeError: A key is not a TopicPartition.
-        ValueError: A time is negative.
+        ValueError: A time is negative, or too large for a request.
     """
     checked = {check_partition(tp): int(timestamp) for tp, timestamp in timestamps.items()}
     for tp, timestamp in checked.items():
-        if timestamp < 0:
+        if not 0 <= timestamp <= MOST_LONG:
             raise ValueError(
                 f"The target time for partition {tp} is {timestamp}. "
-                "The target time cannot be negative."
+                f"The target time cannot be {'negative' if timestamp < 0 else 'so late'}."
             )
     return checked
 
@@ -711,7 +733,7 @@ def _check_commit(value: object) -> OffsetAndMetadata:
             raise ValueError(f"an offset to commit is an int or (int, str), not {shown(value)}")
         offset, metadata = value
     if not _is_offset(offset):
-        raise ValueError(f"an offset to commit is an int >= 0 or (int, str), not {shown(value)}")
+        raise ValueError(f"an offset to commit is 0 to 2**63 - 1 or (int, str), not {shown(value)}")
     if not isinstance(metadata, str):
         raise TypeError(f"Metadata should be a string, not {metadata!r}")
     return OffsetAndMetadata(offset, metadata)

@@ -188,6 +188,7 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
     @override
     def _check(self) -> None:
         self._check_security()
+        self._check_sendable("client_id", "transactional_id", "transaction_timeout_ms")
         for name in POSITIVE:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is a positive number, not {getattr(self, name)!r}")

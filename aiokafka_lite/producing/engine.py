@@ -18,7 +18,7 @@ from typing import Final
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import LoopEndedError, TaskScope, own_copy
-from aiokafka_lite.client.arguments import authenticator
+from aiokafka_lite.client.arguments import authenticator, check_text
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES
@@ -363,12 +363,14 @@ class ProducerEngine:
         """Wait until metadata have a topic, and the partition if one is named.
 
         Raises:
+            ValueError: Requests cannot name the topic.
             ProducerClosed: The producer was stopped meanwhile.
             UnknownTopicOrPartitionError: They do not have it at the deadline; of a topic that is
                 known, a partition that is not there after metadata were asked for again.
             KafkaError: The topic cannot be written to at all: it may not be, or its name is not
                 allowed.
         """
+        check_text("a topic's name", topic)
         accumulator = self.accumulator
         backoff = Backoff(self.config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
         try:

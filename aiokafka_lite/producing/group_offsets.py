@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite._record_py import record_delivery
+from aiokafka_lite.client.arguments import MOST_LONG
 from aiokafka_lite.errors import (
     CommitFailedError,
     FencedMemberEpochError,
@@ -203,9 +204,9 @@ def checked_offsets(offsets: object) -> Offsets:
         if getattr(tp, "_fields", None) != TopicPartition._fields:
             raise TypeError(f"Key should be TopicPartition instance, not {tp!r}")
         offset, metadata = value if isinstance(value, tuple) else (value, "")
-        is_offset = isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0
-        if not is_offset or not isinstance(metadata, str):
-            raise ValueError(f"an offset to commit is an int >= 0 or (int, str), not {value!r}")
+        is_int = isinstance(offset, int) and not isinstance(offset, bool)
+        if not is_int or not 0 <= offset <= MOST_LONG or not isinstance(metadata, str):
+            raise ValueError(f"an offset to commit is 0 to 2**63 - 1 or (int, str), not {value!r}")
         checked[TopicPartition(*tp)] = offset, metadata, NO_EPOCH
     return checked
 

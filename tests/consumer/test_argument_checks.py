@@ -13,9 +13,11 @@ import aiokafka.errors
 import pytest
 
 from aiokafka_lite import errors
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import consumer_of, values
 
 # Everything is called in the same way, so the other consumer passes for ours.
 Consumer = AIOKafkaConsumer
@@ -195,6 +197,36 @@ async def test_while_they_run_both_refuse_alike(kafka: KafkaHandle, *, has_group
             await outcome(commit, ours, TopicPartition, topic),  # type: ignore[arg-type]
             await outcome(commit, theirs, aiokafka.TopicPartition, topic),  # type: ignore[arg-type]
         )
+
+
+async def made(call: Callable[[AIOKafkaConsumer], object], consumer: AIOKafkaConsumer) -> None:
+    result = call(consumer)
+    if inspect.isawaitable(result):
+        await result
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda c: c.seek(Partition("t", 0), 2**63), r"0 to 2\*\*63 - 1"),
+        (lambda c: c.commit({Partition("t", 0): 2**63}), r"0 to 2\*\*63 - 1"),
+        (lambda c: c.offsets_for_times({Partition("t", 0): 2**63}), "cannot be so late"),
+        (lambda c: c.incremental_assign([Partition("t", 2**31)]), r"0 to 2\*\*31 - 1"),
+        (lambda c: c.incremental_assign([Partition("\ud800", 0)]), "UTF-8"),
+        (lambda c: c.end_offsets([Partition("\ud800", 0)]), "UTF-8"),
+    ],
+)
+async def test_what_no_request_has_room_for_is_refused_and_records_go_on(
+    call: Callable[[AIOKafkaConsumer], object], reason: str
+) -> None:
+    async with Broker() as broker:
+        broker.produce("t", "v")
+        async with consumer_of(broker, group_id="g") as consumer:
+            consumer.assign([Partition("t", 0)])
+            with pytest.raises(ValueError, match=reason):
+                await made(call, consumer)
+            assert await values(consumer, 1) == [b"v"]
+            assert consumer.health().verdict == "ok"
 
 
 async def test_stopped_comes_before_what_is_wrong_with_the_arguments() -> None:

@@ -66,6 +66,16 @@ def test_arguments_of_aiokafka_without_a_meaning_here_are_accepted() -> None:
         ({"fetch_max_bytes": 0}, "fetch_max_bytes"),
         ({"fetch_max_wait_ms": -1}, "fetch_max_wait_ms"),
         ({"session_timeout_ms": 0}, "session_timeout_ms"),
+        ({"session_timeout_ms": 2**31}, r"session_timeout_ms is at most 2\*\*31 - 1"),
+        ({"max_poll_interval_ms": 2**31}, "max_poll_interval_ms"),
+        ({"rebalance_timeout_ms": 2**31}, "rebalance_timeout_ms"),
+        ({"fetch_max_wait_ms": 2**31}, "fetch_max_wait_ms"),
+        ({"fetch_min_bytes": 2**31}, "fetch_min_bytes"),
+        ({"max_partition_fetch_bytes": 2**31}, "max_partition_fetch_bytes"),
+        ({"client_id": "\ud800"}, "client_id is text that UTF-8 can encode"),
+        ({"group_id": "\ud800"}, "group_id"),
+        ({"group_instance_id": "\ud800"}, "group_instance_id"),
+        ({"client_rack": "\ud800"}, "client_rack"),
     ],
 )
 def test_values_that_cannot_be_used_are_refused(arguments: dict[str, object], reason: str) -> None:

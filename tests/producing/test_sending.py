@@ -245,6 +245,15 @@ async def test_a_timestamp_that_no_record_can_have_is_refused(
         assert (await producer.send_and_wait("t", b"v", timestamp_ms=0)).timestamp == 0
 
 
+async def test_a_topic_that_no_request_can_name_is_refused_and_others_are_written() -> None:
+    async with Broker() as broker, producer_of(broker) as producer:
+        with pytest.raises(ValueError, match="UTF-8"):
+            await producer.send("\ud800", b"v")
+        with pytest.raises(ValueError, match="UTF-8"):
+            await producer.partitions_for("\ud800")
+        assert (await producer.send_and_wait("t", b"v")).offset == 0
+
+
 async def test_a_batch_that_its_topic_finds_too_large_is_sent_in_parts(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(configs={"max.message.bytes": "4000"})
     async with producer_of(kafka, linger_ms=20) as producer:
