@@ -53,6 +53,7 @@ from tests.broker.wire import (
     topic_metadata,
     until_closed,
 )
+from tests.support.waiting import until
 from tests.support.wire import RawClient
 
 METADATA = MetadataRequest(topics=[])
@@ -392,8 +393,7 @@ async def test_a_late_answer_is_to_a_request_that_was_handled_at_once(
     broker.on("Produce").delay(0.1, handled=True)
     began, before = loop.time(), len(broker.records("t", 0))
     slow = asyncio.ensure_future(produced(client, produce_request(batch(b"late"))))
-    while len(broker.records("t", 0)) == before:
-        await asyncio.sleep(0)
+    await until(lambda: len(broker.records("t", 0)) > before)
     assert loop.time() - began < 0.1
     assert not slow.done()
     assert (await slow).base_offset == before
