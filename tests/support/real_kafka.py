@@ -116,10 +116,11 @@ class Node:
 
 
 class RealKafka:
-    """A cluster of real Kafka nodes on 127.0.0.1; use it in a `with`.
+    """A cluster of real Kafka nodes on this machine; use it in a `with`.
 
     Args:
         nodes: How many; with three, topics are replicated three times.
+        host: The address at which clients reach the nodes.
         ports: The nodes' ports; free ones by default.
         properties: Broker settings that override those made here.
         controllers: So many more nodes are the controllers, and the others only brokers; with 0
@@ -137,6 +138,7 @@ class RealKafka:
         self,
         nodes: int = 1,
         *,
+        host: str = "127.0.0.1",
         ports: Sequence[int] = (),
         properties: dict[str, str] | None = None,
         controllers: int = 0,
@@ -147,6 +149,7 @@ class RealKafka:
         self._java = java_command()
         self._libs = kafka_libs(version)
         self._properties = properties or {}
+        self._host = host
         self._heap_mib = heap_mib
         self._jvm_options = (*JVM_OPTIONS, *jvm_options)
         self._home = Path(tempfile.mkdtemp(prefix="aiokafka-lite-kafka-"))
@@ -164,7 +167,7 @@ class RealKafka:
     @property
     def bootstrap_servers(self) -> str:
         """All nodes as "host:port,host:port"."""
-        return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes.values())
+        return ",".join(f"{self._host}:{node.port}" for node in self.nodes.values())
 
     def __enter__(self) -> RealKafka:
         try:
@@ -237,7 +240,7 @@ class RealKafka:
         in_sync = "2" if len(self.nodes) >= 3 else "1"
         quorum = (self.controllers or self.nodes).values()
         voters = ",".join(f"{n.node_id}@127.0.0.1:{n.controller_port}" for n in quorum)
-        address = f"PLAINTEXT://127.0.0.1:{node.port}"
+        address = f"PLAINTEXT://{self._host}:{node.port}"
         listeners = []
         advertised = {}
         if "broker" in node.roles:
