@@ -36,6 +36,7 @@ from aiokafka_lite.producing.accumulator import Accumulator
 from aiokafka_lite.producing.lease import ProducerLease
 from aiokafka_lite.producing.transactions import ProducerTransaction, Transactions
 from aiokafka_lite.structs import ConsumerGroupMetadata, TopicPartition
+from tests.model.pairs.logs import ALL_TROUBLES
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,13 @@ async def _commits_nothing(*_: object, **__: object) -> dict[object, object]:
 def _one_too_far(member: Any, identity: Any, offsets: Any, ids: Any) -> object:
     behind = {tp: entry._replace(offset=entry.offset + 1) for tp, entry in offsets.items()}
     return commit_request(member, identity, behind, ids)
+
+
+_change = Assignment.change
+
+
+def _by_name(assignment: Assignment, revoke: Any, assign: Any, **settings: Any) -> None:
+    _change(assignment, revoke, assign, **{**settings, "topic_ids": {}})
 
 
 _end_of_batch = OpenBatch._end
@@ -358,5 +366,13 @@ BUGS: Final = (
         "_start_over",
         _nothing,
         EACH,
+    ),
+    Bug(
+        "a recreated topic belongs to the member of the former one",
+        Assignment,
+        "change",
+        _by_name,
+        IN_TRANSACTIONS,
+        frozenset(ALL_TROUBLES) - RECREATED,
     ),
 )
