@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from aiokafka_lite.errors import KafkaError
@@ -33,10 +34,11 @@ class MissingExtraError(CommandError):
 
 # What errors advise programs to do, and what does that here.
 _OPTIONS: Final = (
-    ("to create_ssl_context(cafile=...)", "by --ca-file"),
-    ("certfile= and keyfile= to create_ssl_context()", "--cert-file and --key-file"),
-    ("certfile= of create_ssl_context()", "--cert-file"),
-    ("security_protocol", "--security-protocol"),
+    (r"to create_ssl_context\(cafile=\.\.\.\)", "by --ca-file"),
+    (r"certfile= and keyfile= to create_ssl_context\(\)", "--cert-file and --key-file"),
+    (r"certfile= of create_ssl_context\(\)", "--cert-file"),
+    (r"\bsecurity_protocol\b", "--security-protocol"),
+    (r"\b(delivery|request)_timeout_ms(=[0-9.]+)?", "--timeout"),
 )
 
 
@@ -44,5 +46,5 @@ def plain_text(error: CommandError | KafkaError) -> str:
     """Return what an error says, without the class and the code, which are for programmers."""
     _, _, text = str(error).rpartition(f"{type(error).__name__}: ")
     for of_programs, option in _OPTIONS:
-        text = text.replace(of_programs, option)
+        text = re.sub(of_programs, option, text)
     return text

@@ -199,9 +199,8 @@ async def test_lines_without_keys_go_where_there_is_a_leader(
         where = ["-b", broker.bootstrap_servers, "--timeout", 1]
         ended = await cli("produce", "t", "-p", 2, *where)
         assert ended.code == 1
-        assert ended.errors.startswith(
-            "error: lines 1 to 2: 2 records for t-2 are not acknowledged"
-        )
+        said = "error: lines 1 to 2: 2 records for t-2 are not acknowledged within --timeout: "
+        assert ended.errors.startswith(said)
         assert ended.errors.endswith("the partition has no leader; 0 of 2 lines were written\n")
 
 
