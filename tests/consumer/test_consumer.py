@@ -198,6 +198,22 @@ async def test_offsets_are_found_by_time_and_at_both_ends(kafka: KafkaHandle) ->
             await consumer.offsets_for_times({tp: -1})
 
 
+async def test_a_partition_whose_records_were_all_deleted_is_at_its_end(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+    tp = TopicPartition(topic, 0)
+    await kafka.produce(topic, 0, rows(0, 7))
+    await kafka.delete_records(topic, 0, 7)
+    async with reading(kafka) as consumer:
+        consumer.assign([tp])
+        assert await consumer.beginning_offsets([tp]) == await consumer.end_offsets([tp]) == {tp: 7}
+        assert await asyncio.wait_for(consumer.position(tp), 10) == 7
+        assert await consumer.getmany(timeout_ms=50) == {}
+        await kafka.produce(topic, 0, rows(7, 1))
+        assert (await asyncio.wait_for(consumer.getone(), 10)).offset == 7
+
+
 async def test_what_brokers_said_can_be_asked_for(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     tp = TopicPartition(topic, 0)
@@ -315,14 +331,19 @@ async def test_a_name_that_no_topic_may_have_is_refused_at_once(kafka: KafkaHand
 
 
 @pytest.mark.every_loop
-async def test_an_unknown_topic_is_named_when_the_time_is_up() -> None:
+@pytest.mark.parametrize("group_id", [None, "g"])
+async def test_an_unknown_topic_is_named_when_the_time_is_up(group_id: str | None) -> None:
     async with Broker(auto_create_topics=False) as broker:
         consumer = AIOKafkaConsumer(
-            "nowhere", bootstrap_servers=broker.bootstrap_servers, request_timeout_ms=500
+            "nowhere",
+            bootstrap_servers=broker.bootstrap_servers,
+            group_id=group_id,
+            request_timeout_ms=500,
         )
         with pytest.raises(UnknownTopicOrPartitionError, match=r"'nowhere' .*create it"):
             await consumer.start()
         await consumer.stop()
+        assert not broker.requests.of("ConsumerGroupHeartbeat")  # so there was no rebalance
 
 
 async def test_stop_ends_gets_and_iteration(kafka: KafkaHandle) -> None:

@@ -24,6 +24,7 @@ from aiokafka_lite.errors import (
     NotLeaderForPartitionError,
     OffsetNotAvailableError,
     RebalanceInProgressError,
+    RequestTimedOutError,
     UnknownError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
@@ -69,6 +70,7 @@ ON_THE_WAY: dict[str, Fault] = {
         UnknownTopicOrPartitionError, times=2
     ),
     "unknown error": lambda b: b.on("Fetch").fail(UnknownError, times=2),
+    "timed out there": lambda b: b.on("Fetch").fail(RequestTimedOutError, times=3),
     "offset not available": lambda b: b.on("Fetch").fail(OffsetNotAvailableError, times=2),
     "session forgotten": lambda b: b.on("Fetch").fail(FetchSessionIdNotFound, times=2),
     "session out of step": lambda b: b.on("Fetch").fail(InvalidFetchSessionEpoch),

@@ -36,7 +36,7 @@ from tests.support import inside
 from tests.support.buffers import Buffers
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.events import next_of
-from tests.support.reading import offsets_read, reading
+from tests.support.reading import consumer_of, offsets_read, reading
 from tests.support.rows import rows
 from tests.support.scripted_sources import view
 from tests.support.waiting import until
@@ -656,3 +656,22 @@ async def test_records_deleted_under_the_reader_are_told_exactly(kafka: KafkaHan
         assert told.lost is not None
         assert (told.from_offset, told.to_offset, *told.lost) == (2, 7, 2, 7)
         assert await offsets_read(consumer, 3) == {0: [7, 8, 9]}
+
+
+async def test_holes_that_compaction_leaves_are_passed_over() -> None:
+    """Also one at the beginning, and in batches of which a single record is left."""
+    async with Broker(segment_bytes=2_000) as broker:
+        broker.create_topic(
+            "t", configs={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+        )
+        for number in range(600):
+            key = "kept" if number == 200 else f"key {number % 3}"
+            broker.produce("t", b"%d" % number, key=key)
+        await broker.clean_logs()
+        left = [record.offset for record in broker.records("t")]
+        assert left[0] == 200
+        assert left[1] > 500
+        async with consumer_of(broker, "t", max_partition_fetch_bytes=100) as consumer:
+            read = [(await asyncio.wait_for(consumer.getone(), 10)).offset for _ in left]
+            assert read == left
+            assert await consumer.position(TopicPartition("t", 0)) == 600

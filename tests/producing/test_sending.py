@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
 
 import aiokafka
 import confluent_kafka
@@ -31,6 +32,13 @@ from tests.producing.sending import (
 from tests.support.cluster import KafkaHandle, unique
 
 pytestmark = pytest.mark.one_loop_each
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker() as broker:
+        yield broker
+    assert broker.failure is None
 
 
 async def test_a_record_is_where_its_metadata_says(kafka: KafkaHandle) -> None:
@@ -252,6 +260,28 @@ async def test_a_topic_that_no_request_can_name_is_refused_and_others_are_writte
         with pytest.raises(ValueError, match="UTF-8"):
             await producer.partitions_for("\ud800")
         assert (await producer.send_and_wait("t", b"v")).offset == 0
+
+
+async def test_large_records_that_fill_batches_do_not_wait_for_the_linger(
+    broker: Broker,
+) -> None:
+    async with producer_of(broker, linger_ms=30_000, max_batch_size=16_384) as producer:
+        sent = [await producer.send("t", bytes(10_000), partition=0) for _ in range(10)]
+        # All but the last batch are full, as there is another record.
+        placed = await asyncio.wait_for(asyncio.gather(*sent[:-1]), 10)
+        assert [each.offset for each in placed] == list(range(9))
+        assert not sent[-1].done()
+
+
+async def test_a_record_that_is_too_large_fails_none_of_its_batch(broker: Broker) -> None:
+    broker.create_topic("small", configs={"max.message.bytes": "2000"})
+    async with producer_of(broker, linger_ms=20) as producer:
+        sizes = [10, 10, 5_000, 10, 10]
+        sent = [await producer.send("small", bytes(size), partition=0) for size in sizes]
+        placed = await asyncio.gather(*sent, return_exceptions=True)
+        assert [type(each) for each in placed].count(MessageSizeTooLargeError) == 1
+        assert isinstance(placed[2], MessageSizeTooLargeError)
+    assert await values_in(broker, "small") == [bytes(10)] * 4
 
 
 async def test_a_batch_that_its_topic_finds_too_large_is_sent_in_parts(kafka: KafkaHandle) -> None:

@@ -588,3 +588,41 @@ async def test_a_limit_of_the_brokers_is_named_with_the_setting_that_exceeds_it(
         with pytest.raises(InvalidSessionTimeoutError, match=r"session_timeout_ms.*group\.max"):
             await consumer.start()
         await consumer.stop()
+
+
+async def test_a_flush_ends_though_the_topic_is_deleted_before_it_is_added_to_the_transaction() -> (
+    None
+):
+    async with Broker(transaction_version=1, auto_create_topics=False) as broker:
+        broker.create_topic("t")
+        broker.create_topic("gone")
+        async with producer_of(
+            broker, transactional_id="tx", request_timeout_ms=200, delivery_timeout_ms=400
+        ) as producer:
+            async with producer.transaction():
+                await producer.send("gone", b"known")
+            with pytest.raises(TransactionAbortableError, match="UnknownTopicOrPartitionError"):
+                await send_to_a_topic_that_is_deleted(broker, producer)
+            await commit(producer, range(3))
+        assert await committed_in(broker) == as_values(range(3))
+
+
+async def send_to_a_topic_that_is_deleted(broker: Broker, producer: AIOKafkaProducer) -> None:
+    async with producer.transaction():
+        broker.delete_topic("gone")
+        await producer.send("gone", b"lost")
+        async with timeout(10):
+            await producer.flush()
+
+
+async def test_offsets_go_to_another_coordinator_when_theirs_has_left_the_cluster(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    async with producer.transaction() as tx:
+        tx.commit_offsets({TP: 1}, "g")  # so that the group's coordinator is known
+    await broker.stop_node(broker.coordinator_of("g"), clean=False)
+    async with timeout(10), producer.transaction() as tx:
+        await send_numbers(producer, "t", range(3))
+        tx.commit_offsets({TP: 2}, "g")
+    assert broker.committed("g") == {TP: 2}
+    assert await committed_in(broker) == as_values(range(3))

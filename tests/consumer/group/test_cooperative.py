@@ -18,6 +18,8 @@ from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.listeners import Losing
+from tests.support.protocols import WAYS
+from tests.support.reading import consumer_of, offsets_read
 from tests.support.rows import rows
 from tests.support.waiting import until
 
@@ -305,3 +307,26 @@ def of(member: Member, ids: dict[str, Member]) -> Callable[[object, Request[Resp
         return ids.get(getattr(request, "member_id", "")) is member
 
     return is_so
+
+
+@pytest.mark.parametrize("way", ["cooperative", "consumer"])
+async def test_a_commit_of_positions_leaves_out_what_has_gone_to_another_member(way: str) -> None:
+    async with Broker() as broker:
+        broker.create_topic("t", 2)
+        for number in range(2):
+            broker.produce("t", "v", partition=number)
+
+        def member() -> AIOKafkaConsumer:
+            settings: dict[str, object] = {"heartbeat_interval_ms": 20, **WAYS[way]}
+            return consumer_of(broker, "t", group_id="g", enable_auto_commit=False, **settings)
+
+        async with member() as one:
+            await offsets_read(one, 2)
+            starting = asyncio.ensure_future((two := member()).start())
+            async with timeout(20):
+                while len(one.assignment()) > 1 or not starting.done():
+                    await one.getmany(timeout_ms=20)
+            await one.commit()
+            (kept,) = one.assignment()
+            assert broker.committed("g") == {kept: 1}
+            await two.stop()

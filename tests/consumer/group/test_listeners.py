@@ -18,7 +18,12 @@ from aiokafka_lite.consumer.events.kinds import (
     Revoked,
 )
 from aiokafka_lite.consumer.events.stream import EventSubscription
-from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError, KafkaTimeoutError
+from aiokafka_lite.errors import (
+    ConsumerStoppedError,
+    FencedMemberEpochError,
+    IllegalStateError,
+    KafkaTimeoutError,
+)
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle
@@ -471,3 +476,29 @@ async def test_a_member_that_was_thrown_out_has_lost_its_partitions(kafka: Kafka
         ("assigned", own),
     ]
     assert [type(event) for event in seen] == [Lost, Assigned]
+
+
+async def test_a_fenced_member_sends_no_heartbeat_while_its_listener_is_told(
+    broker: Broker,
+) -> None:
+    told, may_return = asyncio.Event(), asyncio.Event()
+
+    class Slow(Losing):
+        async def on_partitions_lost(self, lost: set[TopicPartition]) -> None:
+            told.set()
+            await may_return.wait()
+
+    consumer = consumer_of(broker, group_id="g", group_protocol="consumer")
+    consumer.subscribe(["t"], listener=Slow())
+    async with consumer:
+        await values(consumer, 5)
+        broker.on("ConsumerGroupHeartbeat").fail(FencedMemberEpochError)
+        getting = asyncio.ensure_future(values(consumer, 1))
+        await asyncio.wait_for(told.wait(), PATIENCE_S)
+        broker.requests.clear()
+        await asyncio.sleep(0.1)
+        assert not broker.requests.of("ConsumerGroupHeartbeat")
+        may_return.set()
+        await getting
+        first, *_ = broker.requests.of("ConsumerGroupHeartbeat")
+        assert first.request.member_epoch == 0  # type: ignore[attr-defined]

@@ -32,11 +32,13 @@ from aiokafka_lite.protocol.messages.create_topics import (
     CreateTopicsRequest,
 )
 from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
+from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.epoch_groups import requests_of
 from tests.support.java import JavaTools
 from tests.support.java_member import JavaMember
+from tests.support.reading import consumer_of
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 from tests.support.required import unavailable
 from tests.support.waiting import PATIENCE_S, until
@@ -312,3 +314,38 @@ async def test_members_say_where_they_are_and_no_rack_is_no_name() -> None:
                 assert protocol.metadata[:2] == b"\x00\x03"
                 said = decode_versioned(ConsumerProtocolSubscription, protocol.metadata)
                 assert said.rack_id == (rack or None)
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+async def test_a_replica_that_is_down_for_a_while_is_no_reason_to_share_out_anew(
+    assignor: type[AbstractPartitionAssignor],
+) -> None:
+    async with Broker(nodes=3, racks=RACKS, default_replication_factor=3) as broker:
+        broker.create_topic("t", 3)
+
+        async def metadata_and_heartbeats() -> None:
+            mark = broker.requests.total
+            for api in ("Metadata", "Heartbeat"):
+                await until(lambda api=api: len(broker.requests.of(api, since=mark)) > 2)  # type: ignore[misc]
+
+        consumer = consumer_of(
+            broker,
+            "t",
+            group_id="g",
+            group_protocol="classic",
+            client_rack=RACKS[0],
+            partition_assignment_strategy=(assignor,),
+            metadata_max_age_ms=20,
+            heartbeat_interval_ms=20,
+        )
+        async with consumer:
+            busy = broker.coordinator_of("g")
+            for number in range(3):
+                if broker.leader_of(tp := TopicPartition("t", number)) != busy:
+                    broker.move_leader(tp, busy)
+            joins = len(broker.requests.of("JoinGroup"))
+            await broker.stop_node(busy % 3 + 1)
+            await metadata_and_heartbeats()
+            await broker.start_node(busy % 3 + 1)
+            await metadata_and_heartbeats()
+            assert len(broker.requests.of("JoinGroup")) == joins

@@ -19,10 +19,13 @@ from aiokafka_lite.protocol.messages.consumer_group_describe import Member as De
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.epoch_groups import beats_of, requests_of
 from tests.support.group_requests import GroupRequests
 from tests.support.listeners import Losing
+from tests.support.protocols import in_both_protocols
+from tests.support.reading import consumer_of, values
 from tests.support.rows import rows, tps
 from tests.support.waiting import PATIENCE_S, eventually, until
 
@@ -393,3 +396,27 @@ async def test_what_is_sent_is_what_the_documentation_says() -> None:
             ("one", True): (["one"], [-1]),
             ("one", False): ([], [-2]),
         }
+
+
+@in_both_protocols
+async def test_a_static_member_whose_session_is_over_takes_its_own_place_again(
+    protocol: str,
+) -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        broker.produce("t", "v")
+        listener = Losing()
+        consumer = consumer_of(
+            broker,
+            group_id="g",
+            group_instance_id="i",
+            group_protocol=protocol,
+            heartbeat_interval_ms=50,
+        )
+        consumer.subscribe(["t"], listener=listener)
+        async with consumer:
+            broker.expire_session("g", inside.member_id(consumer))
+            calls = listener.calls
+            await until(lambda: [name for name, _ in calls][-2:] == ["lost", "assigned"])
+            assert await values(consumer, 1) == [b"v"]
+            await consumer.commit()
