@@ -125,14 +125,14 @@ class Delay(RequestAction):
             self.rule.faults.call_later(self._delay_s, go_on)
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
-        if not self._is_handled:
-            return False
-
         def send() -> None:
             if work.processor.is_open:
                 work.processor.send(work, response)
 
-        self.rule.faults.call_later(self._delay_s, send)
+        if self._is_handled:
+            self.rule.faults.call_later(self._delay_s, send)
+        else:
+            send()
         return True
 
 

@@ -375,7 +375,7 @@ async def test_a_function_of_the_test_that_raises_is_shown(client: RawClient) ->
 
 async def test_delay_holds_up_one_connection_only(broker: Broker, client: RawClient) -> None:
     loop = asyncio.get_running_loop()
-    broker.on("Heartbeat", client_id="raw").delay(0.1)
+    rule = broker.on("Heartbeat", client_id="raw").delay(0.1)
     began = loop.time()
     slow = asyncio.ensure_future(client.request(HEARTBEAT))
     async with RawClient(broker.bootstrap_servers, client_id="other") as other:
@@ -384,13 +384,14 @@ async def test_delay_holds_up_one_connection_only(broker: Broker, client: RawCli
         assert not slow.done()
     await slow
     assert loop.time() - began >= 0.1
+    assert rule.is_over
 
 
 async def test_a_late_answer_is_to_a_request_that_was_handled_at_once(
     broker: Broker, client: RawClient
 ) -> None:
     loop = asyncio.get_running_loop()
-    broker.on("Produce").delay(0.1, handled=True)
+    rule = broker.on("Produce").delay(0.1, handled=True)
     began, before = loop.time(), len(broker.records("t", 0))
     slow = asyncio.ensure_future(produced(client, produce_request(batch(b"late"))))
     await until(lambda: len(broker.records("t", 0)) > before)
@@ -398,6 +399,7 @@ async def test_a_late_answer_is_to_a_request_that_was_handled_at_once(
     assert not slow.done()
     assert (await slow).base_offset == before
     assert loop.time() - began >= 0.1
+    assert rule.is_over
 
 
 async def test_held_requests_are_handled_in_order_when_released(broker: Broker) -> None:
