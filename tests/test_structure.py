@@ -20,6 +20,7 @@ INSIDERS = {
 }
 # Attributes of aiokafka's that programs use: public in all but their names.
 AIOKAFKA_NAMES = {
+    "_group_instance_id",
     "_bootstrap_servers",
     "_client",
     "_client_id",

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Final
@@ -141,11 +141,11 @@ class ClientNames:
             return False
         return True
 
-    def add_topic(self, topic: str) -> Coroutine[object, None, bool]:
+    def add_topic(self, topic: str) -> Awaitable[bool]:
         """Cover one more topic in metadata; the awaitable returns whether they were fetched."""
         return self.set_topics({*self._topics, topic})
 
-    def set_topics(self, topics: Collection[str]) -> Coroutine[object, None, bool]:
+    def set_topics(self, topics: Collection[str]) -> Awaitable[bool]:
         """Cover these topics in metadata, with those of the consumer or producer itself.
 
         They are fetched also if the result is not awaited.
@@ -153,7 +153,7 @@ class ClientNames:
         is_known = bool(topics) and self._topics.issuperset(topics)
         self._topics = set(topics)
         self._running().watch(self, self._topics)
-        return _true() if is_known else self.force_metadata_update()
+        return Later(_true if is_known else self.force_metadata_update)
 
     async def fetch_all_metadata(self) -> ClusterNames:
         """Fetch metadata of all topics, and return them as they are at the moment.
@@ -184,6 +184,16 @@ class ClientNames:
 
 async def _true() -> bool:
     return True
+
+
+class Later(Awaitable[bool]):
+    """Calls a coroutine function when it is awaited: nobody has to, and nobody is warned."""
+
+    def __init__(self, call: Callable[[], Coroutine[object, None, bool]]) -> None:
+        self._call = call
+
+    def __await__(self) -> Generator[object, None, bool]:
+        return self._call().__await__()
 
 
 class ClusterNames:

@@ -8,9 +8,11 @@ attribute                                       asked by
 ==============================================  ====================================================
 ``_group_id``                                   everybody; a plain attribute of the consumer
 ``_closed``                                     everybody; some set it, so that nobody is warned
+``_group_instance_id``                          as that
 ``_subscription.topics``                        FastStream's log of assignments
+``_subscription.wait_for_assignment()``         services that want to be ready before they read
 ``_coordinator.member_id``                      FastStream's log of assignments
-``_coordinator._rejoin_needed_fut.done()``      health checks: is a rebalance due or under way
+``_coordinator._rejoin_needed_fut.done()``      health checks: has the member to join (again)
 ``_client``                                     see client/aiokafka_names.py
 ==============================================  ====================================================
 """
@@ -33,6 +35,16 @@ class SubscriptionNames:
         """The topics subscribed to, or those of the partitions assigned by hand."""
         state = self._engine.state
         return state.subscription or frozenset(tp.topic for tp in state.assignment)
+
+    async def wait_for_assignment(self) -> None:
+        """Wait until the subscription has its assignment, unless a rebalance listener asks.
+
+        Raises:
+            KafkaError, ConsumerStoppedError: It was not started, is stopped, or cannot join.
+        """
+        membership = self._engine.running.membership
+        if not membership.is_called_by_listener():
+            await membership.wait_assigned()
 
 
 class CoordinatorNames:
@@ -58,8 +70,12 @@ class CoordinatorNames:
 
     @property
     def _rejoin_needed_fut(self) -> asyncio.Future[None]:
-        """A future that is done when the member has to join again, or is about to."""
+        """A future that is done when the member has to join again, or does so.
+
+        It is not while the listener is told of what the group has assigned.
+        """
         future = asyncio.get_running_loop().create_future()
-        if not self._membership.is_settled:
+        status = self._membership.status
+        if status is not None and not (status.is_settled or status.withheld):
             future.set_result(None)
         return future

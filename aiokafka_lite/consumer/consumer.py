@@ -493,6 +493,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             ConsumerStoppedError: The consumer is stopped.
             ValueError: A limit is not a positive int.
             IllegalStateError: A partition is not assigned, and no rebalance has taken it away.
+                After `subscribe` the call waits for the assignment first.
             KafkaError: Once a call, for an error that stands before the next record.
         """
         # Whatever is asked on the way to the gets costs each of them: hence few calls.
@@ -508,12 +509,21 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             check_max_records(max_records_per_partition, "max_records_per_partition")
         if gate.is_troubled:
             gate.check()
-        for tp in wanted:
-            self._state.require_known(tp)
+        timeout_s = timeout_ms / 1000
         try:
+            if wanted and self._may_come(wanted):
+                deadline = self._loop.time() + timeout_s
+                try:
+                    async with timeout_at(deadline):
+                        await self._until_assigned()
+                except asyncio.TimeoutError:
+                    return {}
+                timeout_s = max(0.0, deadline - self._loop.time())
+            for tp in wanted:
+                self._state.require_known(tp)
             return await self._gets.many(  # type: ignore[return-value]  # deserialised
                 frozenset(wanted) if wanted else (),
-                timeout_ms / 1000,
+                timeout_s,
                 max_records or self._config.max_poll_records,
                 max_records_per_partition or self._config.max_records_per_partition,
             )
@@ -528,7 +538,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             ConsumerStoppedError: The consumer is stopped, or was so meanwhile.
             IllegalStateError: A partition is not assigned; those that a rebalance has taken away
                 may be among them, but not alone. Or the last of them was taken away meanwhile.
-                One that a rebalance gives back at its end was not.
+                One that a rebalance gives back at its end was not. After `subscribe` the call waits
+                for the assignment first.
             KafkaError: Once a call, for an error that stands before the next record.
         """
         if not partitions:
@@ -541,12 +552,32 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         wanted = check_partitions(partitions) if partitions else ()
         if self._gate.is_troubled:
             self._engine.life.raise_if_over()
+        if wanted and self._may_come(wanted):
+            await self._until_assigned()
         for tp in wanted:
             self._state.require_known(tp)
-        if wanted and not any(tp in self._state.assignment for tp in wanted):
+        if not self._state.has_any(wanted):
             self._state.partition(wanted[0])
         # Deserialised, if it is to be.
         return await self._gets.one(frozenset(wanted))  # type: ignore[return-value]
+
+    def _may_come(self, wanted: tuple[TopicPartition, ...]) -> bool:
+        """Whether none of the partitions is assigned, and a subscription is to bring one of them.
+
+        Not to a rebalance listener, which the assignment waits for.
+        """
+        parts, state = self._engine.current, self._state
+        if parts is None or state.has_any(wanted) or not state.subscribes_any(wanted):
+            return False
+        return not (parts.membership.is_settled or parts.membership.is_called_by_listener())
+
+    async def _until_assigned(self) -> None:
+        """Wait, in a get, until the subscription has its assignment."""
+        self._state.enter_get()
+        try:
+            await self._engine.running.membership.wait_assigned()
+        finally:
+            self._state.leave_get(self._loop.time())
 
     def batch(
         self,
@@ -1134,7 +1165,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """
         self._engine.owner.check()
         self._require_group()
-        if offsets is None and self._state.mode is SubscriptionMode.NONE:
+        if self._state.mode is SubscriptionMode.NONE:
             raise IllegalStateError("Not subscribed to any topics: there is nothing to commit")
         await self._engine.commit(offsets)
 
@@ -1479,6 +1510,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     @_closed.setter
     def _closed(self, is_closed: bool) -> None:
         self._is_written_off = is_closed
+
+    @property
+    def _group_instance_id(self) -> str | None:
+        return self._config.group_instance_id
 
     @property
     def _subscription(self) -> SubscriptionNames:

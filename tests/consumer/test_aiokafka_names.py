@@ -30,6 +30,7 @@ async def test_names_answer_in_a_group(kafka: KafkaHandle) -> None:
     settings = {"group_id": group_id, "group_protocol": "classic", "client_id": "me"}
     async with reading(kafka, topic, **settings) as consumer:  # type: ignore[arg-type]
         assert consumer._group_id == group_id
+        assert consumer._group_instance_id is None
         assert consumer._closed is False
         assert consumer._subscription.topics == {topic}
         assert consumer._coordinator is not None
@@ -83,6 +84,7 @@ async def test_the_client_answers_what_aiokafkas_answers(kafka: KafkaHandle) -> 
         assert await client.set_topics([second])
         assert client.cluster.topics() == {first, second}
         assert await client.add_topic(second)
+        client.add_topic(second)  # as programs do: nobody is warned
         assert await client._wait_on_metadata(second) == {0}
         heard: list[object] = []
         client.cluster.add_listener(heard.append)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import Final
@@ -13,15 +13,23 @@ import pytest
 
 import aiokafka_lite
 from aiokafka_lite._compat import timeout
+from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.assignors import RoundRobinPartitionAssignor
 from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.protocols import PROTOCOLS, in_both_protocols
 from tests.support.rows import rows
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.one_loop_each
 
+# aiokafka's defaults.
+IN_THE_CLASSIC_PROTOCOL: Final[Mapping[str, object]] = {
+    "group_protocol": "classic",
+    "partition_assignment_strategy": (RoundRobinPartitionAssignor,),
+}
 BOTH: Final[Mapping[str, ModuleType]] = {"aiokafka": aiokafka, "ours": aiokafka_lite}
 either = pytest.mark.parametrize("library", BOTH.values(), ids=BOTH)
 
@@ -36,6 +44,21 @@ def consumer_of(
         auto_offset_reset="earliest",
         **arguments,
     )
+
+
+def listener_of(
+    library: ModuleType, note: Callable[[str, set[TopicPartition]], None]
+) -> ConsumerRebalanceListener:
+    """A listener of either library, which passes on what it is told."""
+
+    class Listener(library.ConsumerRebalanceListener):  # type: ignore[misc,name-defined]
+        def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+            note("revoked", revoked)
+
+        def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+            note("assigned", assigned)
+
+    return Listener()
 
 
 @asynccontextmanager
@@ -72,6 +95,126 @@ async def test_a_loop_over_an_assignment_outlives_a_rebalance(
         assert (await consumer.getone(tp, gone)).partition == tp.partition
         found = await consumer.getmany(gone, tp, timeout_ms=10_000)
         assert {each: [r.offset for r in batch] for each, batch in found.items()} == {tp: [1, 2]}
+
+
+# aiokafka's fetcher may die of a second subscription, so that these are ours alone.
+@pytest.mark.parametrize("protocol", [*PROTOCOLS, None])
+async def test_a_get_waits_for_what_a_new_subscription_brings(
+    kafka: KafkaHandle, protocol: str | None
+) -> None:
+    topics = [await kafka.create_topic() for _ in range(3)]
+    first, second, third = (TopicPartition(topic, 0) for topic in topics)
+    for topic in topics:
+        await kafka.produce(topic, 0, rows(0, 3))
+    settings = {} if protocol is None else {"group_id": unique("g"), "group_protocol": protocol}
+    async with consumer_of(aiokafka_lite, kafka, first.topic, **settings) as consumer:
+        assert (await consumer.getone(first)).topic == first.topic
+        consumer.subscribe([second.topic])
+        assert (await consumer.getone(second)).topic == second.topic
+        consumer.subscribe([third.topic])
+        ((tp, _),) = (await consumer.getmany(third, timeout_ms=10_000)).items()
+        assert tp == third
+
+
+@in_both_protocols
+async def test_a_get_waits_for_what_a_pattern_brings(kafka: KafkaHandle, protocol: str) -> None:
+    tp = TopicPartition(await kafka.create_topic(), 0)
+    await kafka.produce(tp.topic, 0, rows(0, 1))
+    async with consumer_of(
+        aiokafka_lite, kafka, group_id=unique("group"), group_protocol=protocol
+    ) as consumer:
+        consumer.subscribe(pattern=f"^{tp.topic}$")
+        assert await consumer.getmany(tp) == {}
+        assert (await asyncio.wait_for(consumer.getone(tp), 10)).offset == 0
+        consumer.unsubscribe()
+        consumer.subscribe([tp.topic])
+        with pytest.raises(IllegalStateError, match="not assigned"):
+            await consumer.getone(TopicPartition(tp.topic, 9))
+        with pytest.raises(IllegalStateError, match="not assigned"):
+            await consumer.getmany(TopicPartition("other", 0))
+
+
+async def test_a_get_that_waits_for_an_assignment_ends_with_the_consumer(
+    kafka: KafkaHandle,
+) -> None:
+    topic, other = await kafka.create_topic(), await kafka.create_topic()
+    consumer = consumer_of(aiokafka_lite, kafka, topic, group_id=unique("group"))
+    async with consumer:
+        consumer.subscribe([other])
+        get = asyncio.ensure_future(consumer.getone(TopicPartition(other, 0)))
+        await asyncio.sleep(0)
+    with pytest.raises(ConsumerStoppedError):
+        await asyncio.wait_for(get, 10)
+
+
+async def test_what_is_not_assigned_is_not_committed(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    tp, other = TopicPartition(topic, 0), TopicPartition(topic, 9)
+    async with consumer_of(aiokafka_lite, kafka, topic, group_id=unique("group")) as consumer:
+        with pytest.raises(IllegalStateError, match=r"Partition .* is not assigned"):
+            await consumer.commit({other: 1})
+        consumer.unsubscribe()
+        for offsets in (None, {tp: 1}):
+            with pytest.raises(IllegalStateError, match="Not subscribed to any topics"):
+                await consumer.commit(offsets)
+    async with consumer_of(aiokafka_lite, kafka, group_id=unique("group")) as consumer:
+        consumer.subscribe([topic])
+        with pytest.raises(IllegalStateError, match="No partitions assigned"):
+            await consumer.commit({tp: 1})
+
+
+@in_both_protocols
+async def test_a_program_may_wait_for_the_assignment(kafka: KafkaHandle, protocol: str) -> None:
+    topic, other = await kafka.create_topic(), await kafka.create_topic()
+    async with consumer_of(
+        aiokafka_lite,
+        kafka,
+        topic,
+        group_id=unique("group"),
+        group_protocol=protocol,
+    ) as consumer:
+        consumer.subscribe([other])
+        await asyncio.wait_for(consumer._subscription.wait_for_assignment(), 10)
+        assert consumer.assignment() == {TopicPartition(other, 0)}
+
+
+@pytest.mark.parametrize("is_static", [False, True], ids=["dynamic", "static"])
+async def test_a_listener_is_told_once_what_a_new_subscription_takes_away(
+    kafka: KafkaHandle, is_static: bool
+) -> None:
+    topic = await kafka.create_topic()
+    settings = dict(IN_THE_CLASSIC_PROTOCOL)
+    if is_static:
+        settings["group_instance_id"] = "me"
+    calls: list[tuple[str, int]] = []
+    listener = listener_of(aiokafka_lite, lambda name, tps: calls.append((name, len(tps))))
+    async with consumer_of(aiokafka_lite, kafka, group_id=unique("group"), **settings) as consumer:
+        consumer.subscribe([topic], listener=listener)
+        await consumer._subscription.wait_for_assignment()
+        await until(lambda: len(calls) == 2)
+        consumer.unsubscribe()
+        consumer.subscribe([topic], listener=listener)
+        await consumer._subscription.wait_for_assignment()
+        await until(lambda: len(calls) >= 4)
+        assert calls == [("revoked", 0), ("assigned", 1), ("revoked", 1), ("assigned", 1)]
+
+
+@either
+async def test_in_the_callbacks_a_program_sees_whether_a_rebalance_is_due(
+    kafka: KafkaHandle, library: ModuleType
+) -> None:
+    topic = await kafka.create_topic()
+    settings = dict(IN_THE_CLASSIC_PROTOCOL) if library is aiokafka_lite else {}
+    seen: list[tuple[str, bool]] = []
+    async with consumer_of(library, kafka, group_id=unique("group"), **settings) as consumer:
+
+        def note(name: str, _: set[TopicPartition]) -> None:
+            assert consumer._coordinator is not None
+            seen.append((name, consumer._coordinator._rejoin_needed_fut.done()))
+
+        consumer.subscribe([topic], listener=listener_of(library, note))
+        await until(lambda: len(seen) == 2)
+    assert seen[-1] == ("assigned", False)
 
 
 async def test_what_a_get_cannot_wait_for_is_refused(kafka: KafkaHandle) -> None:

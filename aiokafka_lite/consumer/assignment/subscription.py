@@ -125,6 +125,13 @@ class SubscriptionState(Assignment):
         self._subscription_changed()
         self.unsubscribed_version = self.subscription_version
 
+    def subscribes_any(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether the subscription is to the topic of one of these partitions."""
+        if self.mode is SubscriptionMode.PATTERN and self.pattern is not None:
+            return any(self.pattern.match(tp.topic) for tp in partitions)
+        topics = self._topics or ()
+        return any(tp.topic in topics for tp in partitions)
+
     @property
     def topics(self) -> set[str]:
         """The topics that are subscribed or assigned."""

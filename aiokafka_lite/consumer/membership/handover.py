@@ -52,6 +52,8 @@ class Handover:
         self._going: Partitions = frozenset()
         # What unsubscribe() has left behind, until the listener is told of it.
         self._left: Departure | None = None
+        # The listener was told of that, and is not told for the same reason that nothing else goes.
+        self._has_told_of_departed = False
         # What is assigned and not handed out yet, as the listener is being told of it.
         self.withheld: Partitions = frozenset()
         # What the listener did not finish taking.
@@ -93,6 +95,7 @@ class Handover:
         """
         state = self._state
         self._going = frozenset(gone & state.assignment.keys())
+        told, self._has_told_of_departed = self._has_told_of_departed, False
         try:
             await self._revocation.give_back(
                 self._going,
@@ -100,7 +103,7 @@ class Handover:
                 deadline=self._time_for_all() if deadline is None else deadline,
                 why_lost=self._why_lost,
                 waits=waits,
-                tells_of_none=tells_of_none,
+                tells_of_none=tells_of_none and not told,
             )
             # Unless the application has given up all meanwhile.
             if not stays_readable and is_subscribed(state):
@@ -143,6 +146,7 @@ class Handover:
         left, self._left = self._left, None
         if left is not None:
             await self._tell(left.partitions, left.listener, reason, deadline)
+            self._has_told_of_departed = bool(left.partitions) and left.listener is not None
 
     async def _tell(
         self,
@@ -190,12 +194,8 @@ class Handover:
         )
         if listener is None:
             return
-        self.withheld = frozenset(new)
         state.withhold(new)
-        try:
-            await self.tell_of_new(listener, new)
-        finally:
-            self.withheld = frozenset()
+        await self.tell_of_new(listener, new)
 
     async def tell_of_new(
         self, listener: ConsumerRebalanceListener, new: Set[TopicPartition]
@@ -206,6 +206,7 @@ class Handover:
         as the application has for records.
         """
         self._untold = frozenset(cursor for cursor in self._untold if cursor.tp not in new)
+        self.withheld = frozenset(new)
         limit_s = self._config.max_poll_interval_s
         slow = self._loop.call_later(
             self._config.rebalance_timeout_s,
@@ -225,6 +226,7 @@ class Handover:
             )
         finally:
             slow.cancel()
+            self.withheld = frozenset()
         if not has_ended:
             assigned = self._state.assignment
             self._untold |= {assigned[tp] for tp in new & assigned.keys()}

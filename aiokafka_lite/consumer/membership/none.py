@@ -45,8 +45,11 @@ class NoGroup:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the assignment answers to the subscription; here it always does."""
-        return True
+        """Whether metadata covers the subscription, which the assignment then answers to."""
+        view, topics = self._cluster.view, self._state.subscription
+        if topics is None:
+            return True
+        return bool(topics) and all(view.partitions_for_topic(topic) for topic in topics)
 
     def wake_waiters(self) -> None:
         """Wake nobody: nobody waits here."""
@@ -67,10 +70,7 @@ class NoGroup:
         Raises:
             KafkaError: No metadata came in time.
         """
-        view, topics = self._cluster.view, self._state.subscription
-        if topics is not None and not (
-            topics and all(view.partitions_for_topic(topic) for topic in topics)
-        ):
+        if not self.is_settled:
             self._metadata_changed(await self._cluster.refresh())
 
     def halt(self) -> None:

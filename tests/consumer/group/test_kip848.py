@@ -335,7 +335,7 @@ async def test_a_pattern_is_matched_by_the_broker(kafka: KafkaHandle) -> None:
         group_id=unique("g"),
         group_protocol="consumer",
         auto_offset_reset="earliest",
-        metadata_max_age_ms=1000,
+        metadata_max_age_ms=10_000,
     )
     consumer.subscribe(pattern=f"{prefix}-[ab]")
     async with consumer:
@@ -349,6 +349,24 @@ async def test_a_pattern_is_matched_by_the_broker(kafka: KafkaHandle) -> None:
         assert consumer.assignment() == tps(first, 0) | tps(second, 0)
         assert consumer.subscription() == {first, second}
         assert (await asyncio.wait_for(consumer.getone(), PATIENCE_S)).topic == second
+
+
+async def test_new_topics_of_a_pattern_are_there_as_soon_as_metadata_have_them(
+    kafka: KafkaHandle,
+) -> None:
+    prefix = unique("pattern")
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=kafka.bootstrap_servers,
+        group_id=unique("g"),
+        group_protocol="consumer",
+        metadata_max_age_ms=200,
+    )
+    consumer.subscribe(pattern=f"^{prefix}-[ab]")
+    async with consumer, timeout(8):  # less than the ten seconds after which brokers look
+        for name in ("a", "b"):
+            topic = await kafka.create_topic(f"{prefix}-{name}")
+            await until(lambda topic=topic: TopicPartition(topic, 0) in consumer.assignment())  # type: ignore[misc]
+            assert topic in consumer.subscription()
 
 
 async def test_a_pattern_that_brokers_read_otherwise_is_matched_here(kafka: KafkaHandle) -> None:

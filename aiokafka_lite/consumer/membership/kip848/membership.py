@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -44,13 +45,15 @@ from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# How long a member that has got nothing yet counts as one that is about to get something: others
-# have to give it up first, and the coordinator shares out once a second.
+# How long a member that has got nothing yet counts as one that is about to get something: it, or
+# others, have to give up what they have first, and the coordinator shares out once a second.
 FIRST_ASSIGNMENT_S: Final = 2.0
 # Between two questions for the name of a topic that metadata do not know.
 UNKNOWN_TOPIC_S: Final = 0.5
 # After this long an unknown topic is worth a word.
 LONG_UNKNOWN_S: Final = 5.0
+# How often brokers look for new topics that an expression matches.
+BROKER_LOOKS_S: Final = 10.0
 
 REBALANCE: Final = "the group rebalances"
 
@@ -110,8 +113,10 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._held: dict[PartitionId, TopicPartition] = {}
         # The subscription to which the assignment answers; -1: to none yet.
         self._settled_version = -1
-        # Since when it is a member, and whether the listener knows of a first assignment.
-        self._joined_at = 0.0
+        # Until when nothing may mean that there is something soon: since it is a member, or since
+        # the subscription last changed. And whether the listener knows of a first assignment.
+        self._first_until = 0.0
+        self._asked_version = -1
         self._joining_since: float | None = None
         self._is_first_told = False
         # Whether start() has had its answer: before that the application cannot ask for records.
@@ -277,8 +282,9 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         member, state = self._member, self._state
         if self._joining_since is not None and member.state in PRESENT:
             self._joining_since = None
-            self._joined_at = self._loop.time()
-            state.restart_idle(self._joined_at)
+            now = self._loop.time()
+            self._first_until = now + FIRST_ASSIGNMENT_S
+            state.restart_idle(now)
         if member.state is MemberState.DROPPED:
             await self._lose_all()
         elif self._handover.has_departed:
@@ -304,7 +310,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if self._unknown_since is not None:
             due_at.append(now + UNKNOWN_TOPIC_S)
         if self._awaits_first:
-            due_at.append(self._joined_at + FIRST_ASSIGNMENT_S)
+            due_at.append(self._first_until)
         try:
             async with timeout_at(max(min(due_at), now) if due_at else None):
                 await self._member.wait_for_change()
@@ -326,6 +332,9 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     async def _reconcile(self) -> bool:
         """Give back what is to go, or take what is new; False if nothing can be done now."""
         state, member = self._state, self._member
+        if self._asked_version != state.subscription_version:
+            self._asked_version = state.subscription_version
+            self._first_until = self._loop.time() + FIRST_ASSIGNMENT_S
         wish = self._wish()
         is_answered = self._beats.told_wish == wish and member.target is not None
         view = self._cluster.view
@@ -376,13 +385,15 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     @property
     def _awaits_first(self) -> bool:
         """Whether it has got nothing yet, and may be about to."""
+        view = self._cluster.view
         return (
             self._member.state in PRESENT
-            and not self._is_first_told
+            and not (self._is_first_told and self.is_settled)
             and not self._held
-            and self._loop.time() < self._joined_at + FIRST_ASSIGNMENT_S
+            and self._loop.time() < self._first_until
             and any(
-                self._cluster.view.partitions_for_topic(topic)
+                # A topic subscribed just now is not in the metadata yet.
+                topic not in view.topics or view.partitions_for_topic(topic)
                 for topic in self._state.subscription or ()
             )
         )
@@ -492,12 +503,19 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if state.mode is SubscriptionMode.PATTERN and pattern is not None:
             if pattern is not self._pattern:
                 self._pattern = pattern
-                self._regex = as_re2(
-                    pattern, exclude_internal_topics=self._config.exclude_internal_topics
-                )
+                self._regex = self._for_the_broker(pattern)
             if self._regex is not None:
                 return Wish(regex=self._regex)
         return Wish(state.subscription or frozenset())
+
+    def _for_the_broker(self, pattern: re.Pattern[str]) -> str | None:
+        """Return what the coordinator is to match in place of a pattern; None: it is matched here.
+
+        So it is where new topics are to be found sooner than brokers look for them.
+        """
+        if self._config.metadata_max_age_s < BROKER_LOOKS_S:
+            return None
+        return as_re2(pattern, exclude_internal_topics=self._config.exclude_internal_topics)
 
     def _partition_count(self) -> int:
         """Return how many partitions the subscribed topics have; 0: not known."""
