@@ -46,7 +46,7 @@ class GroupState:
     settled: set[int] = field(default_factory=set)
     covered: set[int] = field(default_factory=set)
     # In a commit or a transaction that is ending, or whose outcome the application was not told.
-    in_commit: set[int] = field(default_factory=set)
+    in_commit: Counter[int] = field(default_factory=Counter)
     # Which a seek passed over.
     passed_over: set[int] = field(default_factory=set)
     # How many times more than once a record may be processed, because of seeks.
@@ -134,7 +134,7 @@ class Journal:
         state = self.groups[group]
         for number in numbers:
             state.finished.add(number)
-            state.in_commit.discard(number)
+            del state.in_commit[number]
             if settles:
                 state.settled.add(number)
 
@@ -144,7 +144,8 @@ class Journal:
 
     def is_not_finished(self, group: str, numbers: Iterable[int]) -> None:
         """Note that such a transaction is known to be aborted."""
-        self.groups[group].in_commit.difference_update(numbers)
+        # Not with another member's transaction, whose outcome may be unknown for ever.
+        self.groups[group].in_commit -= Counter(numbers)
 
     def check_order(self, group: str, who: str, number: int, *, by_key: bool) -> None:
         """Hold a record that begins against those before it."""
