@@ -1151,7 +1151,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             offsets: For each partition the next offset to read, or that and a string.
 
         Raises:
-            IllegalOperation: The consumer has no group.
+            IllegalOperation: The consumer has no group; or an open transaction commits offsets of a
+                partition that is named, or decides on records before the offset.
             IllegalStateError: A partition is not assigned, or nothing is subscribed or assigned.
             CommitFailedError: The group has given the partitions to another member. Or the consumer
                 is stopped: a commit counts until `stop` has left the group. Or the offset
@@ -1172,6 +1173,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions of the assigned partitions: what `commit()` commits.
 
+        While a transaction is open `commit()` stops before the first record that it decides on.
         Partitions whose position is not known yet are left out.
 
         Raises:

@@ -608,8 +608,8 @@ class Assignment:
     def unfinished(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Range]:
         """Return what the application still works on, of these partitions.
 
-        That is what the latest get handed out, or with several readers the latest of each, and what
-        is in works, less what the application has committed itself.
+        That is what the latest get handed out, or with several readers the latest of each, what
+        is in works, less what the application has committed itself, and what is in transactions.
         """
         self._settle()
         wanted = frozenset(partitions)
@@ -619,6 +619,9 @@ class Assignment:
         for tp in wanted:
             cursor = self._assignment.get(tp)
             if cursor is None or cursor.position is None or cursor.worked_by is not None:
+                continue
+            if (decided := cursor.decided_to(cursor.position)) < cursor.position:
+                found[tp] = Range(decided, cursor.position)
                 continue
             if self._readers is not None:
                 if (at_work := self._readers.awaited(cursor)) is not None:
@@ -630,13 +633,20 @@ class Assignment:
         return found
 
     def processed_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what auto-commit may commit: all handed out before the latest get."""
+        """Return what auto-commit may commit: all handed out before the latest get.
+
+        What an open transaction decides on is not.
+        """
         self._settle()
         return {
-            tp: self.to_commit(partition, partition.processed, partition.progress)
+            tp: self._decided(partition, partition.processed)
             for tp, partition in self._assignment.items()
             if partition.processed is not None
         }
+
+    def _decided(self, cursor: Cursor, offset: int) -> OffsetAndMetadata:
+        """Return what to commit of what lies before an offset, less what transactions decide on."""
+        return self.to_commit(cursor, cursor.decided_to(offset), cursor.progress)
 
     def offset_if_finished(
         self, cursor: Cursor, records: Set[int]
@@ -686,12 +696,21 @@ class Assignment:
         )
 
     def handed_out_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions: what commit() commits."""
+        """Return the positions."""
         self._settle()
         return {
             tp: self.to_commit(partition, offset, partition.progress)
             for tp, partition in self._assignment.items()
             if (offset := self._handed_out_and_done(partition)) is not None
+        }
+
+    def offsets_to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what commit() commits: the positions, less what open transactions decide on."""
+        return {
+            tp: self._decided(self._assignment[tp], offset.offset)
+            if self._assignment[tp].undecided
+            else offset
+            for tp, offset in self.handed_out_offsets().items()
         }
 
     def _handed_out_and_done(self, partition: Cursor) -> int | None:
@@ -700,15 +719,15 @@ class Assignment:
         return partition.processed if is_processed else partition.position
 
     def finished_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what a clean stop commits: the positions, but for what is in works."""
-        offsets = self.handed_out_offsets()
+        """Return what a clean stop commits: as commit(), but nothing of what is in works."""
+        offsets = self.offsets_to_commit()
         for tp, partition in self._assignment.items():
             if (
                 tp in offsets
                 and partition.processed is not None
                 and partition.worked_by is not None
             ):
-                offsets[tp] = self.to_commit(partition, partition.processed, partition.progress)
+                offsets[tp] = self._decided(partition, partition.processed)
         return offsets
 
     def note_finished(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -885,6 +904,12 @@ class Assignment:
         if cursor.worked_by is not None:
             cursor.worked_by.give_up([cursor.tp], asyncio.get_running_loop().time())
         self.start_at(cursor, first if committed is None else max(first, committed.offset))
+
+    def end_wait(self, cursors: Iterable[Cursor], waiter: object) -> None:
+        """Note that the transaction is over that decides on records of partitions."""
+        for cursor in cursors:
+            cursor.end_wait(waiter)
+        self.observers.acted()  # a rebalance may wait for it
 
     def give_up_work(self, partitions: Collection[TopicPartition], now: float) -> None:
         """Tell all works that partitions go, whatever is left to do of them."""

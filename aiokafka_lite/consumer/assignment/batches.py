@@ -212,12 +212,27 @@ class OpenBatch(Block):
     def _begin_in(self, transaction: object) -> None:
         """Hold no partition until its end: more of them is read in it. An abort undoes that."""
         self._around = transaction
+        self._await_outcome()
+
+    def _await_outcome(self) -> None:
+        for cursor, (first, _) in self.spans.items():
+            cursor.await_outcome(self, first)
 
     @override
     def enlist(self, transaction: object) -> None:
         """Let a transaction decide what becomes of the records."""
         if transaction is not self._around:
             super().enlist(transaction)
+            self._await_outcome()
+
+    @override
+    def decide(self, transaction: object, *, is_committed: bool) -> None:
+        """Note that a transaction which the block was enlisted in, or opened in, is over."""
+        if transaction is self._around:
+            self._around = None
+        super().decide(transaction, is_committed=is_committed)
+        if self._around is None and not self.is_enlisted:
+            self._assignment.end_wait(self.spans, self)
 
     @override
     def _undo(self) -> None:
@@ -257,7 +272,12 @@ class OpenBatch(Block):
 
     @override
     def to_commit(self) -> dict[TopicPartition, int]:
-        """Return the offsets behind its records, of the partitions that it holds."""
+        """Return the offsets behind its records, of the partitions that it holds.
+
+        The application commits them whatever becomes of a transaction around it.
+        """
+        for cursor in self.spans:
+            cursor.end_wait(self)
         return {cursor.tp: end for cursor, (_, end) in self.spans.items() if self._holds(cursor)}
 
     @override
@@ -273,7 +293,7 @@ class OpenBatch(Block):
     @override
     def held(self) -> frozenset[TopicPartition]:
         """Return the partitions that it holds."""
-        return frozenset(self.to_commit())
+        return frozenset(cursor.tp for cursor in self.spans if self._holds(cursor))
 
     @override
     def lost(self) -> frozenset[TopicPartition]:

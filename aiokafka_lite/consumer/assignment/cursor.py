@@ -62,6 +62,7 @@ NO_EPOCH: Final = -1
 MOST_CHUNKS: Final = 2
 # Of one partition: leader epochs of returned records that are kept for commits.
 MOST_EPOCH_STARTS: Final = 16
+NOTHING: Final[Mapping[object, int]] = MappingProxyType({})
 
 
 class Place(enum.Enum):
@@ -256,6 +257,7 @@ class Cursor:
         "started_at",
         "topic_id",
         "tp",
+        "undecided",
         "validated_epoch",
         "void_epoch",
         "worked_by",
@@ -307,6 +309,8 @@ class Cursor:
         self.last_fetch_at: float | None = None
         self.is_paused = False
         self.is_assigned = True
+        # What open transactions decide on: by what waits for the outcome, from which offset on.
+        self.undecided: Mapping[object, int] = NOTHING
         # What has records of it that are not finished: then not the next get says when they are.
         self.worked_by: Work | None = None
         # Nothing more is handed out of it until the work has finished some.
@@ -468,6 +472,7 @@ class Cursor:
         self.reach = self.started_at = None
         self.leader_epoch = self.validated_epoch = NO_EPOCH
         self.epoch_starts = ()
+        self.undecided = NOTHING
         self.keeps_position = False
         if self.progress is not None:
             self.progress.go_back_to(0)
@@ -734,6 +739,21 @@ class Cursor:
         """Count nothing from `offset` on as processed, nor what is being worked on."""
         if self.processed is not None:
             self.processed = min(self.processed, offset)
+
+    def await_outcome(self, waiter: object, first: int) -> None:
+        """Count nothing from an offset on as finished until a transaction is over."""
+        first = min(first, self.undecided.get(waiter, first))
+        self.undecided = {**self.undecided, waiter: first}
+
+    def end_wait(self, waiter: object) -> None:
+        """Note that the transaction is over that this waited for, or decides on it no more."""
+        if waiter in self.undecided:
+            left = {each: self.undecided[each] for each in self.undecided if each is not waiter}
+            self.undecided = left or NOTHING
+
+    def decided_to(self, offset: int) -> int:
+        """Return how much of what lies before an offset no open transaction decides on."""
+        return min(offset, *self.undecided.values()) if self.undecided else offset
 
     def enter_work(self, work: Work, *, is_enough: bool) -> None:
         """Note that a work has records of it, and whether it may have more before it is done."""

@@ -180,7 +180,8 @@ class Commits(CommittedReader):
             TypeError: A key is no TopicPartition, or metadata is no string.
             IllegalStateError: A partition is not assigned to this consumer, or an offset would
                 finish records of other handlers of `run`.
-            IllegalOperation: An open transaction commits offsets of a partition that is named.
+            IllegalOperation: An open transaction commits offsets of a partition that is named, or
+                records before the offset.
             CommitFailedError: The group rebalanced: the partitions may have another owner, or
                 have had one since the records were handed out that an offset means.
             FencedInstanceIdError: Another consumer has taken this one's group_instance_id.
@@ -190,7 +191,7 @@ class Commits(CommittedReader):
         """
         if self._member.is_fenced:  # nothing is assigned any more, and that is no success
             raise self._member.why_lost()
-        wanted = self._state.handed_out_offsets() if offsets is None else check_offsets(offsets)
+        wanted = self._state.offsets_to_commit() if offsets is None else check_offsets(offsets)
         # Also where they are given up already, as the member is out of its group: who commits by
         # hand must not take that for done.
         if self.assigned_as is None and self._state.has_lost_any(wanted):
@@ -203,7 +204,12 @@ class Commits(CommittedReader):
             cursors = {tp: self._state.partition(tp) for tp in wanted}
             self.check_assigned(wanted)
             named = cursors if offsets is not None else {}
-            if held := sorted(tp for tp, each in named.items() if each in self._in_transactions):
+            if held := sorted(
+                tp
+                for tp, each in named.items()
+                if each in self._in_transactions
+                or each.decided_to(wanted[tp].offset) < wanted[tp].offset
+            ):
                 raise IllegalOperation(
                     f"an open transaction commits offsets of {held}: commit after its end"
                 )
@@ -602,13 +608,24 @@ class Commits(CommittedReader):
                 del offsets[tp]
 
     def _leave_out_what_is_in_doubt(self, commit: PendingCommit) -> None:
-        """Leave out what a transaction may commit that goes on, or whose outcome is not known.
+        """Leave out what a transaction has committed, or may commit.
 
         The coordinator keeps the later one of two commits: this one would undo the transaction's.
         """
         for tp, cursor in commit.cursors.items():
-            if cursor is not None and (cursor.is_in_doubt or cursor in self._in_transactions):
-                commit.left.pop(tp, None)
+            if cursor is None or tp not in commit.left:
+                continue
+            is_open = cursor.is_in_doubt or cursor in self._in_transactions
+            if is_open or self._is_behind_transaction(cursor, commit.left[tp].offset):
+                del commit.left[tp]
+
+    @staticmethod
+    def _is_behind_transaction(cursor: Cursor, offset: int) -> bool:
+        """Whether a transaction was committed since an offset was the first that it decided on."""
+        committed, position = cursor.committed, cursor.position
+        if committed is None or position is None or cursor.progress is not None:
+            return False
+        return cursor.is_assigned and offset < committed.offset <= position
 
     def _leave_out_what_went(self, commit: PendingCommit) -> None:
         """Leave out of the application's `commit()` what was revoked since: it had its last commit.

@@ -99,7 +99,8 @@ class OffsetsInTransaction:
         """
         if not self.commits.is_automatic or not ends:
             return
-        if not self._state.works or any(
+        is_in_block = self._state.works or any(cursor.undecided for cursor in ends)
+        if not is_in_block or any(
             cursor.worked_by is None and cursor.processed is not None and cursor.processed < end
             for cursor, end in ends.items()
         ):
@@ -107,6 +108,20 @@ class OffsetsInTransaction:
                 "auto-commit commits these records, even if the transaction is aborted: give the "
                 "consumer enable_auto_commit=False, or read by consumer.batch()"
             )
+
+    def await_outcome(self, transaction: object, ends: Mapping[Cursor, int]) -> None:
+        """Let no records of these partitions be committed before a transaction is over."""
+        for cursor, end in ends.items():
+            first, committed = cursor.started_at, cursor.committed
+            if self.commits.is_automatic and cursor.processed is not None:
+                first = cursor.processed
+            elif committed is not None and (first or 0) <= committed.offset <= end:
+                first = committed.offset
+            cursor.await_outcome(transaction, end if first is None else first)
+
+    def end_wait(self, cursors: Iterable[Cursor], transaction: object) -> None:
+        """Note that the transaction is over."""
+        self._state.end_wait(cursors, transaction)
 
     def if_finished(
         self, cursor: Cursor, records: Set[int]
@@ -261,6 +276,7 @@ class DeliveryToCommit:
             receipt.enlist(transaction)
         for block in self._delivery.blocks:
             block.enlist(transaction)
+        self._offsets.await_outcome(transaction, self._delivery.ends)
 
     def join(self, other: DeliveryToCommit) -> None:
         """Take over another delivery of the same consumer."""
@@ -305,6 +321,7 @@ class DeliveryToCommit:
             self._offsets.finish(self._delivery, self._committed)
         elif is_committed is None:
             self._offsets.begin_anew(self._delivery.cursors)
+        self._offsets.end_wait(self._delivery.ends, transaction)
         for block in self._delivery.blocks:
             block.decide(transaction, is_committed=bool(is_committed))
 
