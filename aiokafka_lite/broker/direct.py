@@ -20,7 +20,7 @@ from aiokafka_lite.broker.writing import (
     TopicWriter,
     partition_of,
 )
-from aiokafka_lite.errors import InvalidTopicError, UnknownTopicOrPartitionError
+from aiokafka_lite.errors import InvalidTopicError, NoError, UnknownTopicOrPartitionError
 from aiokafka_lite.records import Codec, RecordSet
 from aiokafka_lite.structs import ConsumerRecord, RecordMetadata, TopicPartition
 
@@ -167,10 +167,14 @@ class DirectAccess(ABC):
         return [each.high_watermark for each in self._require_topic(topic).partitions]
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Return the offsets that a group has committed; empty for a group that there is not."""
+        """Return the offsets that a group has committed.
+
+        Empty for a group that there is not, and while its coordinator reads its log.
+        """
         return {
             TopicPartition(topic, partition): committed.offset
-            for node in self.nodes.values()  # one of which coordinates the group
+            for node in self.nodes.values()
+            if node.groups.availability(group) is NoError  # the one that coordinates the group
             for topic, partitions in node.groups.offsets.fetch_all(group).items()
             for partition, committed in partitions.items()
         }

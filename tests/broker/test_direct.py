@@ -13,6 +13,7 @@ import pytest
 from aiokafka_lite import TopicPartition
 from aiokafka_lite.broker import Broker, BrokerConfig, NewRecord
 from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import (
     InvalidRecordError,
     InvalidTopicError,
@@ -234,6 +235,24 @@ async def test_wait_for_commits_ends_when_a_group_has_read_all() -> None:
         assert committed[TopicPartition("t", 0)] == 3
         assert broker.committed("g") == committed
         assert broker.committed("nobody") == {}
+
+
+async def test_a_coordinator_that_reads_its_log_tells_no_offsets_that_are_past() -> None:
+    tp = TopicPartition("t", 0)
+    async with Broker(nodes=2) as broker:
+        broker.create_topic("t", 1)
+        async with AIOKafkaConsumer(
+            bootstrap_servers=broker.bootstrap_servers, group_id="g", enable_auto_commit=False
+        ) as consumer:
+            consumer.assign([tp])
+            for offset in range(1, 151):  # more than are read at once
+                await consumer.commit({tp: offset})
+        broker.move_coordinator("g")
+        found = [broker.committed("g")]
+        while found[-1] != {tp: 150}:
+            await asyncio.sleep(0)
+            found.append(broker.committed("g"))
+        assert found[:-1] == [{}] * (len(found) - 1)
 
 
 # The same from another thread

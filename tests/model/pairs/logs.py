@@ -14,7 +14,7 @@ from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.broker.faults import Rule
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.finished_ranges import decode
-from aiokafka_lite.errors import KafkaError, TopicAuthorizationFailedError
+from aiokafka_lite.errors import KafkaError, NoError, TopicAuthorizationFailedError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.model.pairs.book import Book
 from tests.model.pairs.journal import Commit, Journal
@@ -136,6 +136,8 @@ class EmbeddedLogs(Logs):
         async def look() -> None:
             ids = {topic: self.broker.topics[topic].topic_id for topic in self.topics}
             for node in self.broker.nodes.values():  # one of which coordinates the group
+                if node.groups.availability(group) is not NoError:
+                    continue  # one that has just become the coordinator reads its log
                 for topic, found in node.groups.offsets.fetch_all(group).items():
                     for number, each in found.items():
                         tp = TopicPartition(topic, number)
