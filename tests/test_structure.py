@@ -29,11 +29,13 @@ AIOKAFKA_NAMES = {
     "_partition",
     "_partitioner",
     "_sender",
+    "_max_poll_records",
     "_metadata",
     "_wait_on_metadata",
     "_group_id",
     "_rejoin_needed_fut",
     "_subscription",
+    "_txn_manager",
 }
 
 

@@ -19,7 +19,6 @@ Consumers and producers have one `ClientNames` each, so that what programs set o
 
 from __future__ import annotations
 
-import asyncio
 import random
 import socket
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Sequence
@@ -40,7 +39,6 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from aiokafka_lite.records.partitioner import partition_for_key
 from aiokafka_lite.structs import BrokerMetadata, TopicPartition
 
 # ConsumerStoppedError is no KafkaError, as in aiokafka.
@@ -307,31 +305,3 @@ class ClusterNames:
             KeyError: It was not added.
         """
         self._running().remove_listener(self._listeners.pop(listener))
-
-
-def choose_partition(
-    key: bytes | None, all_partitions: Sequence[int], available: Sequence[int]
-) -> int:
-    """Choose as aiokafka's default partitioner does: by the key, or any that has a leader."""
-    if key is None:
-        return random.choice(available or all_partitions)
-    return all_partitions[partition_for_key(key, len(all_partitions))]
-
-
-class SenderNames:
-    """What is asked of ``producer._sender``.
-
-    Args:
-        is_over: Whether nothing is sent any more.
-    """
-
-    def __init__(self, is_over: Callable[[], bool]) -> None:
-        self._is_over = is_over
-
-    @property
-    def sender_task(self) -> asyncio.Future[None]:
-        """A future that is done when nothing is sent any more."""
-        future = asyncio.get_running_loop().create_future()
-        if self._is_over():
-            future.set_result(None)
-        return future

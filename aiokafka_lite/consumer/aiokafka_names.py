@@ -9,6 +9,7 @@ attribute                                       asked by
 ``_group_id``                                   everybody; a plain attribute of the consumer
 ``_closed``                                     everybody; some set it, so that nobody is warned
 ``_group_instance_id``                          as that
+``_max_poll_records``                           tests of flechtwerk: how much may a get return
 ``_subscription.topics``                        FastStream's log of assignments
 ``_subscription.wait_for_assignment()``         services that want to be ready before they read
 ``_coordinator.member_id``                      FastStream's log of assignments

@@ -1518,6 +1518,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         return self._config.group_instance_id
 
     @property
+    def _max_poll_records(self) -> int | None:
+        return self._config.max_poll_records
+
+    @property
     def _subscription(self) -> SubscriptionNames:
         return SubscriptionNames(self._engine)
 

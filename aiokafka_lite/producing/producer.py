@@ -19,7 +19,7 @@ from aiokafka_lite._forks import tell_of_forks
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import own_copy
 from aiokafka_lite._transaction import LATEST
-from aiokafka_lite.client.aiokafka_names import ClientNames, SenderNames, choose_partition
+from aiokafka_lite.client.aiokafka_names import ClientNames
 from aiokafka_lite.errors import (
     ForkedError,
     IllegalOperation,
@@ -29,6 +29,7 @@ from aiokafka_lite.errors import (
     WrongLoopError,
 )
 from aiokafka_lite.producing.accumulator import NO_HEADERS
+from aiokafka_lite.producing.aiokafka_names import SenderNames, TransactionNames, choose_partition
 from aiokafka_lite.producing.batch import record_size_bound
 from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.engine import Intake, ProducerEngine
@@ -113,7 +114,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 raise ProducerClosed("the producer was not stopped, and is collected")
             return producer
 
-        # What programs written for aiokafka ask of its parts (client/aiokafka_names.py).
+        # What programs written for aiokafka ask of its parts (aiokafka_names.py).
         self._client = ClientNames(
             lambda: alive()._running().cluster, config, lambda topic: alive().partitions_for(topic)
         )
@@ -136,6 +137,13 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     @property
     def _sender(self) -> SenderNames:
         return SenderNames(lambda: self._closed or self.fatal_error is not None)
+
+    @property
+    def _txn_manager(self) -> TransactionNames | None:
+        # As in aiokafka there is none without one of these.
+        if self._config.transactional_id is None and not self._config.enable_idempotence:
+            return None
+        return TransactionNames(self._engine, self._config.transactional_id)
 
     def _partition(
         self,

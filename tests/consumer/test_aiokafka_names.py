@@ -5,7 +5,6 @@ from __future__ import annotations
 import aiokafka
 import pytest
 
-from aiokafka_lite import AIOKafkaProducer
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.buffer.chunk import Record
@@ -31,6 +30,7 @@ async def test_names_answer_in_a_group(kafka: KafkaHandle) -> None:
     async with reading(kafka, topic, **settings) as consumer:  # type: ignore[arg-type]
         assert consumer._group_id == group_id
         assert consumer._group_instance_id is None
+        assert consumer._max_poll_records is None
         assert consumer._closed is False
         assert consumer._subscription.topics == {topic}
         assert consumer._coordinator is not None
@@ -117,23 +117,6 @@ class FetchRequest:
     """Has the name of aiokafka's."""
 
 
-async def test_the_producer_answers_what_instrumentations_ask_for(kafka: KafkaHandle) -> None:
-    topic = await kafka.create_topic(partitions=3)
-    async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
-        assert producer.client is producer.client
-        assert producer._metadata is producer.client.cluster
-        assert producer.client.cluster.controller in producer.client.cluster.brokers()
-        assert await producer.client._wait_on_metadata(topic) == {0, 1, 2}
-        for key in (b"a", b"b", b"c", None):
-            partition = producer._partition(topic, None, key, b"v", key, b"v")
-            assert (await producer.send_and_wait(topic, b"v", key)).partition == partition
-            if key is not None:
-                assert producer._partitioner(key, [0, 1, 2], [0]) == partition
-        assert producer._partition(topic, 2, None, None, None, None) == 2
-        assert not producer._sender.sender_task.done()
-    assert producer._sender.sender_task.done()
-
-
 async def test_a_subscription_that_changed_needs_a_rejoin(kafka: KafkaHandle) -> None:
     first, second = await kafka.create_topic(), await kafka.create_topic()
     async with reading(kafka, first, group_id=unique("group")) as consumer:
@@ -167,8 +150,9 @@ async def test_a_broker_that_is_gone_is_not_ready() -> None:
         await consumer.stop()
 
 
-async def test_bootstrap_servers_are_shown_as_they_were_given() -> None:
-    consumer = AIOKafkaConsumer(bootstrap_servers=["a:1", "b:2"])
+async def test_arguments_are_shown_as_they_were_given() -> None:
+    consumer = AIOKafkaConsumer(bootstrap_servers=["a:1", "b:2"], max_poll_records=7)
+    assert consumer._max_poll_records == 7
     assert consumer._client._bootstrap_servers == ["a:1", "b:2"]
     assert consumer._coordinator is None
     with pytest.raises(Exception, match="not started"):

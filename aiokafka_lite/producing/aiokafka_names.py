@@ -1,0 +1,92 @@
+"""Private attributes of aiokafka's producer that programs in the wild have come to use.
+
+All of it is compatibility, and no way to reach more of this package.
+
+=============================================  =====================================================
+attribute                                      asked by
+=============================================  =====================================================
+``client``, ``_client``, ``_metadata``         see client/aiokafka_names.py
+``_partitioner``, ``_partition()``             kstreams, OpenTelemetry's instrumentation
+``_sender.sender_task.done()``                 health checks: does the producer still work
+``_txn_manager.is_fatal_error()``              programs' own copies of aiokafka's transaction block
+``_txn_manager.is_in_transaction()``           programs that abort what is open before they stop
+``_txn_manager.transactional_id``              tests of flechtwerk and kstreams
+``_txn_manager.producer_id``, ``.has_pid()``   logs, and tests of fencing
+=============================================  =====================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+
+from aiokafka_lite.producing.engine import ProducerEngine
+from aiokafka_lite.producing.transactions import NOBODY
+from aiokafka_lite.records.partitioner import partition_for_key
+
+
+def choose_partition(
+    key: bytes | None, all_partitions: Sequence[int], available: Sequence[int]
+) -> int:
+    """Choose as aiokafka's default partitioner does: by the key, or any that has a leader."""
+    if key is None:
+        return random.choice(available or all_partitions)
+    return all_partitions[partition_for_key(key, len(all_partitions))]
+
+
+class SenderNames:
+    """What is asked of ``producer._sender``.
+
+    Args:
+        is_over: Whether nothing is sent any more.
+    """
+
+    def __init__(self, is_over: Callable[[], bool]) -> None:
+        self._is_over = is_over
+
+    @property
+    def sender_task(self) -> asyncio.Future[None]:
+        """A future that is done when nothing is sent any more."""
+        future = asyncio.get_running_loop().create_future()
+        if self._is_over():
+            future.set_result(None)
+        return future
+
+
+class TransactionNames:
+    """What is asked of ``producer._txn_manager``.
+
+    Args:
+        engine: Of the producer; None: it was not started.
+        transactional_id: Of the producer.
+    """
+
+    def __init__(self, engine: ProducerEngine | None, transactional_id: str | None) -> None:
+        self._engine = engine
+        self.transactional_id = transactional_id
+
+    def is_in_transaction(self) -> bool:
+        """Return whether a transaction is open, and may be committed."""
+        transactions = None if self._engine is None else self._engine.transactions
+        return transactions is not None and transactions.takes_records
+
+    def is_fatal_error(self) -> bool:
+        """Return whether the producer can do nothing more, so that there is nothing to abort."""
+        return self._engine is not None and self._engine.fatal is not None
+
+    @property
+    def producer_id(self) -> int:
+        """The id that the brokers gave; -1 while there is none."""
+        current = None if self._engine is None else self._engine.identity.current
+        return (current or NOBODY).producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        """The epoch of that id; -1 while there is none."""
+        current = None if self._engine is None else self._engine.identity.current
+        return (current or NOBODY).epoch
+
+    def has_pid(self) -> bool:
+        """Return whether the brokers have given an id."""
+        return self.producer_id != NOBODY.producer_id
