@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import (
     ClusterAuthorizationFailedError,
@@ -63,6 +63,51 @@ async def test_records_that_were_buffered_of_the_lost_log_are_not_handed_out(
         # As soon as the consumer knows of the new leader, what it has of the old is dropped.
         await inside.cluster(consumer).refresh()
         assert await values(consumer, 1) == [b"B"]
+
+
+class GivenUpError(Exception):
+    """The application gives a batch up."""
+
+
+@pytest.mark.parametrize("kept", [2, 1, 0])
+@pytest.mark.parametrize("around", ["no transaction", "the batch", "the transaction"])
+async def test_records_of_a_batch_that_is_given_up_are_returned_again_as_far_as_the_log_has_them(
+    cluster: Broker, around: str, kept: int
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+
+    async def lose() -> None:
+        cluster.truncate(TP, kept)
+        append(cluster, b"new")
+        await inside.cluster(consumer).refresh()
+        await until(lambda: inside.cursor(consumer, TP).position == kept)
+        raise GivenUpError
+
+    async def give_up() -> None:
+        if around == "no transaction":
+            async with consumer.batch(max_records=3):
+                await lose()
+        elif around == "the batch":
+            async with consumer.batch(max_records=3) as batch, producer.transaction() as tx:
+                tx.commit_offsets(batch)
+                await lose()
+        else:
+            async with producer.transaction() as tx:
+                async with consumer.batch(max_records=3) as batch:
+                    tx.commit_offsets(batch)
+                await lose()
+
+    settings = {"group_id": "g", "enable_auto_commit": False}
+    async with (
+        AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers, transactional_id="tx"
+        ) as producer,
+        consumer_of(cluster, "t", fetch_max_wait_ms=10, **settings) as consumer,
+    ):
+        with pytest.raises(GivenUpError):
+            await give_up()
+        found = await asyncio.wait_for(values(consumer, kept + 1), 10)
+        assert found == [*[b"a", b"b", b"c"][:kept], b"new"]
 
 
 async def test_without_a_policy_the_application_decides(cluster: Broker) -> None:

@@ -184,13 +184,15 @@ class OpenBatch(Block):
         hold_s: How long it may hold up a rebalance; None: as long as other work.
     """
 
-    __slots__ = ("_around", "_assignment", "_given_up", "_topic_ids", "spans")
+    __slots__ = ("_around", "_assignment", "_given_up", "_returned", "_topic_ids", "_truncations")
 
     def __init__(self, assignment: Assignment, hold_s: float | None = None) -> None:
         super().__init__(hold_s)
         self._assignment = assignment
         # Its partitions, with the offsets of its records of each.
-        self.spans: dict[Cursor, Range] = {}
+        self._returned: dict[Cursor, Range] = {}
+        # How often their logs had been truncated by then.
+        self._truncations: dict[Cursor, int] = {}
         self._topic_ids: dict[Cursor, bytes] = {}
         # The transaction whose block is around this one.
         self._around: object = None
@@ -200,8 +202,19 @@ class OpenBatch(Block):
     @override
     def _take(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
         """Take what a get has handed out."""
-        self.spans = self._assignment.begin_work(self, found)
-        self._topic_ids = {cursor: cursor.topic_id for cursor in self.spans}
+        self._returned = self._assignment.begin_work(self, found)
+        self._truncations = {cursor: len(cursor.truncations) for cursor in self._returned}
+        self._topic_ids = {cursor: cursor.topic_id for cursor in self._returned}
+
+    @property
+    def spans(self) -> dict[Cursor, Range]:
+        """Return its partitions, with the offsets of its records that their logs still have."""
+        return {cursor: self._span(cursor) for cursor in self._returned}
+
+    def _span(self, cursor: Cursor) -> Range:
+        first, end = self._returned[cursor]
+        end = min((end, *cursor.truncations[self._truncations[cursor] :]))
+        return Range(min(first, end), end)
 
     @override
     def _end(self, *, is_done: bool) -> None:
@@ -232,7 +245,7 @@ class OpenBatch(Block):
             self._around = None
         super().decide(transaction, is_committed=is_committed)
         if self._around is None and not self.is_enlisted:
-            self._assignment.end_wait(self.spans, self)
+            self._assignment.end_wait(self._returned, self)
 
     @override
     def _undo(self) -> None:
@@ -244,7 +257,7 @@ class OpenBatch(Block):
 
     def partitions(self) -> set[TopicPartition]:
         """Return the partitions of which it has records."""
-        return {cursor.tp for cursor in self.spans}
+        return {cursor.tp for cursor in self._returned}
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
         """Return what is left to do of these partitions, less what the application committed."""
@@ -262,13 +275,13 @@ class OpenBatch(Block):
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
         """Note that partitions go: what is undone of them may be another member's from now on."""
-        going = [cursor for cursor in self.spans if cursor.tp in partitions]
+        going = [cursor for cursor in self._returned if cursor.tp in partitions]
         if going:
             self.is_wanted_by(now)
         self._given_up.update(cursor for cursor in going if self._is_undone(cursor))
 
     def _is_undone(self, cursor: Cursor) -> bool:
-        return cursor.processed is None or cursor.processed < self.spans[cursor].end
+        return cursor.processed is None or cursor.processed < self._span(cursor).end
 
     @override
     def to_commit(self) -> dict[TopicPartition, int]:
@@ -276,7 +289,7 @@ class OpenBatch(Block):
 
         The application commits them whatever becomes of a transaction around it.
         """
-        for cursor in self.spans:
+        for cursor in self._returned:
             cursor.end_wait(self)
         return {cursor.tp: end for cursor, (_, end) in self.spans.items() if self._holds(cursor)}
 
@@ -293,13 +306,13 @@ class OpenBatch(Block):
     @override
     def held(self) -> frozenset[TopicPartition]:
         """Return the partitions that it holds."""
-        return frozenset(cursor.tp for cursor in self.spans if self._holds(cursor))
+        return frozenset(cursor.tp for cursor in self._returned if self._holds(cursor))
 
     @override
     def lost(self) -> frozenset[TopicPartition]:
         """Return the partitions that it does not hold any more, and had not finished."""
         return frozenset(
             cursor.tp
-            for cursor in self.spans
+            for cursor in self._returned
             if not self._holds(cursor) and self._is_undone(cursor)
         )

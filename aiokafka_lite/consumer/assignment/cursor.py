@@ -257,6 +257,7 @@ class Cursor:
         "started_at",
         "topic_id",
         "tp",
+        "truncations",
         "undecided",
         "validated_epoch",
         "void_epoch",
@@ -311,6 +312,8 @@ class Cursor:
         self.is_assigned = True
         # What open transactions decide on: by what waits for the outcome, from which offset on.
         self.undecided: Mapping[object, int] = NOTHING
+        # From which offsets on the log has lost records since this was assigned, the latest last.
+        self.truncations: tuple[int, ...] = ()
         # What has records of it that are not finished: then not the next get says when they are.
         self.worked_by: Work | None = None
         # Nothing more is handed out of it until the work has finished some.
@@ -491,6 +494,7 @@ class Cursor:
         """
         if self.committed is not None and self.committed.offset > end_offset:
             self.committed = None
+        self.truncations = (*self.truncations, end_offset)
 
     def forget_epochs(self, void_epoch: int) -> None:
         """Forget all leader epochs: those of its log have begun again. The position stays."""
