@@ -430,11 +430,17 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         """Send everything at once, and wait until what was sent so far has an outcome.
 
         It raises nothing of that: each record's future does. Cancelling it leaves all as it is.
+        Before the start and after the stop there is nothing to wait for.
 
         Raises:
-            IllegalStateError: The producer is not started.
+            KafkaError: The producer can do nothing any more.
+            WrongLoopError, ForkedError: It belongs to another loop or process.
         """
-        await self._running().accumulator.flush()
+        if self._is_forked or _get_running_loop() is not self._loop:
+            raise self._refusal()
+        if self._engine is not None:
+            self._engine.raise_if_fatal()
+            await self._engine.accumulator.flush()
 
     async def partitions_for(self, topic: str) -> set[int]:
         """Return the numbers of a topic's partitions.

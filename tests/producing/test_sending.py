@@ -15,6 +15,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import (
     IllegalStateError,
     InvalidRecordError,
+    KafkaConnectionError,
     MessageSizeTooLargeError,
     ProducerClosed,
     UnknownTopicOrPartitionError,
@@ -30,6 +31,7 @@ from tests.producing.sending import (
     values_in,
 )
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.one_loop_each
 
@@ -393,6 +395,28 @@ async def test_flush_waits_for_what_was_sent_and_sends_what_lingers(kafka: Kafka
         await producer.flush()
         assert all(future.done() for future in futures)
         await producer.flush()  # with nothing to send
+
+
+async def test_flush_returns_where_nothing_was_sent_or_all_has_its_outcome(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+    producer = producer_of(kafka, linger_ms=60_000)
+    await producer.flush()
+    await producer.start()
+    future = await producer.send(topic, b"v", partition=0)
+    await producer.stop()
+    await producer.flush()
+    assert (await future).offset == 0
+
+
+async def test_a_program_that_flushes_and_stops_after_a_failed_start_can() -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=f"127.0.0.1:{free_port()}")
+    with pytest.raises(KafkaConnectionError):
+        await producer.start()
+    await producer.flush()
+    await producer.stop()
+    await producer.flush()
 
 
 async def test_stop_sends_what_is_buffered(kafka: KafkaHandle) -> None:
