@@ -435,7 +435,7 @@ class Member:
             if isinstance(event, kinds.Lost):
                 # Nothing could be committed any more.
                 self.journal.excuse(self.around.group, EXCUSED_S)
-            self.is_given_up = False
+                self.is_given_up = False  # a revocation may have begun before that
             self.note(f"{event.name} {sorted(map(short, event.partitions))}: {event.reason}")
             if isinstance(event, kinds.Revoked):
                 self._check_waited(event.partitions)
