@@ -416,7 +416,8 @@ class Member:
             if event.generation != self.generation:
                 self.meet(f"rebalance: kept, {protocol}", event.partitions & self.owned)
             self.generation = event.generation
-            self.is_given_up = False
+            if not self.owned:  # else it is told of its losses first
+                self.is_given_up = False
             self.owned |= event.partitions
             self.known |= event.partitions
             self._go(self.owned - event.partitions)
