@@ -98,6 +98,10 @@ class PendingCommit:
         # What was assigned then of each: another cursor is another assignment, though the member
         # may be the same.
         self.cursors = {tp: cursors.get(tp) for tp in offsets}
+        # Of which a transaction that was open then decides on the next records.
+        self.undecided = {
+            each for each in self.cursors.values() if each is not None and each.undecided
+        }
         # The ids that its topics had then; empty: not known.
         self.topic_ids: dict[str, bytes] = {}
         for tp, cursor in self.cursors.items():
@@ -616,12 +620,13 @@ class Commits(CommittedReader):
             if cursor is None or tp not in commit.left:
                 continue
             is_open = cursor.is_in_doubt or cursor in self._in_transactions
-            if is_open or self._is_behind_transaction(cursor, commit.left[tp].offset):
+            is_capped = cursor in commit.undecided
+            if is_open or (is_capped and self._is_behind(cursor, commit.left[tp].offset)):
                 del commit.left[tp]
 
     @staticmethod
-    def _is_behind_transaction(cursor: Cursor, offset: int) -> bool:
-        """Whether a transaction was committed since an offset was the first that it decided on."""
+    def _is_behind(cursor: Cursor, offset: int) -> bool:
+        """Whether more was committed since, by the transaction that decided on what follows."""
         committed, position = cursor.committed, cursor.position
         if committed is None or position is None or cursor.progress is not None:
             return False
