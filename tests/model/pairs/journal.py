@@ -252,6 +252,7 @@ class Journal:
         self.note(group, f"has committed {commit.offset} of {short(tp)}, and {commit.ranges}")
         if before is not None and before.life == commit.life and commit.offset < before.offset:
             self._go_back(group, tp, before.offset, commit.offset)
+            state.covered.difference_update(each.number for each in log[commit.offset :])
         covered = set(range(min(commit.offset, len(log))))
         for first, end in commit.ranges:
             covered.update(range(first, min(end, len(log))))
