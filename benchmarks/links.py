@@ -148,7 +148,7 @@ def _carry(near: int, far: int, link: Link) -> None:
 
 @contextmanager
 def linked(link: Link) -> Iterator[str]:
-    """Make a link from a new network namespace to this one; give the namespace's name.
+    """Make a link from a new network namespace to this one; yield the name of the new one.
 
     Raises:
         PermissionError: This is not root.
@@ -180,7 +180,7 @@ def linked(link: Link) -> Iterator[str]:
 
 
 async def _read(subject: str, workload: Workload, trouble: str) -> dict[str, float]:
-    """Read all records, each once; tell how many came, and within what time."""
+    """Read all records; return how many were read, and the seconds that took."""
     loop = asyncio.get_running_loop()
     pool = ThreadPoolExecutor(EXECUTOR_WORKERS)
     loop.set_default_executor(pool)
@@ -241,7 +241,7 @@ async def _many_leaders() -> AsyncIterator[Broker]:
 
 
 async def _move_leaders(contestant: Contestant) -> str:
-    """Move every leader while a contestant reads, and write again; all records are read."""
+    """Move every leader while a contestant reads, then write a second half; return its time."""
     async with _many_leaders() as broker:
         workload = Workload(
             broker.bootstrap_servers, ("many",), MANY_PARTITIONS, records=2 * MANY_PARTITIONS

@@ -169,7 +169,7 @@ class DirectAccess(ABC):
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """Return the offsets that a group has committed.
 
-        Empty for a group that there is not, and while its coordinator reads its log.
+        Empty for an unknown group, and while its coordinator loads the group from the log.
         """
         return {
             TopicPartition(topic, partition): committed.offset

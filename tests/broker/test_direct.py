@@ -237,7 +237,7 @@ async def test_wait_for_commits_ends_when_a_group_has_read_all() -> None:
         assert broker.committed("nobody") == {}
 
 
-async def test_a_coordinator_that_reads_its_log_tells_no_offsets_that_are_past() -> None:
+async def test_committed_returns_no_stale_offsets_while_the_coordinator_loads() -> None:
     tp = TopicPartition("t", 0)
     async with Broker(nodes=2) as broker:
         broker.create_topic("t", 1)

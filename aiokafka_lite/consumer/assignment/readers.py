@@ -35,6 +35,8 @@ TaskRef: TypeAlias = "weakref.ref[Task]"
 # The task that has read; tasks that it starts inherit it, until they read.
 _reader: ContextVar[TaskRef | None] = ContextVar("_reader", default=None)
 
+PACKAGE: Final = "aiokafka_lite."
+
 
 def is_a_read(task: Task | None) -> bool:
     """Whether a task is nothing but a read: its coroutine is the consumer's own."""
@@ -49,8 +51,6 @@ def read_as(task: Task | None) -> Task | None:
         _reader.set(None if task is None else weakref.ref(task))
     return starter
 
-
-PACKAGE: Final = "aiokafka_lite."
 
 # Of a partition that was away meanwhile: its offsets may mean others by now.
 UNKNOWN: Final = Range(-1, -1)
