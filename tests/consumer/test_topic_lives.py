@@ -418,6 +418,25 @@ async def test_offsets_of_a_deleted_topic_are_not_committed_to_the_one_that_repl
         assert await keys_read(successor, 150) == sorted(b"%d" % key for key in range(1000, 1150))
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_an_offset_of_the_last_partition_is_refused_after_a_rebalance_took_it_away(
+    kafka: KafkaHandle, protocol: str
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 100))
+    settings = {
+        "group_protocol": protocol,
+        "enable_auto_commit": False,
+        "metadata_max_age_ms": 100,
+    }
+    async with reading_by("group", kafka, {topic: 1}, **settings) as consumer:
+        await keys_read(consumer, 100)
+        await kafka.delete_topic(topic)
+        await until(lambda: not consumer.assignment())
+        with pytest.raises(IllegalStateError, match="a rebalance took it away"):
+            await consumer.commit({TopicPartition(topic, 0): 100})
+
+
 async def test_what_was_read_before_a_topic_was_deleted_is_not_committed_to_its_successor() -> None:
     async with Broker() as broker:
         broker.create_topic("t")

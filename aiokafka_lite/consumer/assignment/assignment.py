@@ -154,9 +154,13 @@ class Assignment:
         try:
             return self._assignment[tp]
         except KeyError:
-            since = " any more: a rebalance took it away" if tp in self._taken else ""
+            why = ""
+            if tp in self._taken:
+                why = " any more: a rebalance took it away"
+            elif not self._assignment:
+                why = ". No partitions assigned"  # aiokafka's words
             raise IllegalStateError(
-                f"Partition {tp} is not assigned to this consumer{since}"
+                f"Partition {tp} is not assigned to this consumer{why}"
             ) from None
 
     def require_known(self, tp: TopicPartition) -> None:

@@ -61,7 +61,6 @@ from aiokafka_lite.consumer.positions.topic_changes import NO_IDS, is_gone
 from aiokafka_lite.errors import (
     CommitFailedError,
     IllegalOperation,
-    IllegalStateError,
     KafkaError,
     KafkaTimeoutError,
     OffsetMetadataTooLargeError,
@@ -203,8 +202,6 @@ class Commits(CommittedReader):
         if wanted:
             if self.assigned_as is None and not self._member.takes_commits():
                 raise self._member.why_lost()
-            if not self._state.assignment:
-                raise IllegalStateError("No partitions assigned: there is nothing to commit")
             cursors = {tp: self._state.partition(tp) for tp in wanted}
             self.check_assigned(wanted)
             named = cursors if offsets is not None else {}
