@@ -384,7 +384,7 @@ class Assignment:
         self.observers.partition_changed(partition)
 
     def verify_ahead(self, partition: Cursor, epoch_end: int | None, leader_epoch: int) -> None:
-        """Keep what was finished behind the position if the log of that leader epoch has it.
+        """Keep what was finished behind the position as far as the log of that epoch has it.
 
         Args:
             partition: Whose position is being compared with the leader's log.

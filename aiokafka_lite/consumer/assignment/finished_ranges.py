@@ -11,9 +11,9 @@ for ours; whoever does not know them reads on from the offset, and meets again w
 
 The ranges are of one log, and of the offset that was committed with them. A topic that was deleted
 and made again has another id; so has a copy in another cluster, to which MirrorMaker takes the
-metadata along, with another offset. A log that was truncated has
-lost the leader epoch, or the end of it: a new leader is asked for it first, as for the position
-(positions/resolver.py). In none of these cases is anything to be skipped.
+metadata along, with another offset. In neither is anything to be skipped. A log that was truncated
+has lost the leader epoch, or the end of it: a new leader is asked for it first, as for the position
+(positions/resolver.py). Then nothing is skipped, or only the records before the end.
 
 What does not fit is left out from the end: it is processed again, if this member stops there. A
 broker may take less than by default; what it has refused is halved, down to none.

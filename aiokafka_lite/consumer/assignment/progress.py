@@ -167,14 +167,14 @@ class Progress:
         self.ahead_epoch, self._verified_epoch = leader_epoch, NO_EPOCH
 
     def verify_ahead(self, epoch_end: int | None, leader_epoch: int) -> None:
-        """Keep what lies ahead if a leader's log has it, otherwise forget it.
+        """Keep what lies ahead as far as a leader's log has it.
 
         Args:
             epoch_end: Where the newest known epoch ends in that log; None: it has none of it.
             leader_epoch: Of that leader.
         """
-        if epoch_end is None or (self._ahead and epoch_end < self._ahead[-1].end):
-            self.forget_ahead()
+        end = 0 if epoch_end is None else epoch_end
+        self._ahead = deque(Range(r.first, min(r.end, end)) for r in self._ahead if r.first < end)
         self._verified_epoch = leader_epoch
 
     def forget_ahead(self) -> None:

@@ -253,8 +253,20 @@ def test_what_lies_ahead_counts_in_the_epochs_in_which_it_is_verified() -> None:
     assert not progress.has_ahead_in(6)
 
 
-@pytest.mark.parametrize("epoch_end", [None, 8])
-def test_what_a_new_leader_does_not_have_is_forgotten(epoch_end: int | None) -> None:
-    progress = Progress((Range(6, 9),), 4)
+@pytest.mark.parametrize(
+    ("epoch_end", "left"),
+    [
+        (None, []),
+        (2, []),
+        (3, [Range(2, 3)]),
+        (6, [Range(2, 4)]),
+        (8, [Range(2, 4), Range(6, 8)]),
+        (12, [Range(2, 4), Range(6, 9)]),
+    ],
+)
+def test_what_a_new_leader_does_not_have_is_forgotten(
+    epoch_end: int | None, left: list[Range]
+) -> None:
+    progress = Progress((Range(2, 4), Range(6, 9)), 4)
     progress.verify_ahead(epoch_end, 5)
-    assert not progress.has_ahead
+    assert list(progress.finished_ranges()) == left
