@@ -40,7 +40,11 @@ from aiokafka_lite.producing.identity import CurrentIdentity
 from aiokafka_lite.producing.outcomes import is_fatal
 from aiokafka_lite.producing.partition_queue import PartitionQueue
 from aiokafka_lite.producing.sender import BatchSender
-from aiokafka_lite.producing.transactions import ProducerTransaction, Transactions
+from aiokafka_lite.producing.transactions import (
+    ABOUT_PRODUCER,
+    ProducerTransaction,
+    Transactions,
+)
 from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
 from aiokafka_lite.structs import RecordMetadata
 
@@ -313,6 +317,8 @@ class ProducerEngine:
 
     def _batch_failed(self, batch: ProducerBatch, error: KafkaError) -> KafkaError:
         """Take note of a batch that is lost; returns what its senders are told."""
+        if self.transactions is not None and isinstance(error, ABOUT_PRODUCER):
+            error = self.transactions.explained(error, "sending a record in")
         if is_fatal(error):
             self.fail(error)
         elif self.transactions is not None:

@@ -45,6 +45,7 @@ from aiokafka_lite.errors import (
     IllegalOperation,
     IllegalStateError,
     InvalidProducerEpoch,
+    InvalidProducerIdMapping,
     InvalidTransactionTimeout,
     InvalidTxnState,
     KafkaError,
@@ -99,8 +100,10 @@ NOBODY: Final = ProducerIdAndEpoch(-1, -1)
 PRODUCE_VERSIONS: Final = (11, 13)
 END_VERSIONS: Final = (4, 5)
 OFFSETS_VERSIONS: Final = (4, 5)
-# From a coordinator: another producer has taken over, or it has given this one up.
+# Another producer has taken over, or the coordinator has given this one up.
 FENCED: Final = (InvalidProducerEpoch, ProducerFencedError)
+# What any broker may say of a producer with a transactional id.
+ABOUT_PRODUCER: Final = (*FENCED, InvalidProducerIdMapping)
 
 
 class TransactionStage(enum.Enum):
@@ -294,28 +297,47 @@ class Transactions:
             ProducerFencedError: It knows a newer producer, or has given this one up.
             KafkaError: Anything else.
         """
-        if code == NoError.errno:
-            return
-        error_class = for_code(code)
-        if error_class in FENCED:
-            raise ProducerFencedError(
-                f"{what} a transaction of {self._id!r} failed: another producer with this "
-                "transactional_id was started, or the transaction took longer than "
-                f"transaction_timeout_ms={self._config.transaction_timeout_ms}. What was not "
+        if code != NoError.errno:
+            error_class = for_code(code)
+            raise self.explained(error_class(error_class.description), what)
+
+    def explained(self, error: KafkaError, what: str) -> KafkaError:
+        """Return a broker's error with what it means for transactions, and what to do then.
+
+        Of a producer that is fenced off brokers have two codes, and leaders of partitions know of
+        it as well as coordinators: it is one error here.
+
+        Args:
+            error: From any broker.
+            what: What failed, as in "committing".
+        """
+        failed = f"{what} a transaction of {self._id!r} failed"
+        timeout_ms = self._config.transaction_timeout_ms
+        if isinstance(error, FENCED):
+            fenced = ProducerFencedError(
+                f"{failed}: another producer with this transactional_id was started, or the "
+                f"transaction took longer than transaction_timeout_ms={timeout_ms}. What was not "
                 "committed is aborted; stop this producer, and make another one if it is the one "
                 "to go on"
-            ) from error_class(error_class.description)
-        timeout_ms, hint = self._config.transaction_timeout_ms, ""
-        if error_class is InvalidTxnState:
+            )
+            fenced.__cause__ = error
+            return fenced
+        hint = ""
+        if isinstance(error, InvalidTxnState):
             hint = (
                 f" It may have taken longer than transaction_timeout_ms={timeout_ms}, so that the "
                 "coordinator has aborted it."
             )
-        elif error_class is InvalidTransactionTimeout:
+        elif isinstance(error, InvalidTransactionTimeout):
             hint = f" It is {timeout_ms}: set transaction_timeout_ms to what the brokers allow."
-        raise error_class(
-            f"{what} a transaction of {self._id!r} failed: {error_class.description}{hint}"
-        )
+        elif isinstance(error, InvalidProducerIdMapping):
+            hint = (
+                " There may have been no transaction for longer than the brokers' "
+                "transactional.id.expiration.ms, 7 days by default: stop this producer, and make "
+                "another producer with this transactional_id."
+            )
+        error.args = (f"{failed}: {error.args[0]}{hint}",)
+        return error
 
     # --- What may be done ------------------------------------------------------------------
     @property
@@ -581,8 +603,8 @@ class Transactions:
         )
         try:
             group_offsets.raise_refusal(delivery, group.group_id, answer)
-        except FENCED as error:
-            self._raise_for(error.errno, "committing offsets in")
+        except ABOUT_PRODUCER as error:
+            raise self.explained(error, "committing offsets in") from error.__cause__
 
     async def _add_group(
         self, group_id: str, producer: ProducerIdAndEpoch, deadline: float

@@ -20,6 +20,7 @@ from aiokafka_lite.errors import (
     FencedMemberEpochError,
     GroupAuthorizationFailedError,
     IllegalGenerationError,
+    InvalidProducerIdMapping,
     InvalidSessionTimeoutError,
     InvalidTimestampError,
     InvalidTransactionTimeout,
@@ -473,6 +474,24 @@ async def test_a_producer_that_may_not_use_its_id_says_so_for_good(broker: Broke
         with pytest.raises(TransactionalIdAuthorizationFailed):
             await call()
     await producer.stop()
+
+
+@pytest.mark.parametrize("api", ["Produce", "TxnOffsetCommit", "EndTxn"])
+async def test_a_producer_whose_id_the_brokers_have_forgotten_is_told_what_to_do(
+    broker: Broker, producer: AIOKafkaProducer, api: str
+) -> None:
+    async def write() -> None:
+        await producer.begin_transaction()
+        await producer.send_and_wait("t", b"v", partition=0)
+        await producer.send_offsets_to_transaction({TP: 1}, "g")
+        await producer.commit_transaction()
+
+    broker.on(api).fail(InvalidProducerIdMapping)
+    with pytest.raises(InvalidProducerIdMapping, match=r"'tx'.*transactional\.id\.expiration\.ms"):
+        await write()
+    for call in (producer.commit_transaction, producer.abort_transaction, producer.flush):
+        with pytest.raises(InvalidProducerIdMapping, match="another producer"):
+            await call()
 
 
 @pytest.mark.virtual_time

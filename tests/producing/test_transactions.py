@@ -209,6 +209,30 @@ async def test_a_block_of_a_producer_that_is_fenced_says_so(
     assert await committed_in(kafka, topic) == []
 
 
+@pytest.mark.parametrize("waits", [True, False])
+async def test_every_call_of_a_producer_that_is_fenced_says_so(
+    kafka: KafkaHandle, topic: str, waits: bool
+) -> None:
+    """Programs that have no block catch aiokafka's error, and stop the producer."""
+    name = unique("tx")
+    async with (
+        producer_of(kafka, transactional_id=name) as old,
+        producer_of(kafka, transactional_id=name),
+    ):
+        await old.begin_transaction()
+        future = await old.send(topic, b"zombie", partition=0)
+        if waits:
+            with pytest.raises(ProducerFenced, match="another producer"):
+                await future
+        calls = [old.commit_transaction, old.abort_transaction, old.begin_transaction, old.flush]
+        for call in calls:
+            with pytest.raises(ProducerFenced, match="another producer"):
+                await call()
+        with pytest.raises(ProducerFenced, match="another producer"):
+            await future
+        assert isinstance(old.fatal_error, ProducerFencedError)
+
+
 async def test_a_later_producer_aborts_what_an_earlier_one_left_open(
     kafka: KafkaHandle, topic: str
 ) -> None:
