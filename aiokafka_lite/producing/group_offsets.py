@@ -6,7 +6,7 @@ The consumer that they are of is known here only, by three protocols: `DeliveryS
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -75,8 +75,8 @@ class DeliveryInTransaction(Protocol):
     def alone(self) -> AbstractAsyncContextManager[None]:
         """Return a block within which the consumer commits nothing in another way."""
 
-    def topic_ids(self) -> Mapping[str, bytes]:
-        """Return the ids of the topics, by name, as far as they are known."""
+    def topic_ids(self) -> Collection[tuple[TopicPartition, bytes]]:
+        """Return the ids of the partitions' topics, as far as they are known."""
 
     async def confirm_topics(self, deadline: float) -> None:
         """Find out whether topics were recreated since, for requests that name them.
@@ -134,9 +134,9 @@ class OffsetsOfGroup:
         """Return a block that keeps nobody from anything."""
         return nullcontext()
 
-    def topic_ids(self) -> Mapping[str, bytes]:
+    def topic_ids(self) -> Collection[tuple[TopicPartition, bytes]]:
         """Return nothing: it is not known which topics were read."""
-        return {}
+        return ()
 
     async def confirm_topics(self, deadline: float) -> None:
         """Ask nobody: it is not known which topics were read."""
@@ -216,12 +216,13 @@ def commit_request(
     producer: ProducerIdAndEpoch,
     group: ConsumerGroupMetadata,
     offsets: Offsets,
-    topic_ids: Mapping[str, bytes],
+    topic_ids: Collection[tuple[TopicPartition, bytes]],
 ) -> TxnOffsetCommitRequest:
     """Return the request that stores offsets until the transaction ends."""
-    topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
+    ids = dict(topic_ids)
+    topics: dict[tuple[str, bytes], list[TxnOffsetCommitRequestPartition]] = {}
     for tp, (offset, metadata, leader_epoch) in offsets.items():
-        topics.setdefault(tp.topic, []).append(
+        topics.setdefault((tp.topic, ids.get(tp) or ZERO_UUID), []).append(
             TxnOffsetCommitRequestPartition(
                 partition_index=tp.partition,
                 committed_offset=offset,
@@ -238,17 +239,15 @@ def commit_request(
         member_id=group.member_id,
         group_instance_id=group.group_instance_id,
         topics=[
-            TxnOffsetCommitRequestTopic(
-                name=name, topic_id=topic_ids.get(name) or ZERO_UUID, partitions=partitions
-            )
-            for name, partitions in topics.items()
+            TxnOffsetCommitRequestTopic(name=name, topic_id=topic_id, partitions=partitions)
+            for (name, topic_id), partitions in topics.items()
         ],
     )
 
 
-def are_known(topic_ids: Mapping[str, bytes]) -> bool:
+def are_known(topic_ids: Collection[tuple[TopicPartition, bytes]]) -> bool:
     """Whether all topics can be named by their ids."""
-    return bool(topic_ids) and not {b"", ZERO_UUID} & {*topic_ids.values()}
+    return bool(topic_ids) and not {b"", ZERO_UUID} & {topic_id for _, topic_id in topic_ids}
 
 
 def codes_of(answer: TxnOffsetCommitResponse) -> Iterable[int]:
@@ -265,7 +264,7 @@ def raise_refusal(
         CommitFailedError: The group has given the partitions to another member.
         KafkaError: Anything else.
     """
-    names = {topic_id: name for name, topic_id in delivery.topic_ids().items()}
+    names = {topic_id: tp.topic for tp, topic_id in delivery.topic_ids()}
     for topic in answer.topics:
         name = topic.name or names.get(topic.topic_id, "")
         for partition in topic.partitions:

@@ -36,7 +36,7 @@ from tests.support import inside
 from tests.support.buffers import Buffers
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.events import next_of
-from tests.support.reading import consumer_of, offsets_read, reading
+from tests.support.reading import committed, consumer_of, offsets_read, reading
 from tests.support.rows import rows
 from tests.support.scripted_sources import view
 from tests.support.waiting import until
@@ -416,6 +416,25 @@ async def test_offsets_of_a_deleted_topic_are_not_committed_to_the_one_that_repl
                 await consumer.commit({tp: 100})
     async with reading_by("group", kafka, {topic: 1}, group_id=group) as successor:
         assert await keys_read(successor, 150) == sorted(b"%d" % key for key in range(1000, 1150))
+
+
+async def test_a_partition_that_a_recreated_topic_lacks_keeps_no_other_from_being_committed(
+    kafka: KafkaHandle,
+) -> None:
+    topic, group = await kafka.create_topic(partitions=2), unique("group")
+    tp = TopicPartition(topic, 0)
+    await kafka.produce(topic, 0, rows(0, 100))
+    settings = {"group_id": group, "enable_auto_commit": False, "metadata_max_age_ms": 100}
+    async with reading_by("assign", kafka, {topic: 2}, **settings) as consumer:
+        events = consumer.events()
+        await keys_read(consumer, 100)
+        await recreate(kafka, topic)
+        await next_of(events, TopicRecreated)
+        consumer.seek(TopicPartition(topic, 1), 0)
+        for _ in range(3):
+            await consumer.getone(tp)
+        await consumer.commit()
+    assert await committed(kafka, group, tp) == 3
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

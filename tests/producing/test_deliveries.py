@@ -27,7 +27,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     TransactionAbortableError,
 )
-from aiokafka_lite.events import TopicDeleted
+from aiokafka_lite.events import TopicDeleted, TopicRecreated
 from aiokafka_lite.processing import Retry
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.producing.producer import TransactionBlock
@@ -36,6 +36,7 @@ from tests.producing.copying import Copying
 from tests.producing.sending import producer_of, values_in
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.events import next_of
 from tests.support.protocols import WAYS
 from tests.support.reading import committed
 from tests.support.rows import rows
@@ -308,6 +309,45 @@ async def check_that_a_recreated_topic_gets_no_offsets(copying: Copying, names: 
             while len(await copying.read_copies()) < 2 * RECORDS:
                 await copy_until_all_is_there(copying, consumer, producer)
     assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
+
+
+@pytest.mark.parametrize(
+    ("names_offsets", "later"),
+    [(False, 0), (False, 1), (True, 1)],
+    ids=["same partition", "other partition", "other partition, by name"],
+)
+async def test_offsets_of_a_recreated_topic_are_not_committed_with_those_of_the_new_one(
+    copying: Copying, protocol: Mapping[str, object], later: int, names_offsets: bool
+) -> None:
+    tps = [TopicPartition(copying.source, number) for number in range(2)]
+    settings = {"metadata_max_age_ms": 100, **protocol}
+    async with copying.both(**settings) as (consumer, producer):
+        events = consumer.events()
+
+        async def copy() -> None:
+            async with producer.transaction() as tx:
+                consumer.pause(tps[1])
+                await commit_next(tx, tps[0])
+                await copying.kafka.delete_topic(copying.source)
+                await copying.kafka.create_topic(copying.source, partitions=2)
+                await next_of(events, TopicRecreated)
+                await copying.kafka.produce(copying.source, later, rows(RECORDS, RECORDS))
+                await until(lambda: consumer.assignment() == {*tps})
+                consumer.resume(*tps)
+                await commit_next(tx, tps[later])
+
+        async def commit_next(tx: TransactionBlock[Any, Any], tp: TopicPartition) -> None:
+            async with consumer.batch(5) as batch:
+                pass
+            if names_offsets:
+                tx.commit_offsets({tp: batch[-1].offset + 1}, consumer.group_metadata())
+            else:
+                tx.commit_offsets(batch)
+
+        with pytest.raises(CommitFailedError):
+            await copy()
+    for tp in tps:
+        assert await committed(copying.kafka, copying.group, tp) in (None, 0)
 
 
 @pytest.mark.virtual_time

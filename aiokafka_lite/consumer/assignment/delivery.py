@@ -88,14 +88,12 @@ class DeliveredRecords:
         """The cursors that have records in it."""
         return {*self.ends, *(receipt.cursor for receipt in self.receipts)}
 
-    def topic_ids(self) -> dict[str, bytes]:
-        """Return the ids of the topics when the records were returned, by name.
+    def topic_ids(self) -> set[tuple[TopicPartition, bytes]]:
+        """Return the ids of the partitions' topics when the records were returned.
 
         A record that is finished by itself is taken from its holder if its topic is recreated.
         """
-        return {
-            cursor.tp.topic: self._topic_ids.get(cursor, cursor.topic_id) for cursor in self.cursors
-        }
+        return {(c.tp, self._topic_ids.get(c, c.topic_id)) for c in self.cursors}
 
     def unfinished(self) -> dict[Cursor, set[int]]:
         """Return the offsets of the records that are still to be finished one by one."""
@@ -116,7 +114,7 @@ class DeliveredRecords:
         self.blocks += other.blocks
         for cursor, end in other.ends.items():
             self.ends[cursor] = max(end, self.ends.get(cursor, end))
-        self._topic_ids |= other._topic_ids
+        self._topic_ids = {**other._topic_ids, **self._topic_ids}  # of the first records
         self.receipts |= other.receipts
         self.lost |= other.lost
 

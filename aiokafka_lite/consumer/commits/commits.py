@@ -101,11 +101,11 @@ class PendingCommit:
         self.undecided = {
             each for each in self.cursors.values() if each is not None and each.undecided
         }
-        # The ids that its topics had then; empty: not known.
-        self.topic_ids: dict[str, bytes] = {}
+        # The ids under which its partitions were read; empty: not known.
+        self.topic_ids: dict[TopicPartition, bytes] = {}
         for tp, cursor in self.cursors.items():
             read_as = b"" if cursor is None else cursor.topic_id
-            self.topic_ids[tp.topic] = read_as or view.topic_id(tp.topic) or b""
+            self.topic_ids[tp] = read_as or view.topic_id(tp.topic) or b""
         # As whom the partitions were held at the call, and later; None: they were lost already.
         self.made_as = made_as
         self.is_asked_for = is_asked_for
@@ -501,7 +501,7 @@ class Commits(CommittedReader):
         self._state.limit_metadata(max(len(offset.metadata) for offset in offsets.values()))
         most = self._state.most_metadata
         for tp, (offset, metadata) in offsets.items():
-            short = shortened(commit.topic_ids[tp.topic], offset, metadata, most)
+            short = shortened(commit.topic_ids[tp], offset, metadata, most)
             commit.left[tp] = OffsetAndMetadata(offset, short)
         return True
 
@@ -530,7 +530,7 @@ class Commits(CommittedReader):
         if not commit.left:
             return
         identity = self._identity_for(commit)
-        ids = TopicIds({tp.topic: commit.topic_ids[tp.topic] for tp in commit.left})
+        ids = TopicIds({tp: commit.topic_ids[tp] for tp in commit.left})
         entries = {
             tp: OffsetToCommit(*offset, self._leader_epoch(commit, tp))
             for tp, offset in commit.left.items()
@@ -574,7 +574,7 @@ class Commits(CommittedReader):
         former = []
         for tp in commit.left:
             topic_id = view.topic_id(tp.topic)
-            if topic_id is not None and commit.topic_ids[tp.topic] not in (topic_id, *NO_IDS):
+            if topic_id is not None and commit.topic_ids[tp] not in (topic_id, *NO_IDS):
                 former.append(tp)
         if not former:
             return

@@ -168,7 +168,7 @@ class CommittedReader(ABC):
     async def _fetch(
         self, partitions: set[TopicPartition], deadline: float
     ) -> dict[TopicPartition, FetchedOffset]:
-        ids = TopicIds.of_view(self._cluster.view, {tp.topic for tp in partitions})
+        ids = TopicIds.of_view(self._cluster.view, partitions)
         response = await self._coordinator.request(
             fetch_request(self._member, partitions, ids),
             error_code=fetch_error_code,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
@@ -26,6 +26,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+from aiokafka_lite.structs import TopicPartition
 
 # For so long an id that a broker has confirmed is taken to be the topic's.
 CONFIRMED_S: Final = 1.0
@@ -45,8 +46,10 @@ class ConfirmedTopics:
         # By name and id, the loop time of the question.
         self._confirmed: dict[tuple[str, bytes], float] = {}
 
-    async def confirm(self, topic_ids: Mapping[str, bytes], deadline: float) -> None:
-        """Have a broker confirm the ids under which topics were read, unless one has just done so.
+    async def confirm(
+        self, topic_ids: Collection[tuple[TopicPartition, bytes]], deadline: float
+    ) -> None:
+        """Have a broker confirm the ids under which partitions were read, unless it has lately.
 
         Raises:
             CommitFailedError: A topic was deleted, or recreated under another id.
@@ -55,28 +58,25 @@ class ConfirmedTopics:
         """
         asked_at = asyncio.get_running_loop().time()
         valid = {each: at for each, at in self._confirmed.items() if asked_at < at + CONFIRMED_S}
-        asked = {
-            name: read_as for name, read_as in topic_ids.items() if (name, read_as) not in valid
-        }
+        read = dict.fromkeys((tp.topic, read_as) for tp, read_as in topic_ids)
+        asked = [each for each in read if each not in valid]
         if not asked:
             return
         try:
-            answer = await self._ask(asked, deadline)
+            answer = await self._ask({name for name, _ in asked}, deadline)
         except ClientClosedError:
             return  # the consumer is stopped: its group refuses what it commits as a member
-        self._confirmed = valid | dict.fromkeys(asked.items(), asked_at)
         found = {topic.name: topic for topic in answer.topics}
-        former = [name for name in sorted(asked) if not self._is_same(found.get(name), asked[name])]
+        former = {each for each in asked if not self._is_same(found.get(each[0]), each[1])}
+        self._confirmed = valid | {each: asked_at for each in asked if each not in former}
         if former:
-            for name in former:
-                del self._confirmed[name, asked[name]]
             with contextlib.suppress(KafkaError, asyncio.TimeoutError):
                 async with timeout_at(deadline):
                     await self._cluster.refresh()
-            raise _of_former_topics(former)
+            raise _of_former_topics(name for name, _ in former)
 
-    async def _ask(self, topics: Mapping[str, bytes], deadline: float) -> MetadataResponse:
-        request, backoff = metadata_request(topics.keys(), may_create=False), self._new_backoff()
+    async def _ask(self, topics: Collection[str], deadline: float) -> MetadataResponse:
+        request, backoff = metadata_request(topics, may_create=False), self._new_backoff()
         while True:
             try:
                 async with timeout_at(deadline):
@@ -105,19 +105,19 @@ class ConfirmedTopics:
         now = view.topic_id(topic)
         return is_gone(view, topic) or (now is not None and read_as not in (now, *NO_IDS))
 
-    def raise_if_former(self, topic_ids: Mapping[str, bytes]) -> None:
+    def raise_if_former(self, topic_ids: Collection[tuple[TopicPartition, bytes]]) -> None:
         """Refuse offsets of topics that are deleted: one of the same name would get them.
 
         Raises:
             CommitFailedError: The view knows of such topics.
         """
-        former = [name for name, read_as in topic_ids.items() if self.is_former(name, read_as)]
+        former = [tp for tp, read_as in topic_ids if self.is_former(tp.topic, read_as)]
         if former:
-            raise _of_former_topics(sorted(former))
+            raise _of_former_topics(tp.topic for tp in former)
 
 
-def _of_former_topics(names: list[str]) -> CommitFailedError:
+def _of_former_topics(names: Iterable[str]) -> CommitFailedError:
     return CommitFailedError(
-        f"topics were deleted since their records were returned: {', '.join(names)}; "
+        f"topics were deleted since their records were returned: {', '.join(sorted({*names}))}; "
         "the transaction is aborted"
     )

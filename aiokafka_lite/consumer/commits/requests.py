@@ -47,37 +47,35 @@ class FetchedOffset(NamedTuple):
 
 
 class TopicIds:
-    """Maps the topics that a request names to their ids, and the ids of an answer to names."""
+    """Maps partitions to the ids of their topics, and the ids of an answer to names.
 
-    def __init__(self, ids: Mapping[str, bytes]) -> None:
-        self._ids = {name: topic_id or ZERO_UUID for name, topic_id in ids.items()}
-        self._names = {topic_id: name for name, topic_id in self._ids.items()}
+    Partitions of one topic have several ids while only some of them are known to be recreated.
+    """
+
+    def __init__(self, ids: Mapping[TopicPartition, bytes]) -> None:
+        self._ids = {tp: topic_id or ZERO_UUID for tp, topic_id in ids.items()}
+        self._names = {topic_id: tp.topic for tp, topic_id in self._ids.items()}
 
     @classmethod
-    def of_view(cls, view: ClusterView, topics: Iterable[str]) -> TopicIds:
+    def of_view(cls, view: ClusterView, partitions: Iterable[TopicPartition]) -> TopicIds:
         """Return the ids that the metadata know now."""
-        return cls({name: view.topic_id(name) or ZERO_UUID for name in topics})
+        return cls({tp: view.topic_id(tp.topic) or ZERO_UUID for tp in partitions})
 
     @property
     def are_known(self) -> bool:
         """Whether a version that gives ids in place of names can say what is to be said."""
         return ZERO_UUID not in self._names
 
-    def id_of(self, name: str) -> bytes:
-        """Return a topic's id, ZERO_UUID when it is not known."""
-        return self._ids[name]
+    def by_topic(self, partitions: Iterable[TopicPartition]) -> dict[tuple[str, bytes], list[int]]:
+        """Group partition numbers by their topics' names and ids, ZERO_UUID for an unknown one."""
+        topics: dict[tuple[str, bytes], list[int]] = {}
+        for tp in sorted(partitions):
+            topics.setdefault((tp.topic, self._ids[tp]), []).append(tp.partition)
+        return topics
 
     def name_of(self, name: str, topic_id: bytes) -> str:
         """Return the name of a topic that an answer gives by name or by id."""
         return name or self._names.get(topic_id, "")
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Group partition numbers by topic, both in order."""
-    topics: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        topics.setdefault(topic, []).append(number)
-    return topics
 
 
 def commit_request(
@@ -95,7 +93,7 @@ def commit_request(
         topics=[
             OffsetCommitRequestTopic(
                 name=topic,
-                topic_id=ids.id_of(topic),
+                topic_id=topic_id,
                 partitions=[
                     OffsetCommitRequestPartition(
                         partition_index=number,
@@ -107,7 +105,7 @@ def commit_request(
                     for entry in (offsets[TopicPartition(topic, number)],)
                 ],
             )
-            for topic, numbers in by_topic(offsets).items()
+            for (topic, topic_id), numbers in ids.by_topic(offsets).items()
         ],
     )
 
@@ -154,9 +152,9 @@ def fetch_request(
                 member_epoch=NO_GENERATION if reader is None else reader.generation,
                 topics=[
                     OffsetFetchRequestTopics(
-                        name=topic, topic_id=ids.id_of(topic), partition_indexes=numbers
+                        name=topic, topic_id=topic_id, partition_indexes=numbers
                     )
-                    for topic, numbers in by_topic(partitions).items()
+                    for (topic, topic_id), numbers in ids.by_topic(partitions).items()
                 ],
             )
         ],

@@ -41,7 +41,7 @@ class HeldGroup(ConsumerGroupMetadata):
     held_as: Identity
     # What was assigned at that time, and the ids of the topics.
     cursors: Mapping[TopicPartition, Cursor]
-    topic_ids: Mapping[str, bytes]
+    topic_ids: Mapping[TopicPartition, bytes]
 
     def name(self, offsets: Offsets) -> NamedOffsets:
         """Return offsets of this group for a transaction that commits them."""
@@ -88,7 +88,7 @@ class OffsetsInTransaction:
         group = HeldGroup(group_id, held_as.generation, held_as.member_id, instance_id)
         group.offsets, group.held_as = self, held_as
         group.cursors = dict(self._state.assignment)
-        group.topic_ids = {tp.topic: cursor.topic_id for tp, cursor in group.cursors.items()}
+        group.topic_ids = {tp: cursor.topic_id for tp, cursor in group.cursors.items()}
         return group
 
     def raise_if_automatic(self, ends: Mapping[Cursor, int]) -> None:
@@ -286,8 +286,8 @@ class DeliveryToCommit:
         """Return a block within which the consumer commits nothing in another way."""
         return self._offsets.alone()
 
-    def topic_ids(self) -> dict[str, bytes]:
-        """Return the ids that the topics had when records of them were returned, by name."""
+    def topic_ids(self) -> set[tuple[TopicPartition, bytes]]:
+        """Return the ids that the topics had when records of the partitions were returned."""
         return self._delivery.topic_ids()
 
     async def confirm_topics(self, deadline: float) -> None:
@@ -339,6 +339,7 @@ class NamedOffsets:
     def __init__(self, group: HeldGroup, offsets: Offsets, *, is_told: bool = True) -> None:
         self._group = group
         self.offsets = offsets
+        self._topic_ids = {tp: group.topic_ids.get(tp, b"") for tp in offsets}
         self._is_told = is_told
         # What the consumer commits in no other way until the end of the transaction.
         self._held: list[Cursor] = []
@@ -364,15 +365,16 @@ class NamedOffsets:
     def join(self, other: NamedOffsets) -> None:
         """Take over offsets that were named later."""
         self._group, self.offsets = other._group, {**self.offsets, **other.offsets}
+        self._topic_ids = {**self._topic_ids, **other._topic_ids}
         self._held += other._held
 
     def alone(self) -> AbstractAsyncContextManager[None]:
         """Return a block within which the consumer commits nothing in another way."""
         return self._group.offsets.alone() if self._is_told else nullcontext()
 
-    def topic_ids(self) -> dict[str, bytes]:
-        """Return the ids that the topics had when the group metadata were made, by name."""
-        return {tp.topic: self._group.topic_ids.get(tp.topic, b"") for tp in self.offsets}
+    def topic_ids(self) -> set[tuple[TopicPartition, bytes]]:
+        """Return the ids of the partitions' topics when the group metadata were made."""
+        return {*self._topic_ids.items()}
 
     async def confirm_topics(self, deadline: float) -> None:
         """Have a broker confirm which topics these are: see `ConfirmedTopics.confirm`."""

@@ -177,8 +177,8 @@ async def _without_offsets(lease: ProducerLease, outputs: Any, _: object) -> obj
 
 # --- Topics that are recreated ------------------------------------------------------------------
 def _under_the_present_id(commits: Commits, commit: PendingCommit) -> None:
-    for topic in commit.topic_ids:
-        commit.topic_ids[topic] = commits._cluster.view.topic_id(topic) or b""
+    for tp in commit.topic_ids:
+        commit.topic_ids[tp] = commits._cluster.view.topic_id(tp.topic) or b""
 
 
 EACH: Final = ("plain", "records")
