@@ -282,6 +282,25 @@ async def test_the_same_offset_is_committed_again_after_a_reset_below_it(cluster
     assert await read(cluster, 1) == [b"d"]
 
 
+@pytest.mark.parametrize("before", [0, 2])
+async def test_records_after_a_position_that_was_looked_up_are_committed_in_their_epoch(
+    cluster: Broker, before: int
+) -> None:
+    append(cluster, *[b"a", b"b"][:before])
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        await consumer.position(TP)
+        await values(consumer, before)
+        cluster.move_leader(TP)
+        append(cluster, b"c", b"d")
+        assert await values(consumer, 2) == [b"c", b"d"]
+        cluster.partition(*TP).log.delete_before(before)
+        await consumer.seek_to_beginning(TP)
+        assert await values(consumer, 2) == [b"c", b"d"]
+    cluster.move_leader(TP)
+    append(cluster, b"e")
+    assert await read(cluster, 1) == [b"e"]  # not c once more: no log was truncated
+
+
 async def test_a_run_that_is_begun_again_commits_the_epoch_of_its_records(cluster: Broker) -> None:
     append(cluster, b"a", b"b")
     done: list[bytes | None] = []

@@ -411,6 +411,8 @@ class Cursor:
         starts = tuple(each for each in self.epoch_starts if each.offset < offset)
         if not starts or end is None or end < offset:  # what lies in between was never returned
             starts += (EpochStart(offset - 1, leader_epoch),)
+        elif leader_epoch not in (starts[-1].leader_epoch, NO_EPOCH):  # of the record there
+            starts += (EpochStart(offset, leader_epoch),)
         self.epoch_starts = starts
 
     def epoch_before(self, offset: int) -> int:
