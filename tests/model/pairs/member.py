@@ -355,8 +355,10 @@ class Member:
         sought = self._sought.get(tp)
         if sought is None:
             return
+        # Records before the log's present begin may have been buffered.
         wanted = max(sought.offset, self.around.begin_of(tp))
-        if sought.age != self.ages[tp] or offset == wanted or wanted >= sought.left_at:
+        is_found = sought.offset <= offset <= wanted
+        if sought.age != self.ages[tp] or is_found or wanted >= sought.left_at:
             del self._sought[tp]
         elif offset >= sought.left_at and sought.passed_at is None:
             sought.passed_at = self.around.world.now()
@@ -484,7 +486,12 @@ class Member:
 
     def first_in_hand(self, tp: TopicPartition) -> int:
         """Return the first offset of a partition that it has in hand."""
-        numbers = [item.number for hand in self.hands for item in hand.items if item.tp == tp]
+        numbers = [
+            item.number
+            for hand in self.hands
+            for item in hand.items
+            if item.tp == tp and self.holds(item)
+        ]
         return min(map(self.journal.offset_of, numbers))
 
     async def commit(self) -> None:
