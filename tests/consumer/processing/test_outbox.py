@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence, Set
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
@@ -95,8 +96,8 @@ class Transactions:
     async def held(self) -> AsyncIterator[None]:
         yield
 
-    def group(self) -> None:
-        return None
+    def group(self) -> SimpleNamespace:
+        return SimpleNamespace(topic_ids={})
 
     def if_finished(
         self, cursor: Cursor, records: Set[int]
