@@ -15,6 +15,16 @@ from cpython.object cimport PyObject
 
 cimport cython
 
+cdef extern from "Python.h":
+    ctypedef void (*freefunc)(void *) noexcept
+    ctypedef struct TypeObject "PyTypeObject":
+        freefunc tp_free
+    object PyType_GenericAlloc(TypeObject *, Py_ssize_t)
+    PyObject *PyObject_Init(PyObject *, TypeObject *)
+    void PyObject_GC_Track(void *)
+    void PyObject_GC_Del(void *)
+    void Py_DECREF(PyObject *)
+
 from aiokafka_lite._slots cimport get, is_none, is_true, put, require, slot_offset
 
 from aiokafka_lite.consumer.assignment.assignment import Assignment
@@ -43,12 +53,45 @@ cdef Py_ssize_t job_success_count = slot_offset(Job, "success_count")
 cdef Py_ssize_t progress_handed_out = slot_offset(Progress, "_handed_out")
 cdef Py_ssize_t progress_unfinished = slot_offset(Progress, "_unfinished")
 
-cdef object make = Job.__new__
+# Memory of jobs that are gone, for those to come, as many as a get makes. So jobs do not count
+# towards the next garbage collection: those of one get would each time begin one, and it would look
+# at all that handlers have just then.
+cdef enum:
+    MOST_KEPT = 2_000
+
+cdef PyObject *kept[MOST_KEPT]
+cdef Py_ssize_t kept_count = 0
+
+
+cdef void keep_or_free(void *job) noexcept:
+    """Free a job's memory, or keep it: its fields are empty, and it is not tracked."""
+    global kept_count
+    if kept_count < MOST_KEPT:
+        kept[kept_count] = <PyObject *> job
+        kept_count += 1
+    else:
+        PyObject_GC_Del(job)
+
+
+(<TypeObject *> Job).tp_free = keep_or_free
+
+
+cdef object empty_job():
+    """Return a job whose fields are empty."""
+    global kept_count
+    if not kept_count:
+        return PyType_GenericAlloc(<TypeObject *> Job, 0)
+    kept_count -= 1
+    cdef PyObject *raw = PyObject_Init(kept[kept_count], <TypeObject *> Job)
+    PyObject_GC_Track(<void *> raw)
+    job = <object> raw
+    Py_DECREF(raw)
+    return job
 
 
 def new_job(cursor, lane, error, record):
     """Return a job, as its class does."""
-    job = make(Job)
+    job = empty_job()
     put(job, job_record, record)
     put(job, job_cursor, cursor)
     put(job, job_lane, lane)

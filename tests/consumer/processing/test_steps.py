@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Iterator
 from functools import partial
 from types import ModuleType
 from typing import Any, Final, cast
@@ -117,6 +120,43 @@ def test_a_new_job_has_all_fields(way: ModuleType) -> None:
         expected = Job(cast(Any, None), {}, cause, made.record)
         for name in Job.__slots__:
             assert getattr(made, name) == getattr(expected, name)
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.skipif(not COMPILED, reason="the extension is not built")
+@pytest.mark.usefixtures("no_collections")
+def test_jobs_that_replace_others_begin_no_collection() -> None:
+    given = record(3, b"k")
+
+    def make_jobs() -> int:
+        before = gc.get_count()[0]
+        _ = [steps.new_job(cast(Any, None), None, None, given) for _ in range(500)]
+        return gc.get_count()[0] - before
+
+    make_jobs()
+    assert make_jobs() < 10
+
+
+class Owner:
+    job: Job
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_jobs_in_a_cycle_are_collected(way: ModuleType) -> None:
+    for _ in range(2):  # the second time in memory of the first
+        owner = Owner()
+        owner.job = way.new_job(owner, None, None, record(3, b"k"))
+        reference = weakref.ref(owner)
+        del owner
+        gc.collect()
+        assert reference() is None
 
 
 @pytest.mark.parametrize("way", WAYS)
