@@ -25,9 +25,11 @@ import base64
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final, NamedTuple
 
 from aiokafka_lite.consumer.assignment.cursor import Range
+from aiokafka_lite.structs import OffsetAndMetadata
 
 NAME: Final = "aiokafka-lite/1 "
 # Less than offset.metadata.max.bytes by default, 4,096.
@@ -121,6 +123,26 @@ def decode(topic_id: bytes, offset: int, metadata: str) -> Finished | None:
         end = first + next(numbers)
         ranges.append(Range(first, end))
     return Finished(leader_epoch, tuple(ranges))
+
+
+def united(
+    topic_id: bytes,
+    one: OffsetAndMetadata,
+    other: OffsetAndMetadata,
+    most_characters: int = MOST_CHARACTERS,
+) -> OffsetAndMetadata:
+    """Return a commit by which all is finished that is so by one of two commits of a log."""
+    found = [each for c in (one, other) if (each := decode(topic_id, *c)) is not None]
+    offset, left = max(one.offset, other.offset), list[Range]()
+    for first, end in sorted(chain.from_iterable(each.ranges for each in found)):
+        if first <= offset:
+            offset = max(offset, end)
+        elif left and first <= left[-1].end:
+            left[-1] = Range(left[-1].first, max(end, left[-1].end))
+        else:
+            left.append(Range(first, end))
+    epoch = max((each.leader_epoch for each in found), default=-1)
+    return OffsetAndMetadata(offset, encode(topic_id, offset, epoch, left, most_characters))
 
 
 def is_ours(metadata: str) -> bool:

@@ -38,7 +38,7 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
-from aiokafka_lite.consumer.assignment.finished_ranges import is_ours, shortened
+from aiokafka_lite.consumer.assignment.finished_ranges import is_ours, shortened, united
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.caller import is_in_callback
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit, Departed
@@ -586,14 +586,15 @@ class Commits(CommittedReader):
             {tp: commit.left.pop(tp).offset for tp in sorted(former)},
         )
 
-    def drop_departed(self, cursor: Cursor, up_to: int | None = None) -> None:
-        """Commit nothing more of a partition that was given up while a transaction committed it.
+    def add_to_departed(self, cursor: Cursor, committed: OffsetAndMetadata | None) -> None:
+        """Note what a transaction has committed of a partition that was given up meanwhile.
 
-        The coordinator keeps the later one of two commits: this one would undo the transaction's.
+        The coordinator keeps the later one of two commits: what is still to be committed of the
+        partition would undo the transaction's, unless it says that, too.
 
         Args:
             cursor: Of the assignment that was given up.
-            up_to: What the transaction has committed; None: that is not known.
+            committed: None: that is not known, so nothing more of it is committed.
         """
         tp = cursor.tp
         left = [
@@ -605,8 +606,12 @@ class Commits(CommittedReader):
             *(c.left for c in self._pending if c.is_departed and c.cursors.get(tp) is cursor),
         ]
         for offsets in left:
-            if tp in offsets and (up_to is None or offsets[tp].offset <= up_to):
-                del offsets[tp]
+            if (offset := offsets.pop(tp, None)) is None or committed is None:
+                continue
+            most = self._state.most_metadata
+            both = united(cursor.topic_id, committed, offset, most)
+            if both != united(cursor.topic_id, committed, committed, most):
+                offsets[tp] = both
 
     def _leave_out_what_is_in_doubt(self, commit: PendingCommit) -> None:
         """Leave out what a transaction has committed, or may commit.

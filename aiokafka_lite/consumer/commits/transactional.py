@@ -234,7 +234,7 @@ class OffsetsInTransaction:
             if cursor.is_assigned:
                 cursor.note_committed(offset)
             else:
-                self.commits.drop_departed(cursor, up_to=offset.offset)
+                self.commits.add_to_departed(cursor, offset)
 
     def begin_anew(self, cursors: Iterable[Cursor]) -> None:
         """Let partitions start from their committed offsets, as the outcome is not known.
@@ -246,7 +246,7 @@ class OffsetsInTransaction:
         self._state.return_to_committed(cursors)
         for cursor in cursors:
             if not cursor.is_assigned:
-                self.commits.drop_departed(cursor)
+                self.commits.add_to_departed(cursor, None)
 
 
 class DeliveryToCommit:

@@ -312,6 +312,47 @@ async def test_what_was_committed_for_a_run_that_is_cancelled_is_not_undone() ->
         assert await origins(job) == {(b"0", b"0"): 1}
 
 
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("later", [0, 1, 2])
+async def test_a_letter_is_not_undone_by_what_is_committed_of_a_partition_given_up_meanwhile(
+    later: int,
+) -> None:
+    async with Broker() as broker:
+        job = await Job.of(KafkaHandle("embedded", broker.bootstrap_servers))
+        await job.kafka.produce(job.topic, 0, [(b"0", b"ok"), (b"1", b"bad"), (b"2", b"ok")])
+        handled: list[int] = []
+        may_finish = {offset: asyncio.Event() for offset in (0, 2)}
+
+        async def handle(record: Record) -> None:
+            handled.append(record.offset)
+            if record.offset in may_finish:
+                await may_finish[record.offset].wait()
+            await refuse(record)
+
+        letters = DeadLetters(job.dead, transactional_id=unique("letters"))
+        async with timeout(PATIENCE_S), job.consumer() as consumer:
+            with broker.on("EndTxn").hold() as held:
+                task = asyncio.create_task(
+                    consumer.run(handle, retry=Retry(dead=ValueError), dead_letter=letters)
+                )
+                await held.reached()
+                for offset in (0, 2)[:later]:
+                    may_finish[offset].set()
+                await asyncio.sleep(0.05)
+                consumer.unsubscribe()
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(1)
+            for each in may_finish.values():
+                each.set()
+            del handled[:]
+            consumer.subscribe([job.topic])
+            await eventually(job.committed, 3)
+            await consumer.stop()
+            await task
+        assert sorted(handled) == [0, 2][later:]
+        assert await origins(job) == {(b"0", b"1"): 1}
+
+
 async def test_what_a_transaction_has_committed_is_not_committed_once_more() -> None:
     async with Broker() as broker:
         job = await Job.of(KafkaHandle("embedded", broker.bootstrap_servers))

@@ -16,7 +16,9 @@ from aiokafka_lite.consumer.assignment.finished_ranges import (
     decode,
     encode,
     shortened,
+    united,
 )
+from aiokafka_lite.structs import OffsetAndMetadata
 
 ID = b"0123456789abcdef"
 OTHER = b"fedcba9876543210"
@@ -44,6 +46,32 @@ def test_what_was_written_is_read(
     metadata = encode(topic_id, offset, epoch, ranges)
     assert len(metadata) <= MOST_CHARACTERS
     assert decode(topic_id, offset, metadata) == Finished(epoch, ranges)
+
+
+@given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)), st.integers(0, 5))
+def test_what_is_finished_by_one_of_two_commits_is_so_by_both_united(
+    one: set[int], other: set[int], epoch: int
+) -> None:
+    both = united(ID, commit_of(one, epoch), commit_of(other, 3))
+    assert finished_by(both) == one | other
+    assert both == united(ID, both, both)
+
+
+def commit_of(finished: set[int], epoch: int) -> OffsetAndMetadata:
+    offset = next(each for each in range(42) if each not in finished)
+    ranges = [Range(each, each + 1) for each in sorted(finished) if each > offset]
+    return OffsetAndMetadata(offset, encode(ID, offset, epoch, ranges))
+
+
+def finished_by(commit: OffsetAndMetadata) -> set[int]:
+    found = decode(ID, *commit)
+    ranges = () if found is None else found.ranges
+    return {*range(commit.offset), *(each for r in ranges for each in range(*r))}
+
+
+def test_what_is_not_ours_in_one_of_two_commits_is_left_out() -> None:
+    other = OffsetAndMetadata(7, "note")
+    assert united(ID, OffsetAndMetadata(5, encode(ID, 5, 1, [Range(6, 9)])), other) == (9, "")
 
 
 def test_nothing_finished_needs_no_metadata() -> None:
