@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import tracemalloc
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -217,6 +218,27 @@ def test_an_error_on_the_way_to_a_position_fails_only_what_the_application_has_t
     assert cursor.place is Place.FAILED
     drop(cursor)
     assert started(cursor).place is Place.READY
+
+
+def test_truncations_that_no_batch_has_to_know_are_forgotten(cursor: Cursor) -> None:
+    cursor.truncated(0)
+    tracemalloc.start()
+    try:
+        for end_offset in range(1_000):
+            cursor.truncated(end_offset)
+        assert tracemalloc.get_traced_memory()[0] < 1_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_batch_knows_all_truncations_since_it_began(cursor: Cursor) -> None:
+    for end_offset in (9, 8):
+        cursor.truncated(end_offset)
+    at_its_begin = cursor.next_truncation
+    assert not list(at_its_begin.end_offsets())
+    for end_offset in (7, 3, 5):
+        cursor.truncated(end_offset)
+    assert list(at_its_begin.end_offsets()) == [7, 3, 5]
 
 
 def test_a_back_off_outlives_an_error_that_is_raised(cursor: Cursor) -> None:

@@ -17,7 +17,7 @@ from aiokafka_lite._compat import override
 from aiokafka_lite._event import Event
 from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.consumer.assignment.assignment import Assignment
-from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, Truncation
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import TopicPartition
@@ -191,8 +191,8 @@ class OpenBatch(Block):
         self._assignment = assignment
         # Its partitions, with the offsets of its records of each.
         self._returned: dict[Cursor, Range] = {}
-        # How often their logs had been truncated by then.
-        self._truncations: dict[Cursor, int] = {}
+        # The first truncations of their logs since then.
+        self._truncations: dict[Cursor, Truncation] = {}
         self._topic_ids: dict[Cursor, bytes] = {}
         # The transaction whose block is around this one.
         self._around: object = None
@@ -203,7 +203,7 @@ class OpenBatch(Block):
     def _take(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
         """Take what a get has handed out."""
         self._returned = self._assignment.begin_work(self, found)
-        self._truncations = {cursor: len(cursor.truncations) for cursor in self._returned}
+        self._truncations = {cursor: cursor.next_truncation for cursor in self._returned}
         self._topic_ids = {cursor: cursor.topic_id for cursor in self._returned}
 
     @property
@@ -213,7 +213,7 @@ class OpenBatch(Block):
 
     def _span(self, cursor: Cursor) -> Range:
         first, end = self._returned[cursor]
-        end = min((end, *cursor.truncations[self._truncations[cursor] :]))
+        end = min((end, *self._truncations[cursor].end_offsets()))
         return Range(min(first, end), end)
 
     @override

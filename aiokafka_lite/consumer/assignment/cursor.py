@@ -45,7 +45,7 @@ back-off, an answer).
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -213,6 +213,26 @@ class Range(NamedTuple):
     end: int
 
 
+class Truncation:
+    """The next truncation of a log; once it has happened, it leads to the one after it.
+
+    A batch holds the one that is next when it begins. What no batch holds is forgotten.
+    """
+
+    __slots__ = ("end_offset", "later")
+
+    def __init__(self) -> None:
+        self.end_offset = -1
+        self.later: Truncation | None = None
+
+    def end_offsets(self) -> Iterator[int]:
+        """Yield the offset at which the log ended after each truncation, from this one on."""
+        each = self
+        while each.later is not None:
+            yield each.end_offset
+            each = each.later
+
+
 def joined(one: Range | None, other: Range) -> Range:
     """Return the range from the first to the last offset of both."""
     if one is None:
@@ -244,6 +264,7 @@ class Cursor:
         "leader_epoch",
         "loan",
         "log_start_offset",
+        "next_truncation",
         "place",
         "position",
         "preferred_replica",
@@ -257,7 +278,6 @@ class Cursor:
         "started_at",
         "topic_id",
         "tp",
-        "truncations",
         "undecided",
         "validated_epoch",
         "void_epoch",
@@ -312,8 +332,8 @@ class Cursor:
         self.is_assigned = True
         # What open transactions decide on: by what waits for the outcome, from which offset on.
         self.undecided: Mapping[object, int] = NOTHING
-        # From which offsets on the log has lost records since this was assigned, the latest last.
-        self.truncations: tuple[int, ...] = ()
+        # What tells the batches that begin before it where the log lost records of theirs.
+        self.next_truncation = Truncation()
         # What has records of it that are not finished: then not the next get says when they are.
         self.worked_by: Work | None = None
         # Nothing more is handed out of it until the work has finished some.
@@ -496,7 +516,8 @@ class Cursor:
         """
         if self.committed is not None and self.committed.offset > end_offset:
             self.committed = None
-        self.truncations = (*self.truncations, end_offset)
+        this, self.next_truncation = self.next_truncation, Truncation()
+        this.end_offset, this.later = end_offset, self.next_truncation
 
     def forget_epochs(self, void_epoch: int) -> None:
         """Forget all leader epochs: those of its log have begun again. The position stays."""
