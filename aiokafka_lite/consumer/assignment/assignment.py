@@ -245,7 +245,7 @@ class Assignment:
             if self._readers is not None:
                 self._readers.replace(cursor, None)
             if cursor.progress is not None:
-                cursor.progress.interrupt(cursor.returned_epoch)
+                cursor.progress.interrupt(cursor.finished_epoch(cursor.progress))
         self._taken = (self._taken | gone.keys()) - wanted
         self._keep_latest(lambda cursor: cursor.is_assigned)
         self.observers.assignment_changed()
@@ -671,7 +671,7 @@ class Assignment:
         self, cursor: Cursor, offset: int, progress: Progress
     ) -> tuple[OffsetAndMetadata, bool]:
         """Return an offset with what is finished behind it, and whether the metadata say all."""
-        epoch = max(progress.ahead_epoch, cursor.returned_epoch)
+        epoch = cursor.finished_epoch(progress)
         ranges = progress.finished_ranges(offset)
         metadata, is_all = encode_what_fits(
             cursor.topic_id, offset, epoch, ranges, self.most_metadata
@@ -968,7 +968,7 @@ class Assignment:
             if progress is None:
                 continue
             first = progress.first_unfinished
-            progress.interrupt(cursor.returned_epoch, cursor.validated_epoch)
+            progress.interrupt(cursor.finished_epoch(progress))
             cursor.leave_work()
             if first is not None and cursor.position is not None:
                 self.start_at(cursor, first, cursor.epoch_before(first), cursor.validated_epoch)

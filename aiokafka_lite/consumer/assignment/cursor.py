@@ -824,11 +824,14 @@ class Cursor:
             return False
         return search.replaced is not None
 
-    @property
-    def returned_epoch(self) -> int:
-        """The newest leader epoch of a returned record before the position, also after a seek."""
-        end = self.handed_out_to
-        return self.leader_epoch if end is None else max(self.leader_epoch, self.epoch_before(end))
+    def finished_epoch(self, progress: Progress) -> int:
+        """Return the newest leader epoch of what is finished behind the first unfinished record.
+
+        The position may be elsewhere: a seek moves it, and what is finished stays so.
+        """
+        last = progress.last_finished
+        before = NO_EPOCH if last is None else self.epoch_before(last + 1)
+        return max(progress.ahead_epoch, before)
 
     @property
     def newest_epoch(self) -> int:

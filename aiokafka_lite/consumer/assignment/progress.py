@@ -78,6 +78,15 @@ class Progress:
         return len(self._handed_out) - len(self._unfinished)
 
     @property
+    def last_finished(self) -> int | None:
+        """The last finished record that waits for one before it; None: there is none."""
+        if not self.finished_count:
+            return None
+        return next(
+            offset for offset in reversed(self._handed_out) if offset not in self._unfinished
+        )
+
+    @property
     def has_ahead(self) -> bool:
         """Whether records may come that were finished before."""
         return bool(self._ahead)

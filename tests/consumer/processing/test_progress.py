@@ -188,6 +188,7 @@ def test_every_order_commits_what_is_finished_from_the_start(
         assert all(not left & set(range(first, end)) for first, end in ranges)
         assert all(a.end <= b.first for a, b in pairwise(ranges))
         assert progress.finished_count == len(finished)
+        assert progress.last_finished == max(finished, default=None)
 
 
 def test_what_was_passed_over_behind_an_unfinished_record_stays_in_the_next_commit() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import pytest
 
@@ -113,10 +114,27 @@ async def test_what_was_finished_before_a_seek_to_the_beginning_is_returned_agai
     assert offsets(await take(next_owner, COUNT)) == list(range(COUNT))
 
 
+Seek = Callable[[AIOKafkaConsumer, TopicPartition], Awaitable[object]]
+
+
+async def _seek_to(consumer: AIOKafkaConsumer, tp: TopicPartition, offset: int) -> None:
+    consumer.seek(tp, offset)
+
+
+# COUNT records have been returned, and as many again have not.
+SEEKS: dict[str, tuple[Seek, int]] = {
+    "to the last returned": (partial(_seek_to, offset=COUNT - 1), COUNT - 1),
+    "behind it": (partial(_seek_to, offset=COUNT + 5), COUNT),
+    "to the end": (lambda consumer, tp: consumer.seek_to_end(tp), COUNT),
+}
+
+
+@pytest.mark.parametrize("how", SEEKS)
 async def test_finished_records_before_a_seek_are_passed_over_when_run_begins_again(
-    kafka: KafkaHandle,
+    kafka: KafkaHandle, how: str
 ) -> None:
-    topic = await filled(kafka, count=COUNT)
+    seek, next_returned = SEEKS[how]
+    topic = await filled(kafka, count=2 * COUNT)
     tp = TopicPartition(topic, 0)
     async with timeout(PATIENCE_S), member(kafka, topic, ack_mode="implicit") as consumer:
         handled: list[int] = []
@@ -126,27 +144,29 @@ async def test_finished_records_before_a_seek_are_passed_over_when_run_begins_ag
             handled.append(record.offset)
             if record.offset == 0 and not has_failed:
                 await until(lambda: len(handled) == COUNT)
-                consumer.seek(tp, COUNT - 1)
+                await seek(consumer, tp)
                 has_failed.append(True)
                 raise ConnectionError
 
         with pytest.raises(ConnectionError):
-            await consumer.run(handle, concurrency=COUNT, order=None)
+            await consumer.run(handle, concurrency=COUNT, order=None, max_uncommitted=COUNT)
         handled.clear()
         running = asyncio.ensure_future(consumer.run(handle, concurrency=COUNT, order=None))
-        await until(lambda: COUNT - 1 in handled)
+        await until(lambda: 2 * COUNT - 1 in handled)
         running.cancel()
-        assert handled == [0, COUNT - 1]
+        assert handled == [0, *range(next_returned, 2 * COUNT)]
 
 
+@pytest.mark.parametrize("how", SEEKS)
 async def test_the_next_owner_passes_over_what_was_finished_before_a_seek(
-    kafka: KafkaHandle,
+    kafka: KafkaHandle, how: str
 ) -> None:
-    topic, group = await filled(kafka, count=COUNT), unique("sought")
+    seek, next_returned = SEEKS[how]
+    topic, group = await filled(kafka, count=2 * COUNT), unique("sought")
     async with timeout(PATIENCE_S):
         async with member(kafka, topic, group_id=group, rebalance_hold_ms=0) as owner:
             for record in await take(owner, COUNT):
                 assert record.offset == UNFINISHED or record.ack()
-            owner.seek(TopicPartition(topic, 0), COUNT - 1)
+            await seek(owner, TopicPartition(topic, 0))
         async with member(kafka, topic, group_id=group, rebalance_hold_ms=0) as next_owner:
-            assert offsets(await take(next_owner, 2)) == [UNFINISHED, COUNT - 1]
+            assert offsets(await take(next_owner, 2)) == [UNFINISHED, next_returned]
