@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
@@ -108,6 +109,42 @@ async def test_records_of_a_batch_that_is_given_up_are_returned_again_as_far_as_
             await give_up()
         found = await asyncio.wait_for(values(consumer, kept + 1), 10)
         assert found == [*[b"a", b"b", b"c"][:kept], b"new"]
+
+
+@pytest.mark.parametrize("how", ["a block that fails", "an aborted transaction"])
+async def test_the_position_is_compared_though_a_batch_is_given_up_meanwhile(
+    cluster: Broker, how: str
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+
+    async def lose() -> None:
+        with cluster.on("OffsetForLeaderEpoch").hold() as held:
+            cluster.truncate(TP, 0)
+            append(cluster, b"A", b"B")
+            await held.reached()
+            raise GivenUpError
+
+    async def give_up() -> None:
+        assert await values(consumer, 1) == [b"a"]
+        if how == "a block that fails":
+            async with consumer.batch(max_records=1):
+                await lose()
+        else:
+            async with producer.transaction() as tx:
+                async with consumer.batch(max_records=1) as batch:
+                    tx.commit_offsets(batch)
+                await lose()
+
+    settings = {"group_id": "g", "enable_auto_commit": False}
+    async with (
+        AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers, transactional_id="tx"
+        ) as producer,
+        consumer_of(cluster, "t", fetch_max_wait_ms=10, **settings) as consumer,
+    ):
+        with pytest.raises(GivenUpError):
+            await give_up()
+        assert await asyncio.wait_for(values(consumer, 2), 10) == [b"A", b"B"]
 
 
 async def test_without_a_policy_the_application_decides(cluster: Broker) -> None:
@@ -328,6 +365,25 @@ async def test_a_run_that_is_begun_again_commits_the_epoch_of_its_records(cluste
     assert await read(cluster, 1) == [b"e"]  # not c once more: no log was truncated
 
 
+@asynccontextmanager
+async def running_at(consumer: AIOKafkaConsumer, unfinished: bytes) -> AsyncIterator[None]:
+    """A run whose handlers have finished all records but one, until it is cancelled at the end."""
+    is_stuck = asyncio.Event()
+    done: list[bytes | None] = []
+
+    async def handle(record: ConsumerRecord[bytes | None, bytes | None]) -> None:
+        if record.value == unfinished:
+            is_stuck.set()
+            await asyncio.Event().wait()
+        done.append(record.value)
+
+    running = asyncio.ensure_future(consumer.run(handle, order=None))
+    await until(lambda: is_stuck.is_set() and len(done) == 2)
+    yield
+    running.cancel()
+    await asyncio.wait([running])
+
+
 async def finish_only(consumer: AIOKafkaConsumer, wanted: bytes) -> None:
     """Have one record finished and committed, and those before it not."""
     is_done = asyncio.Event()
@@ -384,6 +440,30 @@ async def test_a_run_begun_again_passes_over_finished_records_though_the_leader_
         assert await handled_by(consumer, b"e") == [b"a", b"c", b"d", b"e"]
 
 
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [(3, [b"b", b"D"]), (1, [b"B", b"C", b"D"]), (0, [b"A", b"B", b"C", b"D"])],
+)
+@pytest.mark.parametrize("after", ["a seek", "a comparison that is under way"])
+async def test_a_run_begun_again_compares_its_position_with_a_leader_that_came_meanwhile(
+    cluster: Broker, after: str, kept: int, expected: list[bytes]
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        with cluster.on("OffsetForLeaderEpoch").hold() as held:
+            async with running_at(consumer, b"b"):
+                consumer.pause(TP)
+                if after == "a seek":
+                    consumer.seek(TP, 3)
+                cluster.truncate(TP, kept)
+                append(cluster, *[b"A", b"B", b"C", b"D"][kept:])
+                await inside.cluster(consumer).refresh()
+                if after != "a seek":
+                    await held.reached()
+        consumer.resume(TP)
+        assert await handled_by(consumer, b"D") == expected
+
+
 async def test_finished_records_are_passed_over_by_a_seek_though_the_leader_has_moved(
     cluster: Broker,
 ) -> None:
@@ -412,3 +492,40 @@ async def test_records_that_replaced_finished_ones_are_not_passed_over(
     async with consumer_of(cluster, "t", group_id="g") as consumer:
         expected = [*[b"a", b"b", b"c"][:length], b"A", b"B", b"C", b"D", b"e"]
         assert await handled_by(consumer, b"e") == expected
+
+
+async def test_a_run_that_ends_during_a_reset_has_finished_nothing_of_the_log_that_replaced_its_own(
+    cluster: Broker,
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+    undefined = OffsetForLeaderEpochResponse(
+        topics=[OffsetForLeaderTopicResult(topic="t", partitions=[EpochEndOffset(partition=0)])]
+    )
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        with ExitStack() as stack:
+            async with running_at(consumer, b"b"):
+                held = stack.enter_context(cluster.on("ListOffsets").hold())
+                cluster.on("OffsetForLeaderEpoch").answer(undefined)
+                cluster.truncate(TP, 0)
+                append(cluster, b"A", b"B", b"C", b"D")
+                await inside.cluster(consumer).refresh()
+                await held.reached()
+        assert await handled_by(consumer, b"D") == [b"A", b"B", b"C", b"D"]
+
+
+async def test_records_of_a_recreated_topic_are_compared_by_its_own_epochs(cluster: Broker) -> None:
+    settings = {"group_id": "g", "group_protocol": "classic"}
+    for _ in range(3):
+        cluster.move_leader(TP)
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, "t", **settings) as consumer:
+        await finish_only(consumer, b"c")
+    async with consumer_of(cluster, "t", **settings) as consumer:
+        assert await consumer.position(TP) == 0
+        cluster.recreate_topic("t", 1)
+        append(cluster, b"A", b"B", b"C")
+        await finish_only(consumer, b"C")
+    cluster.truncate(TP, 0)
+    append(cluster, b"x", b"y", b"z")
+    async with consumer_of(cluster, "t", **settings) as consumer:
+        assert await handled_by(consumer, b"z") == [b"x", b"y", b"z"]

@@ -290,8 +290,17 @@ class Assignment:
         finished = decode(partition.topic_id, *committed)
         if finished is not None:
             self.start_behind(partition, finished.ranges, finished.leader_epoch)
-            if partition.needs_validation(partition.current_epoch):
-                self.request_validation(partition)
+            self._compare_with_leader(partition)
+
+    def _return_to(self, cursor: Cursor, offset: int) -> None:
+        """Have records returned again from an offset on, if the log has what lies before them."""
+        self.start_at(cursor, offset, cursor.epoch_before(offset))
+        self._compare_with_leader(cursor)
+
+    def _compare_with_leader(self, cursor: Cursor) -> None:
+        """Have the leader asked for what was returned or finished before it was the leader."""
+        if cursor.needs_validation(cursor.current_epoch):
+            self.request_validation(cursor)
 
     def start_at(
         self,
@@ -893,7 +902,7 @@ class Assignment:
             if is_done:
                 self._release([cursor])
             elif cursor.position == end and cursor.processed not in (None, end):
-                self.start_at(cursor, max(first, cursor.processed))
+                self._return_to(cursor, max(first, cursor.processed))
             self.observers.partition_changed(cursor)
         self.observers.acted()
 
@@ -907,7 +916,7 @@ class Assignment:
             return
         if cursor.worked_by is not None:
             cursor.worked_by.give_up([cursor.tp], asyncio.get_running_loop().time())
-        self.start_at(cursor, first if committed is None else max(first, committed.offset))
+        self._return_to(cursor, first if committed is None else max(first, committed.offset))
 
     def end_wait(self, cursors: Iterable[Cursor], waiter: object) -> None:
         """Note that the transaction is over that decides on records of partitions."""
@@ -971,7 +980,7 @@ class Assignment:
             progress.interrupt(cursor.finished_epoch(progress))
             cursor.leave_work()
             if first is not None and cursor.position is not None:
-                self.start_at(cursor, first, cursor.epoch_before(first), cursor.validated_epoch)
+                self._return_to(cursor, first)
             self.observers.partition_changed(cursor)
         self.observers.acted()
 

@@ -182,24 +182,27 @@ class Progress:
             epoch_end: Where the newest known epoch ends in that log; None: it has none of it.
             leader_epoch: Of that leader.
         """
-        end = 0 if epoch_end is None else epoch_end
-        self._ahead = deque(Range(r.first, min(r.end, end)) for r in self._ahead if r.first < end)
+        if epoch_end is None:
+            self.forget_ahead()
+            return
+        self._ahead = deque(
+            Range(r.first, min(r.end, epoch_end)) for r in self._ahead if r.first < epoch_end
+        )
         self._verified_epoch = leader_epoch
 
     def forget_ahead(self) -> None:
         """Pass over nothing more that was finished before."""
         self._ahead.clear()
+        self.ahead_epoch = self._verified_epoch = NO_EPOCH
 
-    def interrupt(self, leader_epoch: int, verified_epoch: int = NO_EPOCH) -> None:
+    def interrupt(self, leader_epoch: int) -> None:
         """Take unfinished records from their holders; what is finished behind them lies ahead.
 
         Args:
-            leader_epoch: Of the newest record that was handed out.
-            verified_epoch: The newest leader epoch whose log is known to have what was handed out.
+            leader_epoch: Of the last of the finished ones.
         """
         self._ahead = deque(self.finished_ranges())
         self.ahead_epoch = max(self.ahead_epoch, leader_epoch)
-        self._verified_epoch = max(self._verified_epoch, verified_epoch)
         self._handed_out.clear()
         self._unfinished.clear()
 
