@@ -1011,7 +1011,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         if error.tp is None or error.next_offset is None or bad.handler is not None:
             raise error
         bad.skipped(error)
-        self.seek(error.tp, error.next_offset)
+        self._state.skip_to(self._state.partition(error.tp), error.next_offset)
 
     # --- Positions ------------------------------------------------------------------------
     def seek(self, partition: TopicPartition, offset: int) -> None:

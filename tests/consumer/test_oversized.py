@@ -95,6 +95,26 @@ async def test_it_is_skipped_where_that_is_wanted() -> None:
         assert sorted(found) == expected
 
 
+@pytest.mark.usefixtures("limit")
+async def test_finished_records_behind_it_are_passed_over_by_an_iteration() -> None:
+    tp, settings = TopicPartition("t", 1), {"group_id": "g", "ack_mode": "explicit"}
+    async with Broker() as broker:
+        fill(broker)
+        async with consumer_of(
+            broker, max_partition_fetch_bytes=8 * MIB, fetch_max_bytes=8 * MIB, **settings
+        ) as consumer:
+            consumer.pause(TopicPartition("t", 0), TopicPartition("t", 2))
+            for _ in range(4):
+                record = await asyncio.wait_for(consumer.getone(tp), 20)
+                assert record.offset == 0 or record.ack()
+        broker.produce("t", b"4", partition=1)
+        async with consumer_of(broker, **settings) as consumer:
+            consumer.pause(TopicPartition("t", 0), TopicPartition("t", 2))
+            iterator = aiter(consumer)
+            found = [await asyncio.wait_for(anext(iterator), 20) for _ in range(2)]
+            assert [record.offset for record in found] == [0, 4]
+
+
 async def test_answers_as_large_as_the_application_asks_for_are_accepted() -> None:
     config = ConsumerConfig(fetch_max_bytes=300 * MIB)
     assert max_frame_bytes(config) > 300 * MIB

@@ -293,6 +293,10 @@ class Assignment:
             self._compare_with_leader(partition)
 
     def _return_to(self, cursor: Cursor, offset: int) -> None:
+    def skip_to(self, partition: Cursor, offset: int) -> None:
+        """Move the position behind a record that cannot be returned; what is finished stays so."""
+        self.start_at(partition, offset, partition.leader_epoch, partition.validated_epoch)
+
         """Have records returned again from an offset on, if the log has what lies before them."""
         self.start_at(cursor, offset, cursor.epoch_before(offset))
         self._compare_with_leader(cursor)

@@ -331,7 +331,7 @@ class Run:
             raise error
         self._allowance.admit(cursor, [record])
         self._accept(cursor, [record], cursor.leader_epoch, error)
-        self._state.start_at(cursor, next_offset, cursor.leader_epoch, cursor.validated_epoch)
+        self._state.skip_to(cursor, next_offset)
 
     async def end(self, until: float) -> None:
         """Begin with nothing more, wait for handlers until a loop time, and cancel the rest.
