@@ -286,17 +286,18 @@ class Assignment:
 
     def seek_to_committed(self, partition: Cursor, committed: OffsetAndMetadata) -> None:
         """Move the position to a committed offset, and pass over the records finished behind it."""
-        self.seek(partition, committed.offset)
+        self.start_at(partition, committed.offset, is_asked_for=True)
+        partition.keep_sought(is_committed=True)
         finished = decode(partition.topic_id, *committed)
         if finished is not None:
             self.start_behind(partition, finished.ranges, finished.leader_epoch)
             self._compare_with_leader(partition)
 
-    def _return_to(self, cursor: Cursor, offset: int) -> None:
     def skip_to(self, partition: Cursor, offset: int) -> None:
         """Move the position behind a record that cannot be returned; what is finished stays so."""
         self.start_at(partition, offset, partition.leader_epoch, partition.validated_epoch)
 
+    def _return_to(self, cursor: Cursor, offset: int) -> None:
         """Have records returned again from an offset on, if the log has what lies before them."""
         self.start_at(cursor, offset, cursor.epoch_before(offset))
         self._compare_with_leader(cursor)

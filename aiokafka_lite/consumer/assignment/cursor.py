@@ -446,9 +446,13 @@ class Cursor:
                 return start.leader_epoch
         return NO_EPOCH
 
-    def keep_sought(self) -> None:
-        """Note that the application has moved it: that holds if a rebalance gives it back."""
-        self.keeps_position = self.is_revoking
+    def keep_sought(self, *, is_committed: bool = False) -> None:
+        """Note that the application has moved it: that holds if a rebalance gives it back.
+
+        The committed offset needs no keeping: a partition that comes back begins there, and
+        passes over what is finished behind it.
+        """
+        self.keeps_position = self.is_revoking and not is_committed
 
     def await_reset(self, timestamp: int, reason: str) -> None:
         """Give the position up until ListOffsets has found the one of a timestamp.

@@ -121,6 +121,26 @@ async def test_a_new_position_holds(kafka: KafkaHandle, move: str) -> None:
         assert await next_offset(consumer) == 3
 
 
+async def test_records_finished_behind_the_committed_offset_are_passed_over_from_there(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+    tp = TopicPartition(topic, 0)
+    await kafka.produce(topic, 0, rows(0, 10))
+    async with member(kafka, topic, ack_mode="explicit") as (consumer, rebalances):
+        for _ in range(10):
+            record = await asyncio.wait_for(consumer.getone(), PATIENCE_S)
+            assert record.offset == 3 or record.ack()
+        await eventually(lambda: consumer.committed(tp), 3)
+        async with rebalances.one():
+            consumer.seek(tp, 0)
+            assert await consumer.seek_to_committed(tp) == {tp: 3}
+            assert await consumer.position(tp) == 3
+        assert await consumer.position(tp) == 3
+        await kafka.produce(topic, 0, rows(10, 1))
+        assert [await next_offset(consumer) for _ in range(2)] == [3, 10]
+
+
 async def test_the_last_of_several_seeks_holds_over_a_rebalance_of_three_attempts() -> None:
     async with Broker() as broker:
         broker.create_topic("t")
