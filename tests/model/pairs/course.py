@@ -46,14 +46,28 @@ BAD: Final = 3
 MOST_MEMBERS: Final = 3
 # The ways of a group that come in most rounds.
 FIRST_WAYS: Final = 6
+# The kinds of groups in a round, by turns: there are most ways of the first one.
+KINDS: Final = (
+    ("plain", "transactions", "records"),
+    ("plain", "letters", "records"),
+    ("plain", "plain", "records"),
+    ("plain", "transactions", "records"),
+    ("records", "plain", "plain"),
+)
+# So many events come more often than others in a round, and by so many times.
+FAVOURED: Final = 6
+FAVOUR: Final = 4
 _SEEKS: Final = frozenset(("seek", "looked-up seek"))
 EPOCH_NS: Final = 1_700_000_000 * 10**9
 
 ENDINGS: Final = ("stop", "error out of async with")
+LOST: Final = "rebalance: lost"
 REBALANCES: Final = tuple(
     f"rebalance: {how}, {protocol}" for how in ("kept", "moved", "lost") for protocol in PROTOCOLS
 )
 COLUMNS: Final = ("auto-commit", *EVENTS, *ENDINGS, "kill", *REBALANCES, *ALL_TROUBLES)
+# Those that the conductor and the members choose.
+CHOSEN: Final = (*EVENTS, *ENDINGS, "kill", LOST, *ALL_TROUBLES)
 
 
 def _impossible() -> dict[Pair, str]:
@@ -120,7 +134,7 @@ class GroupPlan(NamedTuple):
 
 def groups_of(seed: int, plan: Plan) -> list[GroupPlan]:
     """Return the groups of a round."""
-    kinds = ["plain", ("transactions", "letters", "transactions")[seed % 3], "records"]
+    kinds = [*KINDS[seed // 9 % len(KINDS)]]
     kinds = [kind for kind in kinds if kind in plan.kinds] or [*plan.kinds]
     protocols, groups = [*PROTOCOLS], list[GroupPlan]()
     for number, kind in enumerate(kinds):
@@ -138,9 +152,14 @@ def groups_of(seed: int, plan: Plan) -> list[GroupPlan]:
     return groups
 
 
+def favoured_in(seed: int, columns: Sequence[str]) -> frozenset[str]:
+    """Return the events that come more often than others in a round."""
+    return frozenset(random.Random(f"{seed} favoured").sample(columns, min(FAVOURED, len(columns))))
+
+
 def promise(seed: int, plan: Plan, table: Table, least: int) -> int:
     """Return how many of the pairs that have met less often a round may have."""
-    found = 0
+    found, favoured = 0, favoured_in(seed, CHOSEN)
     for _, protocol, ways in groups_of(seed, plan):
         columns = [
             each
@@ -154,6 +173,7 @@ def promise(seed: int, plan: Plan, table: Table, least: int) -> int:
         for way in ways[:FIRST_WAYS]:
             found += sum(
                 max(0, least - table.counts[way.name, each])
+                * (FAVOUR if favoured.intersection((each, each.partition(",")[0])) else 1)
                 for each in columns
                 if (way.name, each) not in table.impossible
             )
@@ -162,7 +182,7 @@ def promise(seed: int, plan: Plan, table: Table, least: int) -> int:
 
 def _is_without_seeks(seed: int) -> bool:
     """Whether nobody seeks in a round, so that logs can be truncated."""
-    return seed // 3 % 3 == 0
+    return seed // 3 % 2 == 0
 
 
 class Group:
@@ -201,6 +221,7 @@ class Course:
         self._groups: list[Group] = []
         self._is_calm = False
         self._is_writing = True
+        self._favoured = favoured_in(seed, CHOSEN)
 
     async def run(self) -> None:
         """Run the round, and judge it."""
@@ -277,6 +298,7 @@ class Course:
             lambda tp: len(logs.book.log(tp)),
             lambda: self._is_calm,
             [event for event in EVENTS if event not in left_out],
+            self._favoured,
             logs.hinder if isinstance(logs, EmbeddedLogs) else None,
         )
 
@@ -338,12 +360,13 @@ class Course:
         if is_embedded or protocol != "consumer":  # there a real Kafka waits for 45 s
             endings.append("kill")
         if is_embedded and protocol != "none":
-            endings += ["lost", "lost"]  # it has a pair for each protocol
+            endings += [LOST, LOST]  # it has a pair for each protocol
+        endings += [each for each in endings if each in self._favoured] * (FAVOUR - 1)
         name = self._rng.choice([each for each in endings if each not in self._plan.without])
         if name == "kill":
             self._kill(group, member)
-        elif name == "lost":
-            self._lose(group, member)
+        elif name == LOST:
+            self._lose(group, next((m for m in group.staying if m.in_hand()), member))
         else:
             member.ending = name
 
@@ -358,6 +381,7 @@ class Course:
         except (KafkaError, AttributeError):
             return  # it is no member just now
         member.is_given_up = True
+        member.in_hand_then = member.in_hand()
         self._journal.note(member.name, "is given up by its coordinator")
         self._journal.excuse(group.around.group, EXCUSED_S)
 
@@ -370,6 +394,8 @@ class Course:
         counts = {name: sum(table.counts[m.way.name, name] for m, _ in meeting) for name in names}
         in_hand = {tp for _, held in meeting for tp in held} & self._logs.book.ends.keys()
         self._rng.shuffle(names)
+        if rare := self._favoured.intersection(names):
+            counts.update({name: counts[name] // FAVOUR for name in rare})
         for name in sorted(names, key=counts.__getitem__):
             if not in_hand:
                 return

@@ -185,7 +185,10 @@ async def act(member: Member) -> None:
     if not member.in_hand() or member.ending:
         return
     rarest = around.table.rarest(member.way.name, around.events)
-    name = rng.choice(rarest[: max(3, len(rarest) // 3)])
+    favoured = [name for name in rarest if name in around.favoured]
+    if not favoured or rng.random() < 0.5:
+        favoured = rarest[: max(3, len(rarest) // 3)]
+    name = rng.choice(favoured)
     member.note(f"event: {name}")
     member.meet(name)
     await EVENTS[name](member)

@@ -197,11 +197,17 @@ class Journal:
         """Note that a log ends at an offset now: what groups commit may go back to it.
 
         For a while they commit what they have read of the lost records: with the leader epoch of
-        those, so that nobody takes it for a commit of the new ones.
+        those, so that nobody takes it for a commit of the new ones. Ranges of which the newest
+        record is lost count no more: the log may have no record of that one's leader epoch.
         """
         self._truncated[tp] = self._now(), end
         for state in self.groups.values():
             state.sought[tp].append(end)
+            commit = state.commits.get(tp)
+            if commit is not None and commit.ranges and commit.ranges[-1][1] > end:
+                behind = {each.number for each in self._book.log(tp)[commit.offset :]}
+                state.covered -= behind
+                state.settled -= behind
 
     def deleted(self, topic: str) -> None:
         """Note that a topic is being deleted: its records may be returned still."""
@@ -227,6 +233,10 @@ class Journal:
     def is_recreated_since(self, topic: str, at: float) -> bool:
         """Whether a topic was recreated at a time or later."""
         return self._recreated_at.get(topic, -1.0) >= at
+
+    def is_gone(self, number: int) -> bool:
+        """Whether no log holds a record any more."""
+        return number in self._book.gone
 
     def offset_of(self, number: int) -> int:
         """Return where a record is."""

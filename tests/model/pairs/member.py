@@ -99,6 +99,8 @@ class Around:
     end_of: Callable[[TopicPartition], int]
     is_calm: Callable[[], bool]
     events: Collection[str] = ()
+    # Those that come more often than others in this round.
+    favoured: Collection[str] = ()
     # Where brokers can be told to: hinders some requests of a member, and returns which.
     hinder: Callable[[Member, str], str] | None = None
 
@@ -299,6 +301,8 @@ class Member:
         self.blocked_at = 0.0
         # Its coordinator has removed it from the group, and it has not been told yet.
         self.is_given_up = False
+        # The partitions of which it had records in hand then.
+        self.in_hand_then: set[TopicPartition] = set()
         self.generation = -1
 
     # --- Notes ----------------------------------------------------------------------------
@@ -315,9 +319,16 @@ class Member:
         """Return the partitions of which it has records in hand."""
         return {item.tp for hand in self.hands for item in hand.items if self.holds(item)}
 
-    def meet(self, event: str, tps: Collection[TopicPartition] | None = None) -> None:
-        """Count an event that happens now, if records (of these partitions) are in hand."""
-        in_hand = self.in_hand()
+    def meet(
+        self, event: str, tps: Collection[TopicPartition] | None = None, *, is_late: bool = False
+    ) -> None:
+        """Count an event that happens now, if records (of these partitions) are in hand.
+
+        Args:
+            is_late: The coordinator removed the member from the group a while ago: records that
+                were in hand then count, too.
+        """
+        in_hand = self.in_hand() | (self.in_hand_then & self.owned if is_late else set())
         if in_hand and (tps is None or not in_hand.isdisjoint(tps)):
             self.around.table.met(self.way.name, event)
 
@@ -434,7 +445,8 @@ class Member:
         elif isinstance(event, (kinds.Revoked, kinds.Lost)):
             if protocol != "none" and not self.ending:
                 how = "moved" if isinstance(event, kinds.Revoked) else "lost"
-                self.meet(f"rebalance: {how}, {protocol}", event.partitions)
+                is_lost = isinstance(event, kinds.Lost)
+                self.meet(f"rebalance: {how}, {protocol}", event.partitions, is_late=is_lost)
             if isinstance(event, kinds.Lost):
                 # Nothing could be committed any more.
                 self.journal.excuse(self.around.group, EXCUSED_S)
@@ -468,7 +480,8 @@ class Member:
         if journal.is_excused(self.around.group):
             return
         for hand in self.hands:
-            taken = {item.tp for item in hand.items if item.tp in tps and self.holds(item)}
+            held = [item for item in hand.items if item.tp in tps and self.holds(item)]
+            taken = {item.tp for item in held if not journal.is_gone(item.number)}
             taken = {tp for tp in taken if not journal.is_recreated(tp.topic)}
             if taken and not hand.is_ending and now < hand.since + HOLD_S:
                 words = f"{sorted(map(short, taken))}, in hand since {hand.since:.3f}"
