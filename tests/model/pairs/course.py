@@ -233,6 +233,7 @@ class Course:
                 beside.append(asyncio.ensure_future(self._watch(look)))
             try:
                 await self._be_wild()
+                await self._truncate_all()
                 self._is_calm = True
                 self._is_writing = False
                 if isinstance(self._logs, EmbeddedLogs):
@@ -411,6 +412,13 @@ class Course:
             if is_met:
                 table.met(member.way.name, name)
 
+    async def _truncate_all(self) -> None:
+        """Let the last commits of some rounds be of records that replaced others."""
+        trouble = self._logs.troubles.get("log truncated")
+        if trouble is not None and "log truncated" not in self._plan.without:
+            for tp in sorted(self._logs.book.ends) if _is_without_seeks(self._seed) else ():
+                await trouble(tp, "")
+
     async def _pass(self, seconds: float) -> None:
         ends_at = self._world.now() + seconds
         while self._world.now() < ends_at and not self._journal.violations:
@@ -468,6 +476,8 @@ class Course:
                 return
             await asyncio.sleep(LOOK_EVERY_S)
         self._look_at_members()
+        for group in self._groups:
+            self._logs.check_epochs(group.around.group)
         for group in self._groups if not journal.violations else ():
             for written in self._unfinished(group):
                 journal.violate("lost", group.around.group, place(written))

@@ -8,6 +8,7 @@ before. A rule that is broken is a violation:
 - repeated: a settled record is returned again, and no kill or missed session excuses that;
 - ahead: a commit covers a record that is not finished;
 - back: a commit is lower than the one before, and no seek explains that;
+- of a lost log: a commit at rest has the leader epoch of records that a truncation took away;
 - out of order: a record begins before an earlier one of its key, or partition, is finished;
 - twice, missing: the output of a transaction, or a dead letter, is not there exactly once.
 """
@@ -31,11 +32,15 @@ LAST_LINES: Final = 4_000
 
 
 class Commit(NamedTuple):
-    """What a group has committed of a partition: an offset, and ranges finished behind it."""
+    """What a group has committed of a partition: an offset, and ranges finished behind it.
+
+    The leader epoch is that of the newest record of the ranges.
+    """
 
     offset: int
     ranges: tuple[tuple[int, int], ...]
     life: int
+    leader_epoch: int = -1
 
 
 @dataclass
@@ -193,18 +198,18 @@ class Journal:
         recently = self._now() - TRUNCATED_S
         return any(state.sought_at.get(tp, -1.0) > recently for state in self.groups.values())
 
-    def truncated(self, tp: TopicPartition, end: int) -> None:
+    def truncated(self, tp: TopicPartition, end: int, last_epoch: int) -> None:
         """Note that a log ends at an offset now: what groups commit may go back to it.
 
         For a while they commit what they have read of the lost records: with the leader epoch of
-        those, so that nobody takes it for a commit of the new ones. Ranges of which the newest
-        record is lost count no more: the log may have no record of that one's leader epoch.
+        those, so that nobody takes it for a commit of the new ones. Ranges count no more if the log
+        has no record of their leader epoch, but only of epochs up to the last one.
         """
         self._truncated[tp] = self._now(), end
         for state in self.groups.values():
             state.sought[tp].append(end)
             commit = state.commits.get(tp)
-            if commit is not None and commit.ranges and commit.ranges[-1][1] > end:
+            if commit is not None and commit.leader_epoch > last_epoch:
                 behind = {each.number for each in self._book.log(tp)[commit.offset :]}
                 state.covered -= behind
                 state.settled -= behind

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Final
 
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.broker.faults import Rule
+from aiokafka_lite.broker.groups.offsets.cache import CommittedOffset
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.finished_ranges import decode
 from aiokafka_lite.errors import KafkaError, NoError, TopicAuthorizationFailedError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.model.pairs.book import Book
-from tests.model.pairs.journal import Commit, Journal
+from tests.model.pairs.journal import Commit, Journal, short
 from tests.model.pairs.member import Member
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.inside import cluster
@@ -75,6 +76,9 @@ class Logs(ABC):
     def commits_of(self, group: str) -> AbstractAsyncContextManager[Look]:
         """Return what tells the journal what a group has committed, within a block."""
 
+    def check_epochs(self, group: str) -> None:  # noqa: B027 -- not everywhere
+        """Find commits at rest that the next reader would take for those of a truncated log."""
+
     def _see(
         self,
         group: str,
@@ -84,11 +88,13 @@ class Logs(ABC):
         topic_id: bytes | None,
     ) -> None:
         ranges: tuple[tuple[int, int], ...] = ()
+        leader_epoch = -1
         if entry.metadata and topic_id:
             finished = decode(topic_id, entry.offset, entry.metadata)
             if finished is not None:
                 ranges = tuple((first, end) for first, end in finished.ranges)
-        self.journal.see_commit(group, tp, Commit(entry.offset, ranges, life))
+                leader_epoch = finished.leader_epoch
+        self.journal.see_commit(group, tp, Commit(entry.offset, ranges, life, leader_epoch))
 
     # --- Troubles of every cluster ----------------------------------------------------------
     async def _delete_records(
@@ -135,17 +141,30 @@ class EmbeddedLogs(Logs):
     async def commits_of(self, group: str) -> AsyncIterator[Look]:
         async def look() -> None:
             ids = {topic: self.broker.topics[topic].topic_id for topic in self.topics}
-            for node in self.broker.nodes.values():  # one of which coordinates the group
-                if node.groups.availability(group) is not NoError:
-                    continue  # one that has just become the coordinator reads its log
-                for topic, found in node.groups.offsets.fetch_all(group).items():
-                    for number, each in found.items():
-                        tp = TopicPartition(topic, number)
-                        if tp in self.book.lives:
-                            entry = OffsetAndMetadata(each.offset, each.metadata)
-                            self._see(group, tp, entry, self.book.lives[tp], ids[topic])
+            for tp, each in self._committed(group):
+                if tp in self.book.lives:
+                    entry = OffsetAndMetadata(each.offset, each.metadata)
+                    self._see(group, tp, entry, self.book.lives[tp], ids[tp.topic])
 
         yield look
+
+    def _committed(self, group: str) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
+        for node in self.broker.nodes.values():  # one of which coordinates the group
+            if node.groups.availability(group) is not NoError:
+                continue  # one that has just become the coordinator reads its log
+            for topic, found in node.groups.offsets.fetch_all(group).items():
+                for number, each in found.items():
+                    yield TopicPartition(topic, number), each
+
+    def check_epochs(self, group: str) -> None:
+        for tp, each in self._committed(group):
+            if tp not in self.book.ends or each.leader_epoch < 0:
+                continue
+            log = self.broker.partition(*tp).log
+            end = log.epochs.end_of(each.leader_epoch, log.log_end_offset)
+            if end.end_offset < each.offset:
+                words = f"{short(tp)}: {each.offset} in epoch {each.leader_epoch}, which has {end}"
+                self.journal.violate("of a lost log", group, words)
 
     def hinder(self, member: Member, how: str) -> str:
         """Let some of a member's next requests be answered late, not at all, or by a refusal."""
@@ -216,12 +235,15 @@ class EmbeddedLogs(Logs):
         return None
 
     async def _truncate(self, tp: TopicPartition, group: str) -> Collection[TopicPartition] | None:
-        end = len(self.book.log(tp))
+        before = len(self.book.log(tp))
         if self.journal.is_sought(tp):
             return ()
-        end = self.broker.truncate(tp, max(self.book.begins[tp], end - self.rng.randint(1, 5)))
+        lost = self.rng.randint(1, 5)
+        end = self.broker.truncate(tp, max(self.book.begins[tp], before - lost))
         self.book.truncate(tp, end)
-        self.journal.truncated(tp, end)
+        self.journal.truncated(tp, end, self.broker.partition(*tp).log.epochs.latest)
+        if self.rng.random() < 0.5:  # so that the next commit is of the same offset
+            await self.write(tp, before - end)
         return {tp}
 
     @property

@@ -13,6 +13,7 @@ MOST_ROUNDS = 40
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the bug
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_the_model_finds_a_planted_bug(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     bug.plant(monkeypatch)
