@@ -7,7 +7,7 @@ before. A rule that is broken is a violation:
 - lost: a record was never finished by any member;
 - repeated: a settled record is returned again, and no kill or missed session excuses that;
 - ahead: a commit covers a record that is not finished;
-- back: a commit is lower than the one before, and no seek explains that;
+- back: a commit covers less than the one before, and no seek explains that;
 - of a lost log: a commit at rest has the leader epoch of records that a truncation took away;
 - out of order: a record begins before an earlier one of its key, or partition, is finished;
 - twice, missing: the output of a transaction, or a dead letter, is not there exactly once.
@@ -265,15 +265,12 @@ class Journal:
             return
         state.commits[tp] = commit
         self.note(group, f"has committed {commit.offset} of {short(tp)}, and {commit.ranges}")
-        if before is not None and before.life == commit.life and commit.offset < before.offset:
-            self._go_back(group, tp, before.offset, commit.offset)
-            state.covered.difference_update(each.number for each in log[commit.offset :])
-        covered = set(range(min(commit.offset, len(log))))
-        for first, end in commit.ranges:
-            covered.update(range(first, min(end, len(log))))
-        truncated_at, end = self._truncated.get(tp, (-TRUNCATED_S, 0))
-        if self._now() < truncated_at + TRUNCATED_S:
-            covered = {offset for offset in covered if offset < end}
+        covered = self._covered_by(tp, commit)
+        if before is None or before.life != commit.life:
+            before = Commit(0, (), commit.life)
+        if lost := self._covered_by(tp, before) - covered:
+            self._go_back(group, tp, before, commit, min(lost))
+            state.covered.difference_update(log[offset].number for offset in lost)
         early = [
             offset for offset in sorted(covered) if not self._is_done(group, log[offset].number)
         ]
@@ -285,13 +282,26 @@ class Journal:
             self.violate("ahead", group, f"{short(tp)} {commit.offset}: {early[:SHOWN]}")
         state.covered.update(log[offset].number for offset in covered)
 
-    def _go_back(self, group: str, tp: TopicPartition, before: int, offset: int) -> None:
-        state, end = self.groups[group], len(self._book.log(tp))
-        sought = state.sought[tp]
-        if explained := [target for target in sought if target <= offset]:
+    def _covered_by(self, tp: TopicPartition, commit: Commit) -> set[int]:
+        """Return the offsets of the log's records that a commit says are finished."""
+        end = len(self._book.log(tp))
+        truncated_at, new_end = self._truncated.get(tp, (-TRUNCATED_S, 0))
+        if self._now() < truncated_at + TRUNCATED_S:
+            end = min(end, new_end)
+        covered = set(range(min(commit.offset, end)))
+        for first, range_end in commit.ranges:
+            covered.update(range(first, min(range_end, end)))
+        return covered
+
+    def _go_back(
+        self, group: str, tp: TopicPartition, before: Commit, commit: Commit, first_lost: int
+    ) -> None:
+        sought = self.groups[group].sought[tp]
+        if explained := [target for target in sought if target <= first_lost]:
             sought.remove(max(explained))
-        elif offset < min(before, end) and (self._is_exact or not self.is_recreated(tp.topic)):
-            self.violate("back", group, f"{short(tp)}: {before}, then {offset}")
+        elif self._is_exact or not self.is_recreated(tp.topic):
+            then = f"{before.offset} {before.ranges}, then {commit.offset} {commit.ranges}"
+            self.violate("back", group, f"{short(tp)}: {then}")
 
     # --- The end --------------------------------------------------------------------------
     def left_over(self, group: str, topics: Iterable[str]) -> list[Written]:
