@@ -28,7 +28,7 @@ from aiokafka_lite.structs import TopicPartition
 from tests.model.handling import committed_records
 from tests.model.pairs.book import Book, Written, number_in
 from tests.model.pairs.events import EVENTS, HINDRANCES, act
-from tests.model.pairs.journal import Journal, place
+from tests.model.pairs.journal import Journal, place, short
 from tests.model.pairs.logs import ALL_TROUBLES, EmbeddedLogs, Logs, Look, RealLogs
 from tests.model.pairs.member import EXCUSED_S, Around, Member
 from tests.model.pairs.table import Pair, Table
@@ -477,7 +477,9 @@ class Course:
             await asyncio.sleep(LOOK_EVERY_S)
         self._look_at_members()
         for group in self._groups:
-            self._logs.check_epochs(group.around.group)
+            for tp, end in self._logs.truncated_commits(group.around.group).items():
+                words = f"{short(tp)}: its epoch ends at {end}"
+                journal.violate("of a lost log", group.around.group, words)
         for group in self._groups if not journal.violations else ():
             for written in self._unfinished(group):
                 journal.violate("lost", group.around.group, place(written))
@@ -491,11 +493,12 @@ class Course:
         for group in self._groups:
             name = group.around.group
             commits = self._journal.groups[name].commits
+            truncated = self._logs.truncated_commits(name)
             for tp, end in self._logs.book.ends.items():
                 found = commits.get(tp)
                 offset = 0
                 if found is not None and found.life == self._logs.book.lives[tp]:
-                    offset = found.offset
+                    offset = truncated.get(tp, found.offset)
                 if offset < end:
                     left[f"{name} {tp.topic}/{tp.partition}"] = offset, end
         return left

@@ -18,7 +18,7 @@ from aiokafka_lite.consumer.assignment.finished_ranges import decode
 from aiokafka_lite.errors import KafkaError, NoError, TopicAuthorizationFailedError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.model.pairs.book import Book
-from tests.model.pairs.journal import Commit, Journal, short
+from tests.model.pairs.journal import Commit, Journal
 from tests.model.pairs.member import Member
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.inside import cluster
@@ -76,8 +76,9 @@ class Logs(ABC):
     def commits_of(self, group: str) -> AbstractAsyncContextManager[Look]:
         """Return what tells the journal what a group has committed, within a block."""
 
-    def check_epochs(self, group: str) -> None:  # noqa: B027 -- not everywhere
-        """Find commits at rest that the next reader would take for those of a truncated log."""
+    def truncated_commits(self, group: str) -> dict[TopicPartition, int]:
+        """Return where the next readers go back to, as their commits are of a truncated log."""
+        return {}
 
     def _see(
         self,
@@ -156,15 +157,16 @@ class EmbeddedLogs(Logs):
                 for number, each in found.items():
                     yield TopicPartition(topic, number), each
 
-    def check_epochs(self, group: str) -> None:
+    def truncated_commits(self, group: str) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
         for tp, each in self._committed(group):
             if tp not in self.book.ends or each.leader_epoch < 0:
                 continue
             log = self.broker.partition(*tp).log
-            end = log.epochs.end_of(each.leader_epoch, log.log_end_offset)
-            if end.end_offset < each.offset:
-                words = f"{short(tp)}: {each.offset} in epoch {each.leader_epoch}, which has {end}"
-                self.journal.violate("of a lost log", group, words)
+            end = log.epochs.end_of(each.leader_epoch, log.log_end_offset).end_offset
+            if end < min(each.offset, log.log_end_offset):
+                found[tp] = end
+        return found
 
     def hinder(self, member: Member, how: str) -> str:
         """Let some of a member's next requests be answered late, not at all, or by a refusal."""
