@@ -9,7 +9,7 @@ from typing import Final, Protocol
 class BlockInTransaction(Protocol):
     """The block of a batch whose records a transaction decides on."""
 
-    def decide(self, transaction: object, *, is_committed: bool) -> None:
+    def decide(self, transaction: BegunTransaction, *, is_committed: bool) -> None:
         """Note that the transaction is over."""
 
 
@@ -19,6 +19,10 @@ class BegunTransaction(Protocol):
     @property
     def is_over(self) -> bool:
         """Whether it has ended."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is decided what becomes of its records: it is over, or will be aborted."""
 
     def hold(self, block: BlockInTransaction) -> None:
         """Tell a block what becomes of the transaction."""

@@ -235,9 +235,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Commit all that was handed out (with auto-commit), leave the group, disconnect.
 
-        Before that it waits for handlers of `run`, for open blocks of `batch`, and with
-        ack_mode="explicit" for acknowledgements: for four fifths of `timeout` at most, and for
-        blocks and acknowledgements no longer than a rebalance would.
+        Before that it waits for handlers of `run`, for open blocks of `batch`, for transactions
+        that commit records, and with ack_mode="explicit" for acknowledgements: for four fifths of
+        `timeout` at most, and for all but handlers no longer than a rebalance would.
 
         Returns within `timeout` seconds, whatever the brokers do. Gets that wait meanwhile raise
         ConsumerStoppedError. A second call waits for the first, within its own timeout, and
@@ -1151,8 +1151,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             offsets: For each partition the next offset to read, or that and a string.
 
         Raises:
-            IllegalOperation: The consumer has no group; or an open transaction commits offsets of a
-                partition that is named, or decides on records before the offset.
+            IllegalOperation: The consumer has no group; or an open transaction decides on records
+                before an offset that is named, or has sent offsets of its partition.
             IllegalStateError: A partition is not assigned, or nothing is subscribed or assigned.
             CommitFailedError: The group has given the partitions to another member. Or the consumer
                 is stopped: a commit counts until `stop` has left the group. Or the offset

@@ -30,17 +30,18 @@ import asyncio
 import enum
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout, timeout_at
 from aiokafka_lite._event import Event
+from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
-from aiokafka_lite.consumer.assignment.work import Work
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.decode import AnyDelivery
@@ -124,13 +125,11 @@ def _stopped() -> ConsumerStoppedError:
     return ConsumerStoppedError("the consumer is stopped")
 
 
-def _undone(works: Iterable[Work], partitions: Collection[TopicPartition]) -> dict[str, str]:
-    """Return what is undone, in words."""
+def _in_words(undone: Iterable[Mapping[TopicPartition, Range]]) -> dict[str, str]:
     return {
         f"{tp.topic}/{tp.partition}": f"{first} to {end - 1}"
-        for work in works
-        if work.is_open
-        for tp, (first, end) in sorted(work.undone(partitions).items())
+        for ranges in undone
+        for tp, (first, end) in sorted(ranges.items())
     }
 
 
@@ -509,7 +508,7 @@ class Engine:
         deadline, has_parts = self._loop.time() + timeout_s, self.current is not None
         offsets: Offsets = {}
         try:
-            if has_parts and self.state.works:
+            if has_parts and (self.state.works or self.state.undecided(self.state.assignment)):
                 self._enter(Stage.FINISHING)
                 work_s = timeout_s * WORK_SHARE if is_clean else 0.0
                 await self._finish_works(self._loop.time() + work_s)
@@ -534,30 +533,40 @@ class Engine:
             await processing.end(until)
 
     async def _until_finished(self, until: float) -> None:
-        """Wait for works as a rebalance does, but not for the caller's own block."""
-        assigned, now, caller = self.state.assignment, self._loop.time(), asyncio.current_task()
-        hold_s = self.config.rebalance_hold_s
+        """Wait for works and transactions as a rebalance does, but not for the caller's own."""
+        state, now, caller = self.state, self._loop.time(), asyncio.current_task()
+        around, hold_s = transaction_around(), self.config.rebalance_hold_s
         limits = {
             work: min(until, now + (hold_s if work.hold_s is None else work.hold_s))
-            for work in self.state.works
+            for work in state.works
             if not work.is_of(caller)
         }
-        undone = _undone(limits, assigned)
-        if not undone or until <= now:
+        of_transactions = min(until, now + hold_s)
+
+        def undone() -> list[tuple[Mapping[TopicPartition, Range], float]]:
+            found = [
+                (work.undone(state.assignment), limit)
+                for work, limit in limits.items()
+                if work.is_open
+            ]
+            undecided = state.undecided(state.assignment, besides=around)
+            return [each for each in (*found, (undecided, of_transactions)) if each[0]]
+
+        left = undone()
+        if not left or until <= now:
             return
-        longest_s = max(limits.values()) - now
-        log.info("stopping: the application has up to %.1f s to finish %s", longest_s, undone)
+        log.info(
+            "stopping: the application has up to %.1f s to finish %s",
+            max(limit for _, limit in left) - now,
+            _in_words(ranges for ranges, _ in left),
+        )
         for work, limit in limits.items():
             work.is_wanted_by(limit)
         acted = Event()
         observe = acted.set
-        self.state.observers.add_listener(observe)
+        state.observers.add_listener(observe)
         try:
-            while waiting := [
-                limit
-                for work, limit in limits.items()
-                if limit > self._loop.time() and work.is_open and work.undone(assigned)
-            ]:
+            while waiting := [limit for _, limit in undone() if limit > self._loop.time()]:
                 acted.clear()
                 try:
                     async with timeout_at(min(waiting)):
@@ -565,11 +574,11 @@ class Engine:
                 except asyncio.TimeoutError:
                     pass
         finally:
-            self.state.observers.forget(observe)
-        if undone := _undone(limits, assigned):
+            state.observers.forget(observe)
+        if left := undone():
             log.warning(
                 "stopping: the application did not finish in time: the next owners read again %s",
-                undone,
+                _in_words(ranges for ranges, _ in left),
             )
 
     async def _stop(

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite._record_py import record_delivery
+from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.client.arguments import MOST_LONG
 from aiokafka_lite.errors import (
     CommitFailedError,
@@ -62,8 +63,12 @@ class DeliveryInTransaction(Protocol):
     def source(self) -> Hashable:
         """Whose they are; those of one source are joined."""
 
-    def enlist(self, transaction: object) -> None:
+    def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
         """Let a transaction decide what becomes of the records, also of blocks that end before.
+
+        Args:
+            transaction: Commits their offsets.
+            is_stored: It does not wait for its end to send them to the group.
 
         Raises:
             AutoCommitError: The consumer may commit them in another way.
@@ -97,7 +102,7 @@ class DeliveryInTransaction(Protocol):
     def refused(self, error: KafkaError) -> None:
         """Note that the group has refused the offsets."""
 
-    def settle(self, transaction: object, *, is_committed: bool | None) -> None:
+    def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
         """Note that the transaction is over; None: it is not known whether it was committed."""
 
 
@@ -123,7 +128,7 @@ class OffsetsOfGroup:
         self.source = group
         self.offsets = offsets
 
-    def enlist(self, transaction: object) -> None:
+    def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
         """Tell nobody."""
 
     def join(self, other: OffsetsOfGroup) -> None:
@@ -148,7 +153,7 @@ class OffsetsOfGroup:
     def refused(self, error: KafkaError) -> None:
         """Tell nobody."""
 
-    def settle(self, transaction: object, *, is_committed: bool | None) -> None:
+    def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
         """Tell nobody."""
 
 

@@ -547,7 +547,7 @@ class Transactions:
             KafkaError: It refuses. After all of these but the first it has to be aborted.
         """
         transaction = self._taking()
-        delivery.enlist(transaction)
+        delivery.enlist(transaction, is_stored=True)
         self._check(delivery.to_commit)
         transaction.stored.append(delivery)
         storing = self._scope.spawn(self._try_to_store(delivery), name="store offsets")

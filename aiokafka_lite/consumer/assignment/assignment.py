@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from types import MappingProxyType
 from typing import Final, TypeVar
 
+from aiokafka_lite._transaction import BegunTransaction, transaction_around
 from aiokafka_lite.consumer.assignment.cursor import (
     NO_EPOCH,
     Cursor,
@@ -241,6 +242,8 @@ class Assignment:
             cursor = self._assignment[tp] = Cursor(tp, kept.get(tp), topic_ids.get(tp, b""))
             if tp in gone:
                 self._carry_over(gone[tp], cursor)
+                if is_unbroken:
+                    cursor.carry_over(gone[tp])
         for cursor in gone.values():
             if self._readers is not None:
                 self._readers.replace(cursor, None)
@@ -329,6 +332,8 @@ class Assignment:
         self._settle()
         self.observers.discarded(partition)
         search = partition.search
+        if not is_asked_for and search is not None and search.is_first:
+            partition.forget_undecided()
         if partition.progress is not None:
             partition.progress.go_back_to(offset)
             if is_asked_for or (search is not None and search.is_asked_for):
@@ -345,6 +350,8 @@ class Assignment:
         """
         self._settle()
         self.observers.discarded(partition)
+        if reason and partition.search is not None and partition.search.is_first:
+            partition.forget_undecided()
         partition.await_reset(timestamp, reason)
         self.observers.partition_changed(partition)
 
@@ -580,11 +587,21 @@ class Assignment:
         With several readers, that is what the current task was handed.
         """
         if (readers := self._readers) is None:
+            self._note_transaction(self._latest)
             for partition in self._latest:
                 partition.process_to(partition.handed_out_to)
             self._latest.clear()
             return
-        self._release(readers.hand_of(asyncio.current_task()).release())
+        finished = readers.hand_of(asyncio.current_task()).release()
+        self._note_transaction(finished)
+        self._release(finished)
+
+    @staticmethod
+    def _note_transaction(finished: Collection[Cursor]) -> None:
+        """Note in which transaction records count as processed: it may be aborted."""
+        if finished and (transaction := transaction_around()) is not None:
+            for cursor in finished:
+                cursor.note_transaction(transaction)
 
     def _forget_readers(self) -> None:
         if self._readers is not None:
@@ -631,15 +648,12 @@ class Assignment:
         """
         self._settle()
         wanted = frozenset(partitions)
-        found: dict[TopicPartition, Range] = {}
+        found = self.undecided(wanted)
         for work in self.works:
             found |= work.undone(wanted)
-        for tp in wanted:
+        for tp in wanted - found.keys():
             cursor = self._assignment.get(tp)
             if cursor is None or cursor.position is None or cursor.worked_by is not None:
-                continue
-            if (decided := cursor.decided_to(cursor.position)) < cursor.position:
-                found[tp] = Range(decided, cursor.position)
                 continue
             if self._readers is not None:
                 if (at_work := self._readers.awaited(cursor)) is not None:
@@ -648,6 +662,21 @@ class Assignment:
             done = cursor.processed if cursor in self._latest else None
             if done is not None and done < cursor.position:
                 found[tp] = Range(done, cursor.position)
+        return found
+
+    def undecided(
+        self,
+        partitions: Iterable[TopicPartition],
+        besides: BegunTransaction | None = None,
+    ) -> dict[TopicPartition, Range]:
+        """Return what open transactions decide on of partitions, but for one of them."""
+        found: dict[TopicPartition, Range] = {}
+        for tp in partitions:
+            cursor = self._assignment.get(tp)
+            if cursor is not None and cursor.undecided and cursor.position is not None:
+                decided = cursor.decided_to(cursor.position, besides)
+                if decided < cursor.position:
+                    found[tp] = Range(decided, cursor.position)
         return found
 
     def processed_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -833,7 +862,7 @@ class Assignment:
             for cursor in self._assignment.values()
             if (end := cursor.handed_out_to) is not None
         }
-        return DeliveredRecords(ends, lost=self._lost_in_hand, blocks=blocks)
+        return DeliveredRecords(ends, lost=self._lost_in_hand, blocks=blocks, is_all=True)
 
     def forget_lost(self, partitions: Iterable[TopicPartition]) -> None:
         """Note that the application has heard that it lost partitions that it was at work on."""
@@ -922,12 +951,6 @@ class Assignment:
         if cursor.worked_by is not None:
             cursor.worked_by.give_up([cursor.tp], asyncio.get_running_loop().time())
         self._return_to(cursor, first if committed is None else max(first, committed.offset))
-
-    def end_wait(self, cursors: Iterable[Cursor], waiter: object) -> None:
-        """Note that the transaction is over that decides on records of partitions."""
-        for cursor in cursors:
-            cursor.end_wait(waiter)
-        self.observers.acted()  # a rebalance may wait for it
 
     def give_up_work(self, partitions: Collection[TopicPartition], now: float) -> None:
         """Tell all works that partitions go, whatever is left to do of them."""

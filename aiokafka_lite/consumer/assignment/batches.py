@@ -15,7 +15,7 @@ from typing import Any
 
 from aiokafka_lite._compat import override
 from aiokafka_lite._event import Event
-from aiokafka_lite._transaction import transaction_around
+from aiokafka_lite._transaction import BegunTransaction, transaction_around
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, Truncation
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
@@ -57,7 +57,7 @@ class Block(ABC):
         self.hold_s = hold_s
         self.is_open = self.is_left = False
         # Transactions that commit it and are not over, and whether the latest one was aborted.
-        self._deciding: set[object] = set()
+        self._deciding: set[BegunTransaction] = set()
         self._is_aborted = False
         # Whether the application has left it without an exception, and no abort has undone that.
         self._is_done = False
@@ -97,7 +97,7 @@ class Block(ABC):
             self._is_done = is_done
             self._end_if_decided()
 
-    def enlist(self, transaction: object) -> None:
+    def enlist(self, transaction: BegunTransaction) -> None:
         """Let a transaction decide what becomes of the records."""
         self._deciding.add(transaction)
 
@@ -106,7 +106,7 @@ class Block(ABC):
         """Whether an open transaction decides what becomes of the records."""
         return bool(self._deciding)
 
-    def decide(self, transaction: object, *, is_committed: bool) -> None:
+    def decide(self, transaction: BegunTransaction, *, is_committed: bool) -> None:
         """Note that a transaction which the block was enlisted in, or opened in, is over."""
         self._deciding.discard(transaction)
         self._is_aborted = not is_committed
@@ -136,7 +136,7 @@ class Block(ABC):
             )
 
     @abstractmethod
-    def _begin_in(self, transaction: object) -> None:
+    def _begin_in(self, transaction: BegunTransaction) -> None:
         """Note that the block of a transaction is around this one."""
 
     @abstractmethod
@@ -195,7 +195,7 @@ class OpenBatch(Block):
         self._truncations: dict[Cursor, Truncation] = {}
         self._topic_ids: dict[Cursor, bytes] = {}
         # The transaction whose block is around this one.
-        self._around: object = None
+        self._around: BegunTransaction | None = None
         # Those that went though they were not finished.
         self._given_up: set[Cursor] = set()
 
@@ -222,38 +222,42 @@ class OpenBatch(Block):
         self._assignment.end_work(self, self.spans, is_done=is_done)
 
     @override
-    def _begin_in(self, transaction: object) -> None:
+    def _begin_in(self, transaction: BegunTransaction) -> None:
         """Hold no partition until its end: more of them is read in it. An abort undoes that."""
         self._around = transaction
-        self._await_outcome()
+        self._await_outcome(transaction)
 
-    def _await_outcome(self) -> None:
+    def _await_outcome(self, transaction: BegunTransaction) -> None:
         for cursor, (first, _) in self.spans.items():
-            cursor.await_outcome(self, first)
+            cursor.await_outcome(transaction, first, block=self)
 
     @override
-    def enlist(self, transaction: object) -> None:
+    def enlist(self, transaction: BegunTransaction) -> None:
         """Let a transaction decide what becomes of the records."""
         if transaction is not self._around:
             super().enlist(transaction)
-            self._await_outcome()
+            self._await_outcome(transaction)
 
     @override
-    def decide(self, transaction: object, *, is_committed: bool) -> None:
+    def decide(self, transaction: BegunTransaction, *, is_committed: bool) -> None:
         """Note that a transaction which the block was enlisted in, or opened in, is over."""
-        if transaction is self._around:
-            self._around = None
         super().decide(transaction, is_committed=is_committed)
-        if self._around is None and not self.is_enlisted:
-            self._assignment.end_wait(self._returned, self)
+        self._assignment.observers.acted()  # a rebalance may wait for it
 
     @override
     def _undo(self) -> None:
         """Have its records returned again, if they are not committed and no seek went back."""
         for cursor, (first, end) in self.spans.items():
-            is_same = cursor.is_assigned and cursor.topic_id == self._topic_ids[cursor]
-            if is_same and cursor.position is not None and cursor.position >= end:
-                self._assignment.return_again(cursor, first, end)
+            present = self._present(cursor)
+            if present is not None and present.position is not None and present.position >= end:
+                self._assignment.return_again(present, first, end)
+
+    def _present(self, cursor: Cursor) -> Cursor | None:
+        """Return the cursor of the same log by now, if nobody else can have had the partition."""
+        present = self._assignment.assignment.get(cursor.tp)
+        if present is None or present.topic_id != self._topic_ids[cursor]:
+            return None
+        return present if present is cursor or present.is_undecided_of(self) else None
 
     def partitions(self) -> set[TopicPartition]:
         """Return the partitions of which it has records."""
@@ -290,7 +294,7 @@ class OpenBatch(Block):
         The application commits them whatever becomes of a transaction around it.
         """
         for cursor in self._returned:
-            cursor.end_wait(self)
+            cursor.commit_apart(self)
         return {cursor.tp: end for cursor, (_, end) in self.spans.items() if self._holds(cursor)}
 
     @override

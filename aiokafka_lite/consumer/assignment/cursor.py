@@ -53,6 +53,7 @@ from aiokafka_lite.errors import IllegalStateError, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
+    from aiokafka_lite._transaction import BegunTransaction
     from aiokafka_lite.consumer.assignment.progress import Progress
     from aiokafka_lite.consumer.assignment.work import Work
     from aiokafka_lite.consumer.buffer.chunk import Chunk
@@ -62,7 +63,7 @@ NO_EPOCH: Final = -1
 MOST_CHUNKS: Final = 2
 # Of one partition: leader epochs of returned records that are kept for commits.
 MOST_EPOCH_STARTS: Final = 16
-NOTHING: Final[Mapping[object, int]] = MappingProxyType({})
+NOTHING: Final[Mapping[tuple[BegunTransaction, object], Undecided]] = MappingProxyType({})
 
 
 class Place(enum.Enum):
@@ -137,6 +138,11 @@ class Search:
         return self.cursor.search is self and self.cursor.is_assigned
 
     @property
+    def is_first(self) -> bool:
+        """Whether it is where an assignment begins that is searched for."""
+        return self.sought is Sought.COMMITTED and self.replaced is None
+
+    @property
     def is_asked_for(self) -> bool:
         """Whether the application has asked for another position."""
         return self.sought is Sought.RESET and self.timestamp is not None and not self.reason
@@ -206,6 +212,17 @@ class EpochStart(NamedTuple):
     leader_epoch: int
 
 
+class Undecided(NamedTuple):
+    """Records of a partition that an open transaction decides on: from `first` on.
+
+    If `is_stored`, it has sent offsets of them to the group before its end. The coordinator keeps
+    the later of two commits, even if the earlier one counts later: no other one may follow.
+    """
+
+    first: int
+    is_stored: bool
+
+
 class Range(NamedTuple):
     """Offsets that were handed out: from `first` to before `end`."""
 
@@ -269,6 +286,7 @@ class Cursor:
         "position",
         "preferred_replica",
         "processed",
+        "processed_in",
         "progress",
         "reach",
         "retry_at",
@@ -330,8 +348,11 @@ class Cursor:
         self.last_fetch_at: float | None = None
         self.is_paused = False
         self.is_assigned = True
-        # What open transactions decide on: by what waits for the outcome, from which offset on.
-        self.undecided: Mapping[object, int] = NOTHING
+        # What open transactions decide on, by transaction and block; and what some have decided.
+        self.undecided: Mapping[tuple[BegunTransaction, object], Undecided] = NOTHING
+        # The latest transaction in whose block a read has counted records as processed, and the
+        # offset behind these.
+        self.processed_in: tuple[BegunTransaction, int] | None = None
         # What tells the batches that begin before it where the log lost records of theirs.
         self.next_truncation = Truncation()
         # What has records of it that are not finished: then not the next get says when they are.
@@ -771,20 +792,94 @@ class Cursor:
         if self.processed is not None:
             self.processed = min(self.processed, offset)
 
-    def await_outcome(self, waiter: object, first: int) -> None:
-        """Count nothing from an offset on as finished until a transaction is over."""
-        first = min(first, self.undecided.get(waiter, first))
-        self.undecided = {**self.undecided, waiter: first}
+    def await_outcome(
+        self,
+        transaction: BegunTransaction,
+        first: int,
+        *,
+        block: object = None,
+        is_stored: bool = False,
+    ) -> None:
+        """Count nothing from an offset on as finished until a transaction is over.
 
-    def end_wait(self, waiter: object) -> None:
-        """Note that the transaction is over that this waited for, or decides on it no more."""
-        if waiter in self.undecided:
-            left = {each: self.undecided[each] for each in self.undecided if each is not waiter}
-            self.undecided = left or NOTHING
+        Args:
+            transaction: Decides on it.
+            first: That offset.
+            block: Whose records these are; it may commit them apart from the transaction.
+            is_stored: See `Undecided`.
+        """
+        earlier = self.undecided.get((transaction, block), Undecided(first, is_stored))
+        self.undecided = {
+            **{each: what for each, what in self.undecided.items() if not each[0].is_settled},
+            (transaction, block): Undecided(
+                min(first, earlier.first), is_stored or earlier.is_stored
+            ),
+        }
 
-    def decided_to(self, offset: int) -> int:
-        """Return how much of what lies before an offset no open transaction decides on."""
-        return min(offset, *self.undecided.values()) if self.undecided else offset
+    def commit_apart(self, block: object) -> None:
+        """Let no transaction decide on the records of a block that it does not commit."""
+        self.undecided = {
+            each: what for each, what in self.undecided.items() if each[1] is not block
+        }
+
+    def is_undecided_of(self, block: object) -> bool:
+        """Whether transactions decide on records of a block, or have done so just now."""
+        return any(each[1] is block for each in self.undecided)
+
+    def carry_over(self, former: Cursor) -> None:
+        """Stand for a cursor of the assignment before, if nobody else can have had it since."""
+        self.undecided = former.undecided
+
+    def forget_undecided(self) -> None:
+        """Let transactions of the assignment before decide on nothing.
+
+        What they have not committed is returned again, and they cannot commit it any more.
+        """
+        self.undecided = NOTHING
+
+    def decided_to(self, offset: int, besides: BegunTransaction | None = None) -> int:
+        """Return how much of what lies before an offset no open transaction decides on.
+
+        Args:
+            offset: Behind what is asked for.
+            besides: A transaction that does not count.
+        """
+        for (transaction, _), what in self.undecided.items():
+            if what.first < offset and transaction is not besides and not transaction.is_settled:
+                offset = what.first
+        return offset
+
+    def is_undecided(self, transaction: BegunTransaction, before: int) -> bool:
+        """Whether this transaction decides on records before an offset."""
+        return any(
+            each[0] is transaction and what.first < before for each, what in self.undecided.items()
+        )
+
+    @property
+    def has_stored_offsets(self) -> bool:
+        """Whether an open transaction has sent offsets of it, which no commit may follow."""
+        return any(
+            what.is_stored and not each[0].is_settled for each, what in self.undecided.items()
+        )
+
+    def note_transaction(self, transaction: BegunTransaction) -> None:
+        """Note that a read in the block of a transaction counts as processed what was returned."""
+        if (end := self.handed_out_to) is not None:
+            self.processed_in = (transaction, end)
+
+    def has_processed_in(self, transaction: BegunTransaction) -> bool:
+        """Whether a read in its block has counted records as processed that are not committed."""
+        if self.processed_in is None or self.processed_in[0] is not transaction:
+            return False
+        return self.has_uncommitted(self.processed_in[1])
+
+    def has_processed(self, before: int) -> bool:
+        """Whether all records before an offset count as processed."""
+        return self.processed is not None and self.processed >= before
+
+    def is_worked_on(self, before: int) -> bool:
+        """Whether a work has records before an offset that are not finished."""
+        return self.worked_by is not None and not self.has_processed(before)
 
     def enter_work(self, work: Work, *, is_enough: bool) -> None:
         """Note that a work has records of it, and whether it may have more before it is done."""
@@ -824,9 +919,7 @@ class Cursor:
     def is_in_doubt(self) -> bool:
         """Whether its position was given up for the committed offset, which is not known yet."""
         search = self.search
-        if search is None or search.sought is not Sought.COMMITTED:
-            return False
-        return search.replaced is not None
+        return search is not None and search.sought is Sought.COMMITTED and not search.is_first
 
     def finished_epoch(self, progress: Progress) -> int:
         """Return the newest leader epoch of what is finished behind the first unfinished record.

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
+from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.structs import TopicPartition
 
@@ -49,10 +50,10 @@ class HeldRecord(Protocol):
 class Enlisted(Protocol):
     """The block of a batch, which ends as the transaction does that commits its records."""
 
-    def enlist(self, transaction: object) -> None:
+    def enlist(self, transaction: BegunTransaction) -> None:
         """Let a transaction decide what becomes of the records."""
 
-    def decide(self, transaction: object, *, is_committed: bool) -> None:
+    def decide(self, transaction: BegunTransaction, *, is_committed: bool) -> None:
         """Note that the transaction is over."""
 
 
@@ -60,13 +61,14 @@ class DeliveredRecords:
     """Records of some partitions.
 
     Attributes:
+        is_all: These are all that the application has in hand of its consumer, and not named.
         blocks: The open blocks of batches that the records are of.
         ends: Of partitions whose records are finished in their order, the offset behind the last.
         receipts: The records that are finished one by one, with how often each was refused.
         lost: Partitions that were taken away before the records were put into this.
     """
 
-    __slots__ = ("_topic_ids", "blocks", "ends", "lost", "receipts")
+    __slots__ = ("_topic_ids", "blocks", "ends", "is_all", "lost", "receipts")
 
     def __init__(
         self,
@@ -75,7 +77,10 @@ class DeliveredRecords:
         lost: Iterable[TopicPartition] = (),
         blocks: Iterable[Enlisted] = (),
         topic_ids: Mapping[Cursor, bytes] = MappingProxyType({}),
+        *,
+        is_all: bool = False,
     ) -> None:
+        self.is_all = is_all
         self.blocks = list(blocks)
         self.ends: dict[Cursor, int] = ends or {}
         # Of `ends`: the topics' ids when the records were returned.

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Final, TypeAlias
 
@@ -101,10 +101,10 @@ class Hand:
             asyncio.get_running_loop().call_soon(self._look)
         self.ranges[cursor] = joined(self.ranges.get(cursor), offsets)
 
-    def release(self) -> Iterable[Cursor]:
+    def release(self) -> Collection[Cursor]:
         """Count all as finished; return the partitions."""
         ranges, self.ranges = self.ranges, {}
-        return ranges
+        return ranges.keys()
 
     def finish_before(self, cursor: Cursor, offset: int) -> None:
         """Count what is before an offset as finished."""

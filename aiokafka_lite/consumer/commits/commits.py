@@ -29,8 +29,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
@@ -97,10 +96,6 @@ class PendingCommit:
         # What was assigned then of each: another cursor is another assignment, though the member
         # may be the same.
         self.cursors = {tp: cursors.get(tp) for tp in offsets}
-        # Of which a transaction that was open then decides on the next records.
-        self.undecided = {
-            each for each in self.cursors.values() if each is not None and each.undecided
-        }
         # The ids under which its partitions were read; empty: not known.
         self.topic_ids: dict[TopicPartition, bytes] = {}
         for tp, cursor in self.cursors.items():
@@ -161,9 +156,6 @@ class Commits(CommittedReader):
         self._pending: set[PendingCommit] = set()
         # Commits that waited for the end of a rebalance, until they are done.
         self._waiting: set[PendingCommit] = set()
-        # Partitions of which open transactions commit offsets that the application has named. The
-        # coordinator keeps the later one of two commits, even if the earlier one counts later.
-        self._in_transactions: Counter[Cursor] = Counter()
 
     # --- Committing -----------------------------------------------------------------------
     async def commit(self, offsets: object = None, *, timeout_s: float | None = None) -> None:
@@ -183,8 +175,8 @@ class Commits(CommittedReader):
             TypeError: A key is no TopicPartition, or metadata is no string.
             IllegalStateError: A partition is not assigned to this consumer, or an offset would
                 finish records of other handlers of `run`.
-            IllegalOperation: An open transaction commits offsets of a partition that is named, or
-                records before the offset.
+            IllegalOperation: An open transaction decides on records before an offset that is
+                named, or has sent offsets of its partition.
             CommitFailedError: The group rebalanced: the partitions may have another owner, or
                 have had one since the records were handed out that an offset means.
             FencedInstanceIdError: Another consumer has taken this one's group_instance_id.
@@ -208,8 +200,7 @@ class Commits(CommittedReader):
             if held := sorted(
                 tp
                 for tp, each in named.items()
-                if each in self._in_transactions
-                or each.decided_to(wanted[tp].offset) < wanted[tp].offset
+                if each.has_stored_offsets or each.decided_to(wanted[tp].offset) < wanted[tp].offset
             ):
                 raise IllegalOperation(
                     f"an open transaction commits offsets of {held}: commit after its end"
@@ -337,16 +328,8 @@ class Commits(CommittedReader):
         """Return a block within which no commit is sent, whatever the group does meanwhile."""
         return self._sending
 
-    def enter_transaction(self, cursors: Iterable[Cursor]) -> None:
-        """Commit nothing of partitions in another way until `leave_transaction`.
-
-        Last commits wait until then.
-        """
-        self._in_transactions.update(cursors)
-
-    def leave_transaction(self, cursors: Iterable[Cursor]) -> None:
-        """End that, once it is known what has become of the transaction."""
-        self._in_transactions -= Counter(cursors)
+    def decided(self) -> None:
+        """Note that a transaction is over: a last commit may wait for it."""
         self._member.notify()
 
     @property
@@ -519,7 +502,7 @@ class Commits(CommittedReader):
             commit.left = self.not_committed_yet(commit.left)
             for tp in [tp for tp in commit.left if is_gone(self._cluster.view, tp.topic)]:
                 del commit.left[tp]
-            if commit.made_as == self.assigned_as:
+            if not commit.is_departed and commit.made_as == self.assigned_as:
                 self._keep_in_step(commit)
             self._say_what_was_asked_for(commit)
         self._leave_out_former_logs(commit)
@@ -586,53 +569,47 @@ class Commits(CommittedReader):
             {tp: commit.left.pop(tp).offset for tp in sorted(former)},
         )
 
-    def add_to_departed(self, cursor: Cursor, committed: OffsetAndMetadata | None) -> None:
-        """Note what a transaction has committed of a partition that was given up meanwhile.
+    def overtake(self, cursor: Cursor, committed: OffsetAndMetadata | None) -> None:
+        """Add to commits that are not sent yet what a transaction has committed meanwhile.
 
-        The coordinator keeps the later one of two commits: what is still to be committed of the
-        partition would undo the transaction's, unless it says that, too.
+        The coordinator keeps the later one of two commits: they would undo the transaction's. What
+        says no more than that is left out. Where the application has sought back since, and where
+        records are finished one by one, the next attempt says what is finished by then.
 
         Args:
-            cursor: Of the assignment that was given up.
-            committed: None: that is not known, so nothing more of it is committed.
+            cursor: Of the assignment whose records it has committed.
+            committed: None: it is not known whether it has, so nothing more of it is committed.
         """
-        tp = cursor.tp
-        left = [
-            *(
-                each.offsets
-                for each in self._auto_commit.departed
-                if each.cursors.get(tp) is cursor
-            ),
-            *(c.left for c in self._pending if c.is_departed and c.cursors.get(tp) is cursor),
-        ]
-        for offsets in left:
-            if (offset := offsets.pop(tp, None)) is None or committed is None:
+        tp, position = cursor.tp, cursor.position
+        if cursor.is_assigned and (
+            cursor.progress is not None
+            or (committed is not None and position is not None and position < committed.offset)
+        ):
+            return
+        pending = [(each.cursors, each.left) for each in self._pending]
+        departed = [(each.cursors, each.offsets) for each in self._auto_commit.departed]
+        for cursors, left in (*pending, *departed):
+            if cursors.get(tp) is not cursor or (offset := left.pop(tp, None)) is None:
                 continue
-            most = self._state.most_metadata
-            both = united(cursor.topic_id, committed, offset, most)
-            if both != united(cursor.topic_id, committed, committed, most):
-                offsets[tp] = both
+            if committed is not None and (more := self._beyond(cursor, committed, offset)):
+                left[tp] = more
 
-    def _leave_out_what_is_in_doubt(self, commit: PendingCommit) -> None:
-        """Leave out what a transaction has committed, or may commit.
-
-        The coordinator keeps the later one of two commits: this one would undo the transaction's.
-        """
-        for tp, cursor in commit.cursors.items():
-            if cursor is None or tp not in commit.left:
-                continue
-            is_open = cursor.is_in_doubt or cursor in self._in_transactions
-            is_capped = cursor in commit.undecided
-            if is_open or (is_capped and self._is_behind(cursor, commit.left[tp].offset)):
-                del commit.left[tp]
+    def _beyond(
+        self, cursor: Cursor, committed: OffsetAndMetadata, offset: OffsetAndMetadata
+    ) -> OffsetAndMetadata | None:
+        """Return what is finished by one of two commits; None: no more than by the first."""
+        if cursor.progress is None:
+            return offset if offset.offset > committed.offset else None
+        most = self._state.most_metadata
+        both = united(cursor.topic_id, committed, offset, most)
+        return None if both == united(cursor.topic_id, committed, committed, most) else both
 
     @staticmethod
-    def _is_behind(cursor: Cursor, offset: int) -> bool:
-        """Whether more was committed since, by the transaction that decided on what follows."""
-        committed, position = cursor.committed, cursor.position
-        if committed is None or position is None or cursor.progress is not None:
-            return False
-        return cursor.is_assigned and offset < committed.offset <= position
+    def _leave_out_what_is_in_doubt(commit: PendingCommit) -> None:
+        """Leave out what a transaction may have committed, or may commit."""
+        for tp, cursor in commit.cursors.items():
+            if cursor is not None and (cursor.is_in_doubt or cursor.has_stored_offsets):
+                commit.left.pop(tp, None)
 
     def _leave_out_what_went(self, commit: PendingCommit) -> None:
         """Leave out of the application's `commit()` what was revoked since: it had its last commit.
@@ -664,11 +641,7 @@ class Commits(CommittedReader):
             partition = self._state.assignment.get(tp)
             if partition is None or partition.position is None:
                 continue
-            if commit.is_departed and partition is not commit.cursors[tp]:
-                continue
-            if partition.position < offset.offset and commit.is_departed and tp in now:
-                commit.left[tp] = now[tp]  # a transaction was aborted meanwhile
-            elif partition.position < offset.offset:
+            if partition.position < offset.offset:
                 del commit.left[tp]
             elif tp in now and now[tp].offset > offset.offset:
                 commit.left[tp] = now[tp]
@@ -733,7 +706,8 @@ class Commits(CommittedReader):
 
     def _note_committed(self, commit: PendingCommit, tp: TopicPartition) -> None:
         self._latest[tp] = commit.sequence
-        offset = commit.left.pop(tp)
+        if (offset := commit.left.pop(tp, None)) is None:
+            return  # a transaction has overtaken it
         if (partition := self._state.assignment.get(tp)) is not None:
             partition.note_committed(offset)
 
@@ -828,11 +802,17 @@ class Commits(CommittedReader):
                     yield
                     return
 
-    def _waits_for_transaction(self, commit: PendingCommit) -> bool:
-        """Whether a last commit waits for a transaction, which the caller is not in itself."""
+    @staticmethod
+    def _waits_for_transaction(commit: PendingCommit) -> bool:
+        """Whether a commit waits for a transaction, which the caller is not in itself.
+
+        A last one does, and one of offsets by name. The others leave out what it may commit.
+        """
         return (
-            commit.is_last
-            and not self._in_transactions.keys().isdisjoint(commit.cursors.values())
+            (commit.is_last or commit.names_partitions)
+            and any(
+                each is not None and each.has_stored_offsets for each in commit.cursors.values()
+            )
             and transaction_around() is None
         )
 

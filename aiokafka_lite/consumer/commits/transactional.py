@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, nullcontext
 
+from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
+from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords, Enlisted
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.commits.requests import OffsetToCommit
@@ -91,37 +92,69 @@ class OffsetsInTransaction:
         group.topic_ids = {tp: cursor.topic_id for tp, cursor in group.cursors.items()}
         return group
 
-    def raise_if_automatic(self, ends: Mapping[Cursor, int]) -> None:
+    def raise_if_automatic(
+        self,
+        transaction: BegunTransaction,
+        ends: Mapping[Cursor, int],
+        *,
+        is_all: bool = False,
+        is_batch: bool = False,
+    ) -> None:
         """Refuse records that auto-commit may commit though the transaction is aborted.
 
+        Args:
+            transaction: Is to commit them.
+            ends: The offsets behind them.
+            is_all: They are all that the application has in hand, and not what counts as processed.
+            is_batch: They are of batches, and not what was read before these.
+
         Raises:
-            AutoCommitError: There are some: records that are in no batch, and in no handler's hand.
+            AutoCommitError: There are some: records that an abort does not return again, because
+                they are in no batch of the transaction, and in no handler's hand.
         """
         if not self.commits.is_automatic or not ends:
             return
-        is_in_block = self._state.works or any(cursor.undecided for cursor in ends)
-        if not is_in_block or any(
-            cursor.worked_by is None and cursor.processed is not None and cursor.processed < end
+        others = {
+            cursor: end
             for cursor, end in ends.items()
+            if not (cursor.is_worked_on(end) or cursor.is_undecided(transaction, end))
+        }
+        if (
+            len(others) == len(ends)
+            or any(cursor.has_processed_in(transaction) and not is_batch for cursor in ends)
+            or any(
+                cursor.has_uncommitted(end) and not (is_all and cursor.has_processed(end))
+                for cursor, end in others.items()
+            )
         ):
             raise AutoCommitError(
                 "auto-commit commits these records, even if the transaction is aborted: give the "
                 "consumer enable_auto_commit=False, or read by consumer.batch()"
             )
 
-    def await_outcome(self, transaction: object, ends: Mapping[Cursor, int]) -> None:
-        """Let no records of these partitions be committed before a transaction is over."""
+    def await_outcome(
+        self, transaction: BegunTransaction, ends: Mapping[Cursor, int], *, is_stored: bool = False
+    ) -> None:
+        """Let no records of these partitions be committed before a transaction is over.
+
+        Args:
+            transaction: Commits them.
+            ends: The offsets behind them.
+            is_stored: It does not wait for its end to send their offsets to the group.
+        """
         for cursor, end in ends.items():
             first, committed = cursor.started_at, cursor.committed
             if self.commits.is_automatic and cursor.processed is not None:
                 first = cursor.processed
             elif committed is not None and (first or 0) <= committed.offset <= end:
                 first = committed.offset
-            cursor.await_outcome(transaction, end if first is None else first)
+            first = end if first is None else first
+            cursor.await_outcome(transaction, first, is_stored=is_stored)
 
-    def end_wait(self, cursors: Iterable[Cursor], transaction: object) -> None:
-        """Note that the transaction is over."""
-        self._state.end_wait(cursors, transaction)
+    def decided(self) -> None:
+        """Note that a transaction is over: a rebalance or a last commit may wait for it."""
+        self._state.observers.acted()
+        self.commits.decided()
 
     def if_finished(
         self, cursor: Cursor, records: Set[int]
@@ -233,8 +266,7 @@ class OffsetsInTransaction:
         for cursor, offset in offsets.items():
             if cursor.is_assigned:
                 cursor.note_committed(offset)
-            else:
-                self.commits.add_to_departed(cursor, offset)
+            self.commits.overtake(cursor, offset)
 
     def begin_anew(self, cursors: Iterable[Cursor]) -> None:
         """Let partitions start from their committed offsets, as the outcome is not known.
@@ -245,8 +277,7 @@ class OffsetsInTransaction:
         cursors = list(cursors)
         self._state.return_to_committed(cursors)
         for cursor in cursors:
-            if not cursor.is_assigned:
-                self.commits.add_to_departed(cursor, None)
+            self.commits.overtake(cursor, None)
 
 
 class DeliveryToCommit:
@@ -265,18 +296,21 @@ class DeliveryToCommit:
         """What deliveries of one consumer have in common."""
         return self._offsets.commits
 
-    def enlist(self, transaction: object) -> None:
+    def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
         """Let a transaction decide what becomes of the records.
 
         Raises:
             AutoCommitError: Auto-commit may commit them, too.
         """
-        self._offsets.raise_if_automatic(self._delivery.ends)
+        delivery = self._delivery
+        self._offsets.raise_if_automatic(
+            transaction, delivery.ends, is_all=delivery.is_all, is_batch=not delivery.is_all
+        )
         for receipt in self._delivery.receipts:
             receipt.enlist(transaction)
         for block in self._delivery.blocks:
             block.enlist(transaction)
-        self._offsets.await_outcome(transaction, self._delivery.ends)
+        self._offsets.await_outcome(transaction, self._delivery.ends, is_stored=is_stored)
 
     def join(self, other: DeliveryToCommit) -> None:
         """Take over another delivery of the same consumer."""
@@ -310,7 +344,7 @@ class DeliveryToCommit:
         if self._group is not None:
             self._offsets.commits.note_refusal(self._group.held_as, error)
 
-    def settle(self, transaction: object, *, is_committed: bool | None) -> None:
+    def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
         """Note that the transaction is over, and count the records as finished if it did so.
 
         If that is not known, they are read again unless they turn out to be committed.
@@ -321,9 +355,9 @@ class DeliveryToCommit:
             self._offsets.finish(self._delivery, self._committed)
         elif is_committed is None:
             self._offsets.begin_anew(self._delivery.cursors)
-        self._offsets.end_wait(self._delivery.ends, transaction)
         for block in self._delivery.blocks:
             block.decide(transaction, is_committed=bool(is_committed))
+        self._offsets.decided()
 
 
 class NamedOffsets:
@@ -341,32 +375,37 @@ class NamedOffsets:
         self.offsets = offsets
         self._topic_ids = {tp: group.topic_ids.get(tp, b"") for tp in offsets}
         self._is_told = is_told
-        # What the consumer commits in no other way until the end of the transaction.
-        self._held: list[Cursor] = []
+        # The open blocks of batches that have their records.
+        self._blocks: set[Enlisted] = set()
 
     @property
     def source(self) -> object:
         """What offsets of one consumer under one assignment have in common."""
         return self._group
 
-    def enlist(self, transaction: object) -> None:
-        """Let a transaction commit them.
+    def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
+        """Let a transaction decide what becomes of their records.
 
         Raises:
-            AutoCommitError: Auto-commit may commit their records, too.
+            AutoCommitError: Auto-commit may commit them, too.
         """
         if self._is_told:
             cursors = self._group.cursors
             named = {cursors[tp]: each[0] for tp, each in self.offsets.items() if tp in cursors}
-            self._group.offsets.raise_if_automatic(named)
-            self._held = list(named)
-            self._group.offsets.commits.enter_transaction(self._held)
+            self._group.offsets.raise_if_automatic(transaction, named)
+            works = {cursor.worked_by for cursor, end in named.items() if cursor.is_worked_on(end)}
+            self._blocks = {
+                each for each in works if each is not None and isinstance(each, Enlisted)
+            }
+            for block in self._blocks:
+                block.enlist(transaction)
+            self._group.offsets.await_outcome(transaction, named, is_stored=is_stored)
 
     def join(self, other: NamedOffsets) -> None:
         """Take over offsets that were named later."""
         self._group, self.offsets = other._group, {**self.offsets, **other.offsets}
         self._topic_ids = {**self._topic_ids, **other._topic_ids}
-        self._held += other._held
+        self._blocks |= other._blocks
 
     def alone(self) -> AbstractAsyncContextManager[None]:
         """Return a block within which the consumer commits nothing in another way."""
@@ -396,9 +435,10 @@ class NamedOffsets:
         """Note that the group has refused the offsets."""
         self._group.offsets.commits.note_refusal(self._group.held_as, error)
 
-    def settle(self, transaction: object, *, is_committed: bool | None) -> None:
+    def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
         """Note that the transaction is over, and count the records as finished if it did so."""
         if self._is_told:
             self._group.offsets.settle_named(self._group.cursors, self.offsets, is_committed)
-            held, self._held = self._held, []
-            self._group.offsets.commits.leave_transaction(held)
+            for block in self._blocks:
+                block.decide(transaction, is_committed=bool(is_committed))
+            self._group.offsets.decided()

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from aiokafka_lite._compat import override
 from aiokafka_lite._record_py import RECEIPT
+from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.batches import Block
 from aiokafka_lite.consumer.assignment.cursor import Range, joined
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
@@ -47,7 +48,7 @@ class AckedBatch(Block):
         self._state.works.append(self)
 
     @override
-    def _begin_in(self, transaction: object) -> None:
+    def _begin_in(self, transaction: BegunTransaction) -> None:
         """Acknowledge nothing before the transaction is over: an acknowledgement is not undone."""
         self.enlist(transaction)
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.batches import Block, OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
@@ -124,7 +125,7 @@ async def _does_not_wait(*_: object, **__: object) -> None:
 _decide = Block.decide
 
 
-def _never_aborted(block: Block, transaction: object, **_: object) -> None:
+def _never_aborted(block: Block, transaction: BegunTransaction, **_: object) -> None:
     _decide(block, transaction, is_committed=True)
 
 
