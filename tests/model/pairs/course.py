@@ -501,6 +501,8 @@ class Course:
                     offset = truncated.get(tp, found.offset)
                 if offset < end:
                     left[f"{name} {tp.topic}/{tp.partition}"] = offset, end
+            if not left and (unfinished := self._unfinished(group)):
+                left[name] = len(unfinished)  # which replaced those that were committed
         return left
 
     def _tell_lost(self) -> None:

@@ -87,7 +87,7 @@ class Journal:
         self.violations: list[str] = []
         self._lines: list[str] = []
         self._recreated_at: dict[str, float] = {}
-        # When a log was truncated last, and where.
+        # When a log was truncated last, and the lowest of its ends since commits may be of others.
         self._truncated: dict[TopicPartition, tuple[float, int]] = {}
 
     # --- Lines ----------------------------------------------------------------------------
@@ -205,7 +205,9 @@ class Journal:
         those, so that nobody takes it for a commit of the new ones. Ranges count no more if the log
         has no record of their leader epoch, but only of epochs up to the last one.
         """
-        self._truncated[tp] = self._now(), end
+        at, lowest = self._truncated.get(tp, (-TRUNCATED_S, end))
+        is_recent = self._now() < at + TRUNCATED_S
+        self._truncated[tp] = self._now(), min(end, lowest) if is_recent else end
         for state in self.groups.values():
             state.sought[tp].append(end)
             commit = state.commits.get(tp)
