@@ -4,6 +4,7 @@
 ``asyncio.TimeoutError`` (an alias of ``TimeoutError`` from 3.11 on) out of the ``async with``.
 ``task_of`` returns the task that runs on a loop, as ``asyncio.current_task(loop)`` does; before
 Python 3.12 that is written in Python, and a look into its table costs a quarter.
+``zstd`` is the standard library's module from Python 3.14 on, and its backport before.
 All are imported when they are asked for, as whoever needs no event loop imports no asyncio.
 """
 
@@ -21,15 +22,25 @@ if TYPE_CHECKING:
     else:
         from async_timeout import timeout, timeout_at
 
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+
     def task_of(loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None: ...
 else:
 
     def __getattr__(name):
-        if name not in ("timeout", "timeout_at", "task_of"):
+        if name not in ("timeout", "timeout_at", "task_of", "zstd"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import asyncio
 
-        if name == "task_of":
+        if name == "zstd":
+            if sys.version_info >= (3, 14):
+                from compression import zstd as value
+            else:
+                from backports import zstd as value
+        elif name == "task_of":
             if sys.version_info >= (3, 12):
                 value = asyncio.current_task
             else:
@@ -118,4 +129,5 @@ __all__ = [
     "task_of",
     "timeout",
     "timeout_at",
+    "zstd",
 ]

@@ -312,7 +312,6 @@ def _read(partition: Partition, is_committed: bool) -> Iterator[ConsumerRecord]:
         batches = RecordSet(
             partition.topic, partition.index, view, fetch_offset=offset, aborted=aborted
         )
-        for record in batches.take(sys.maxsize):
-            if record.offset < end:
-                yield record
+        while taken := batches.take(sys.maxsize):
+            yield from (record for record in taken if record.offset < end)
         offset = batches.next_offset

@@ -247,9 +247,11 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
             allow_plaintext_credentials: Send credentials without TLS to other machines.
             max_buffered_bytes: What all partitions together hold in memory ahead of the
                 application, and with `run` also the records that its handlers have not finished.
-            max_batch_bytes: What one compressed batch may at most become; a larger one is a
-                `DecompressionLimitError`. It is in memory at once, whatever `max_buffered_bytes`
-                says, so that a few kilobytes cannot take all memory.
+            max_batch_bytes: How many decompressed bytes of one batch are in memory at most. Large
+                batches are decompressed in pieces of 1 MiB while their records are read. A record
+                larger than `max_batch_bytes` is a `DecompressionLimitError`; so is a batch that
+                cannot be read in pieces: of librdkafka's snappy, LZ4 with linked blocks, or in
+                message format 0 or 1.
             allow_auto_create_topics: Brokers may create the topics that are asked for.
             max_records_per_partition: How many records of one partition a get returns at most.
             on_bad_record: What to do about records that cannot be read or deserialised: "raise", or

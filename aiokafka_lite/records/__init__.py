@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aiokafka_lite.records.batch import BatchHeader, iter_batches, patch_batch, read_header
 from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.records.decoders import COMPILED, DECODERS, use_decoder
-from aiokafka_lite.records.record_set import RecordSet, decode_all, end_offset
+from aiokafka_lite.records.record_set import RecordSet, decode_all, each_record, end_offset
 from aiokafka_lite.records.transactions import ControlType
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ __all__ = [
     "build_batch",
     "control_batch",
     "decode_all",
+    "each_record",
     "end_offset",
     "iter_batches",
     "patch_batch",

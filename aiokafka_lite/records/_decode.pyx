@@ -94,6 +94,24 @@ cdef class BatchCursor:
         if self.has_buffer:
             PyBuffer_Release(&self.buffer)
 
+    def go_on(self, records, Py_ssize_t count):
+        cdef Py_buffer buffer
+        PyObject_GetBuffer(records, &buffer, PyBUF_SIMPLE)
+        PyBuffer_Release(&self.buffer)
+        self.buffer = buffer
+        self.left.pos = <const uint8_t *> buffer.buf
+        self.left.end = self.left.pos + buffer.len
+        self.records_left = count
+
+    def pass_early(self):
+        cdef Parsed parsed
+        while self.records_left:
+            self.parse_next(&parsed)
+            if parsed.offset >= self.floor:
+                return False
+            self.pass_record(&parsed)
+        return self.is_finished()
+
     def take(self, list into not None, Py_ssize_t limit):
         return self.take_records(into, limit)
 
@@ -245,6 +263,30 @@ cdef inline bint is_overflow(int64_t base, int64_t delta) noexcept nogil:
     if delta >= 0:
         return base > INT64_MAX - delta
     return base < INT64_MIN - delta
+
+
+def whole_records(view, Py_ssize_t limit):
+    cdef Py_buffer buffer
+    cdef Bytes left
+    cdef Bytes record
+    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t next_bytes = 0
+    cdef int32_t size
+    PyObject_GetBuffer(view, &buffer, PyBUF_SIMPLE)
+    left.pos = <const uint8_t *> buffer.buf
+    left.end = left.pos + buffer.len
+    while count < limit:
+        record = left
+        if not varint(&record, &size) or size < 1:
+            break
+        if size > record.end - record.pos:
+            next_bytes = record.pos - left.pos + size
+            break
+        left.pos = record.pos + size
+        count += 1
+    size_bytes = left.pos - <const uint8_t *> buffer.buf
+    PyBuffer_Release(&buffer)
+    return count, size_bytes, next_bytes
 
 
 # --- plain batches, one after the other ----------------------------------------------------------

@@ -21,7 +21,14 @@ from aiokafka_lite.structs import ConsumerRecord
 if TYPE_CHECKING:
     from aiokafka_lite.records._columns_py import Columns
 
-__all__ = ["BatchCursor", "MessageCursor", "PlainBatches", "end_offset", "new_columns"]
+__all__ = [
+    "BatchCursor",
+    "MessageCursor",
+    "PlainBatches",
+    "end_offset",
+    "new_columns",
+    "whole_records",
+]
 
 Record: TypeAlias = ConsumerRecord
 
@@ -90,6 +97,25 @@ class BatchCursor:
         self._append_time = append_time
         self._floor = floor
         self._ceiling = ceiling
+
+    def go_on(self, records: memoryview, count: int) -> None:
+        """Read the next `count` records of the batch from other memory, once all are taken."""
+        self._buffer = records
+        self._pos = 0
+        self._left = count
+
+    def pass_early(self) -> bool:
+        """Pass the records below the floor; return True if that is all of them.
+
+        Raises:
+            CorruptRecordException: As `take`.
+        """
+        while self._left:
+            record, end = self._parse_next()
+            if record.offset >= self._floor:
+                return False
+            self._pass(record, end)
+        return self._is_finished()
 
     def take(self, into: list[Record], limit: int) -> bool:
         """Append at most `limit` records; return True once there are no more.
@@ -192,6 +218,28 @@ class BatchCursor:
             headers,
         )
         return record, end
+
+
+def whole_records(view: memoryview, limit: int) -> tuple[int, int, int]:
+    """Find the records of magic 2 that are there in full. Only lengths are read.
+
+    Returns:
+        How many there are, at most `limit`; where they end; and how many bytes the one after them
+        has, 0 if its length is not there or is none.
+    """
+    count = pos = 0
+    while count < limit:
+        try:
+            length, start = _varint(view, pos, len(view))
+        except CorruptRecordException:
+            return count, pos, 0
+        if length < 1:
+            return count, pos, 0
+        if length > len(view) - start:
+            return count, pos, start + length - pos
+        pos = start + length
+        count += 1
+    return count, pos, 0
 
 
 class PlainBatches:

@@ -1,8 +1,9 @@
-"""The four compression codecs, always into a buffer that is capped.
+"""The four compression codecs, into a buffer that is capped or a piece at a time.
 
 A compressed batch is a stranger's claim about how much memory to use. Every codec writes into a
 buffer of ours that grows up to the cap and no further, so that a decompression bomb costs its cap
-and not its claim. The functions of cramjam release the GIL: they may run in an executor thread.
+and not its claim. What would not fit is decompressed as a stream, for which other libraries are
+needed: cramjam's decompress whole frames. All release the GIL: they may run in an executor thread.
 
 Imported when the first compressed batch comes: cramjam is a large part of what importing costs.
 """
@@ -10,17 +11,19 @@ Imported when the first compressed batch comes: cramjam is a large part of what 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import cramjam
 
+from aiokafka_lite import _compat
 from aiokafka_lite.errors import CorruptRecordException, DecompressionLimitError
 from aiokafka_lite.records import lz4_frame
 from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.records.scratch import give_back, lend
 
-__all__ = ["compress", "inflate"]
+__all__ = ["compress", "inflate", "inflate_stream"]
 
 
 # What one compressed byte can at most become. A claimed size beyond it is a lie that can be told
@@ -35,8 +38,14 @@ _GROWTH: Final = 4
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = struct.Struct(">8sii")
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024  # what snappy-java writes
+_LARGEST_STREAMED_BLOCK: Final = 4 * 1024 * 1024
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+
+_WINDOW_BITS_OF_GZIP: Final = 31
+# Bytes that go into a stream and come out of it at a time.
+_FED_BYTES: Final = 64 * 1024
+_INFLATED_BYTES: Final = 256 * 1024
 
 _int32 = struct.Struct(">i")
 
@@ -69,6 +78,26 @@ def inflate(codec: Codec, view: memoryview, cap: int, *, magic: int = 2) -> memo
     if codec is Codec.ZSTD:
         guess = _refuse_claim_above(cap, _zstd_size(view))
         return _inflate_growing(cramjam.zstd.decompress_into, view, guess, cap)
+    raise ValueError(f"nothing to inflate in a batch with codec {codec.name.lower()}")
+
+
+def inflate_stream(codec: Codec, view: memoryview) -> Iterator[bytes | memoryview] | None:
+    """Return an iterator that decompresses the records of a batch of magic 2, some at a time.
+
+    Each of its items is valid until the next, and some hundred KiB long; a block of LZ4 or snappy
+    has up to 4 MiB. The iterator raises CorruptRecordException where `inflate` does.
+
+    Returns:
+        None if that cannot be done: snappy without blocks, LZ4 with blocks that need others.
+    """
+    if codec is Codec.GZIP:
+        return _gzip_stream(view)
+    if codec is Codec.SNAPPY:
+        return _snappy_stream(view)
+    if codec is Codec.LZ4:
+        return lz4_frame.blocks(view)
+    if codec is Codec.ZSTD:
+        return _zstd_stream(view)
     raise ValueError(f"nothing to inflate in a batch with codec {codec.name.lower()}")
 
 
@@ -159,6 +188,49 @@ def _zstd_size(view: memoryview) -> int:
     return size + 256 if size_bytes == 2 else size
 
 
+# --- streams -------------------------------------------------------------------------------------
+
+
+def _gzip_stream(view: memoryview) -> Iterator[bytes]:
+    pos = 0
+    while pos < len(view):
+        member = zlib.decompressobj(_WINDOW_BITS_OF_GZIP)
+        fed: memoryview | bytes = b""
+        while not member.eof:
+            if not fed:
+                fed = view[pos : pos + _FED_BYTES]
+                pos += len(fed)
+            try:
+                inflated = member.decompress(fed, _INFLATED_BYTES)
+            except zlib.error as error:
+                raise CorruptRecordException(f"a batch does not decompress: {error}") from error
+            if inflated:
+                yield inflated
+            elif not fed and not member.eof:
+                raise CorruptRecordException("a gzip stream is cut short")
+            fed = member.unconsumed_tail
+        pos -= len(member.unused_data)
+
+
+def _zstd_stream(view: memoryview) -> Iterator[bytes]:
+    zstd = _compat.zstd
+    pos = 0
+    while pos < len(view):
+        frame = zstd.ZstdDecompressor()
+        while not frame.eof:
+            fed = view[pos : pos + _FED_BYTES if frame.needs_input else pos]
+            pos += len(fed)
+            if frame.needs_input and not fed:
+                raise CorruptRecordException("a zstd frame is cut short")
+            try:
+                inflated = frame.decompress(fed, _INFLATED_BYTES)
+            except zstd.ZstdError as error:
+                raise CorruptRecordException(f"a batch does not decompress: {error}") from error
+            if inflated:
+                yield inflated
+        pos -= len(frame.unused_data)
+
+
 # --- snappy --------------------------------------------------------------------------------------
 
 
@@ -176,6 +248,25 @@ def _inflate_snappy(view: memoryview, cap: int) -> memoryview:
     except cramjam.DecompressionError as error:
         raise CorruptRecordException(f"a batch does not decompress: {error}") from error
     return room[:end]
+
+
+def _snappy_stream(view: memoryview) -> Iterator[bytes] | None:
+    if bytes(view[:8]) != _XERIAL_MAGIC:
+        return None
+    blocks = _xerial_blocks(view)
+    if any(_snappy_size(block) > _LARGEST_STREAMED_BLOCK for block in blocks):
+        return None
+    return _inflated_blocks(blocks)
+
+
+def _inflated_blocks(blocks: list[memoryview]) -> Iterator[bytes]:
+    for block in blocks:
+        try:
+            inflated = bytes(cramjam.snappy.decompress_raw(block))
+        except cramjam.DecompressionError as error:
+            raise CorruptRecordException(f"a batch does not decompress: {error}") from error
+        if inflated:
+            yield inflated
 
 
 def _snappy_size(block: memoryview) -> int:

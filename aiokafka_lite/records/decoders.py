@@ -1,7 +1,7 @@
 """The two decoders, and which of them runs.
 
 They offer the same names (`BatchCursor`, `MessageCursor`, `PlainBatches`, `new_columns`,
-`end_offset`) and behave the same to the last byte; tests run both in one session.
+`whole_records`, `end_offset`) and behave the same to the last byte; tests run both in one session.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ __all__ = [
     "DECODERS",
     "PLAIN_DECODER_NOTE",
     "Columns",
+    "BatchReader",
     "RecordReader",
     "Decoder",
     "current",
@@ -64,6 +65,16 @@ class RecordReader(Protocol):
 
     def take_columns(self, columns: Columns, limit: int) -> bool:
         """Add at most `limit` rows to columns that are not full; True once there are no more."""
+
+
+class BatchReader(RecordReader, Protocol):
+    """Goes once through a batch of magic 2, whose records may come in pieces."""
+
+    def go_on(self, records: memoryview, count: int, /) -> None:
+        """Read the next `count` records of the batch from other memory, once all are taken."""
+
+    def pass_early(self) -> bool:
+        """Pass the records below the floor; return True if that is all of them."""
 
 
 class PlainBatchReader(Protocol):
@@ -124,7 +135,7 @@ class _BatchCursor(Protocol):
         append_time: int | None,
         floor: int,
         ceiling: int = ...,
-    ) -> RecordReader: ...
+    ) -> BatchReader: ...
 
 
 class _MessageCursor(Protocol):
@@ -164,6 +175,8 @@ class Decoder(Protocol):
         headers: bool = ...,
         byte_limit: int | None = ...,
     ) -> Columns: ...
+
+    def whole_records(self, view: memoryview, limit: int, /) -> tuple[int, int, int]: ...
 
     def end_offset(self, view: memoryview, /) -> int | None: ...
 

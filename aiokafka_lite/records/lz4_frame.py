@@ -10,6 +10,7 @@ Format: https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
@@ -17,7 +18,7 @@ import cramjam
 
 from aiokafka_lite.errors import CorruptRecordException
 
-__all__ = ["compress_frame", "content_size", "inflate_plain", "with_correct_checksum"]
+__all__ = ["blocks", "compress_frame", "content_size", "inflate_plain", "with_correct_checksum"]
 
 _MAGIC: Final = b"\x04\x22\x4d\x18"
 # Version 1, independent blocks, nothing optional: what Kafka's and librdkafka's producers write.
@@ -28,8 +29,14 @@ _IS_STORED: Final = 1 << 31
 
 _MAX_RATIO: Final = 255  # of an LZ4 block: one byte more of match length for each 255 bytes
 
+_VERSION: Final = 0x40
+_IS_INDEPENDENT: Final = 0x20
+_HAS_BLOCK_CHECKSUMS: Final = 0x10
 _HAS_CONTENT_SIZE: Final = 0x08
+_HAS_CONTENT_CHECKSUM: Final = 0x04
 _HAS_DICTIONARY_ID: Final = 0x01
+_FLAGS_OF_BLOCKS: Final = 0xC0 | _IS_INDEPENDENT | _HAS_BLOCK_CHECKSUMS | _HAS_DICTIONARY_ID
+_END: Final = bytes(4)
 
 
 def compress_frame(records: bytes) -> bytes:
@@ -86,16 +93,71 @@ def inflate_plain(view: memoryview, room: memoryview) -> int | None:
         return None
 
 
-def with_correct_checksum(view: memoryview) -> memoryview:
-    """Return the frame with the header checksum it should have, whatever it came with."""
-    if len(view) < 7 or bytes(view[:4]) != _MAGIC:
-        return view
-    end = 6
+def blocks(view: memoryview) -> Iterator[memoryview] | None:
+    """Return an iterator that decompresses frames a block at a time; each is valid until the next.
+
+    The checksum of a frame's content is not compared.
+
+    Returns:
+        None if the blocks of the first frame are not independent, or its header is not sound.
+    """
+    return None if _header_of_block(view) is None else _blocks(view)
+
+
+def _blocks(view: memoryview) -> Iterator[memoryview]:
+    while view:
+        header = _header_of_block(view)
+        if header is None:
+            raise CorruptRecordException("an LZ4 frame is followed by what is none like it")
+        room = memoryview(bytearray(_BLOCK_SIZES[header[5]]))
+        checksum_bytes = 4 if header[4] & _HAS_BLOCK_CHECKSUMS else 0
+        pos = _end_of_descriptor(view) + 1
+        while size := int.from_bytes(view[pos : pos + 4], "little"):
+            end = pos + 4 + (size & ~_IS_STORED) + checksum_bytes
+            if end > len(view):
+                break
+            # In a frame of its own, so that cramjam finds all that is wrong with it.
+            frame = b"".join((header, view[pos:end], _END))
+            try:
+                inflated_bytes = cramjam.lz4.decompress_into(frame, room)
+            except cramjam.DecompressionError as error:
+                raise CorruptRecordException(f"a batch does not decompress: {error}") from error
+            if inflated_bytes:
+                yield room[:inflated_bytes]
+            pos = end
+        pos += 8 if view[4] & _HAS_CONTENT_CHECKSUM else 4
+        if size or pos > len(view):
+            raise CorruptRecordException("an LZ4 frame is cut short")
+        view = view[pos:]
+
+
+def _header_of_block(view: memoryview) -> bytes | None:
+    """Return the header of a frame with one of a frame's blocks, if they are independent."""
+    end = _end_of_descriptor(view)
+    if not end or view[end] != _header_checksum(bytes(view[4:end])) or view[5] not in _BLOCK_SIZES:
+        return None
+    descriptor = bytes((view[4] & _FLAGS_OF_BLOCKS, view[5]))
+    if descriptor[0] & ~_HAS_BLOCK_CHECKSUMS != _VERSION | _IS_INDEPENDENT:
+        return None
+    return _MAGIC + descriptor + bytes((_header_checksum(descriptor),))
+
+
+def _end_of_descriptor(view: memoryview) -> int:
+    """Return where a frame's header has its checksum, 0 if there is no frame."""
+    if len(view) < _HEADER_BYTES or bytes(view[:4]) != _MAGIC:
+        return 0
+    end = _HEADER_BYTES - 1
     if view[4] & _HAS_CONTENT_SIZE:
         end += 8
     if view[4] & _HAS_DICTIONARY_ID:
         end += 4
-    if len(view) <= end:
+    return end if end < len(view) else 0
+
+
+def with_correct_checksum(view: memoryview) -> memoryview:
+    """Return the frame with the header checksum it should have, whatever it came with."""
+    end = _end_of_descriptor(view)
+    if not end:
         return view
     checksum = _header_checksum(bytes(view[4:end]))
     if view[end] == checksum:

@@ -1,9 +1,10 @@
 """One partition's record set of a fetch response, decoded as its records are asked for.
 
 States of the batch at hand: none → opened (header and checksum are good, it has records to deliver)
-→ inflated (if it is compressed) → being taken → none. `_open_next` passes control batches, aborted
-and empty ones, so that whenever records are not being taken either a batch with something to
-deliver is opened, or an error waits, or the set is exhausted.
+→ inflated (if it is compressed) → being taken → none. A batch that would be large is inflated in
+pieces: after each it is opened again, until the last is taken. `_open_next` passes control batches,
+aborted and empty ones, so that whenever records are not being taken either a batch with something
+to deliver is opened, or an error waits, or the set is exhausted.
 
 Most batches need none of that: they are not compressed, no markers, and of no transaction that may
 have been aborted. The compiled decoder goes through those by itself (`PlainBatches`), and comes
@@ -14,11 +15,11 @@ said here, in one place.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from aiokafka_lite.errors import KafkaError, RecordTooLargeError
+from aiokafka_lite.errors import DecompressionLimitError, KafkaError, RecordTooLargeError
 from aiokafka_lite.records import checksum, decoders
 from aiokafka_lite.records.batch import (
     CODEC_MASK,
@@ -30,19 +31,25 @@ from aiokafka_lite.records.batch import (
 )
 from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.records.messages import wrapped_value
-from aiokafka_lite.records.scratch import give_back
+from aiokafka_lite.records.scratch import LARGEST_KEPT_BYTES, give_back
 from aiokafka_lite.records.transactions import AbortedTransactions, ControlType, control_type
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
-__all__ = ["RecordSet", "decode_all"]
+if TYPE_CHECKING:
+    from aiokafka_lite.records.pieces import BatchPieces
+
+__all__ = ["RecordSet", "decode_all", "each_record"]
 
 # Measured on batches of 1,100 JSON records of 100 bytes, which each codec halves:
 # seconds for a compressed byte, and for a record that compresses to next to nothing.
 _GZIP_S: Final = 10e-9
 _OTHERS_S: Final = 1.5e-9
 _RECORD_S: Final = 0.1e-6
+_PIECE_S: Final = 1e-3  # of records that compress to half, with zstd; three times that with gzip
 
 DEFAULT_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
+# What becomes larger is decompressed in pieces.
+_LARGEST_WHOLE_BYTES: Final = LARGEST_KEPT_BYTES
 # One `take` ends with the batch that brings what it has decompressed to so much.
 INFLATED_AT_ONCE_BYTES: Final = 1024 * 1024
 
@@ -68,10 +75,12 @@ class RecordSet:
         "_inflated",
         "_inflated_total_bytes",
         "_is_in_plain",
+        "_is_packed",
         "_is_past_end",
         "_max_batch_bytes",
         "_may_be_plain",
         "_payload",
+        "_pieces",
         "_plain",
         "_pos",
         "_view",
@@ -106,7 +115,8 @@ class RecordSet:
             check_crcs: Whether to check each batch's checksum.
             aborted: For read_committed: the (producer id, first offset) of aborted transactions, in
                 any order. None for read_uncommitted.
-            max_batch_bytes: What a batch may at most become when decompressed.
+            max_batch_bytes: How much of a batch is decompressed at a time, at most: a record may be
+                too large for it, or a batch that cannot be decompressed in pieces.
             may_block: Decompress whatever is taken while it is taken, for callers without an event
                 loop to hold up: `inflate_estimate_s` and what is said of inflated bytes are 0 then.
         """
@@ -140,7 +150,9 @@ class RecordSet:
         self._is_past_end = False
         self._pos = 0  # of the batch after the one at hand
         self._header: BatchHeader | None = None
-        self._payload: memoryview | None = None
+        self._payload: memoryview | None = None  # of a compressed batch
+        self._is_packed = False  # it has to be decompressed, or its next piece has to be
+        self._pieces: BatchPieces | None = None
         self._inflated: memoryview | None = None
         self._inflated_total_bytes = 0
         self._cursor: decoders.RecordReader | None = None
@@ -158,7 +170,7 @@ class RecordSet:
             CorruptRecordException: The next batch or record is malformed.
             UnsupportedMagicError: The next batch is of a format from the future.
             UnsupportedCodecError: The next batch is compressed with an unknown codec.
-            DecompressionLimitError: The next batch would become larger than allowed.
+            DecompressionLimitError: The next batch or record takes more memory than allowed.
             RecordTooLargeError: The first batch is cut short, so the fetch was too small for it.
         """
         records: list[Record] = []
@@ -168,7 +180,7 @@ class RecordSet:
                 self._take_from_plain(self._plain.take, records, max_records - len(records))
             else:
                 self._take_from_batch(records, max_records - len(records))
-                if self._inflated_total_bytes >= enough_bytes and records:
+                if records and (self._inflated_total_bytes >= enough_bytes or self._is_packed):
                     break
         self._open_next()  # passes what follows and has no records, so that the set is exhausted
         if self._error is not None and not records and max_records > 0:
@@ -199,7 +211,8 @@ class RecordSet:
                 self._take_from_plain(self._plain.take_columns, columns, missing)
             else:
                 self._add_from_batch(columns, missing)
-                if self._inflated_total_bytes >= enough_bytes and columns.rows > before:
+                is_enough = self._inflated_total_bytes >= enough_bytes or self._is_packed
+                if is_enough and columns.rows > before:
                     break
         self._open_next()
         added = columns.rows - before
@@ -215,17 +228,19 @@ class RecordSet:
 
     @property
     def inflate_estimate_s(self) -> float:
-        """About how long the next batch takes to decompress; 0 if it has not to be (any more)."""
+        """About how long the next batch, or piece, takes to decompress; 0 if it has not to be."""
         if self._is_in_plain:
             return 0.0
         self._open_next()
-        if self._payload is None or self._header is None:
+        if self._payload is None or self._header is None or not self._is_packed:
             return 0.0
+        if self._pieces is not None:
+            return _PIECE_S
         return estimate_inflate_s(self._header, len(self._payload))
 
     @property
     def inflated_bytes(self) -> int:
-        """Bytes of the buffer that holds the decompressed batch at hand."""
+        """Bytes of the buffer that holds the decompressed batch, or piece, at hand."""
         if self._inflated is None:
             return 0
         return len(self._inflated.obj)  # type: ignore[arg-type]  # a bytearray of the pool
@@ -236,20 +251,30 @@ class RecordSet:
         return self._inflated_total_bytes
 
     def inflate(self) -> None:
-        """Decompress the next batch if it has to be; `take` uses the result, or raises the error.
+        """Decompress the next batch, or piece, if it has to be.
+
+        `take` uses the result, or raises the error. A piece that has no record for the reader is
+        passed.
 
         May run in an executor thread, for which the GIL is released, as long as nothing else is
         called meanwhile.
         """
         self._open_next()
-        if self._header is None or self._payload is None:
+        header, payload = self._header, self._payload
+        if header is None or payload is None or not self._is_packed:
             return
         try:
-            self._inflated = self._inflate(self._header, self._payload)
-            self._inflated_total_bytes += len(self._inflated)
+            if self._pieces is None:
+                self._inflated = self._inflate_whole(header, payload)
+            if self._pieces is not None:
+                self._inflated = self._pieces.next_piece()
+            self._is_packed = False
+            if self._inflated is not None:
+                self._inflated_total_bytes += len(self._inflated)
+            if self._pieces is not None and self._pieces.cursor.pass_early():
+                self._end_piece(header)
         except KafkaError as error:
             self._fail(error)
-        self._payload = None
 
     # --- the batch at hand -----------------------------------------------------------------------
 
@@ -287,6 +312,7 @@ class RecordSet:
                 self._header = header
                 if header.is_compressed:
                     self._payload = payload
+                    self._is_packed = True
                 else:
                     self._open_cursor(header, payload)
 
@@ -339,17 +365,39 @@ class RecordSet:
         if header.count == 0 and not payload:
             return
         if header.is_compressed:
-            payload = self._inflate(header, payload)
+            payload = self._inflate(header, payload, self._max_batch_bytes)
         markers: list[Record] = []
         self._batch_cursor(header, payload, floor=0).take(markers, sys.maxsize)
         for marker in markers:
             if control_type(marker.key) == ControlType.ABORT:
                 aborted.end(header.producer_id)
 
-    def _inflate(self, header: BatchHeader, payload: memoryview) -> memoryview:
+    def _inflate(self, header: BatchHeader, payload: memoryview, max_bytes: int) -> memoryview:
         from aiokafka_lite.records.compression import inflate  # on first use: see there
 
-        return inflate(header.codec, payload, self._max_batch_bytes, magic=header.magic)
+        return inflate(header.codec, payload, max_bytes, magic=header.magic)
+
+    def _inflate_whole(self, header: BatchHeader, payload: memoryview) -> memoryview | None:
+        """Decompress a batch; None if it is so large that its pieces are to be decompressed."""
+        try:
+            return self._inflate(header, payload, min(_LARGEST_WHOLE_BYTES, self._max_batch_bytes))
+        except DecompressionLimitError:
+            self._cut(header, payload)
+        return None if self._pieces else self._inflate(header, payload, self._max_batch_bytes)
+
+    def _cut(self, header: BatchHeader, payload: memoryview) -> None:
+        """Have a batch decompressed in pieces, if it can be."""
+        from aiokafka_lite.records.compression import inflate_stream  # on first use: see there
+        from aiokafka_lite.records.pieces import BatchPieces
+
+        stream = inflate_stream(header.codec, payload) if header.magic == 2 else None
+        if stream is not None:
+            none_yet = header._replace(count=0)
+            cursor = self._batch_cursor(none_yet, payload[:0], floor=self.next_offset)
+            self._pieces = BatchPieces(
+                stream, header.count, self._max_batch_bytes, cursor, self._decoder.whole_records
+            )
+            self._cursor = cursor
 
     def _open_cursor(self, header: BatchHeader, records: memoryview) -> None:
         try:
@@ -371,7 +419,7 @@ class RecordSet:
 
     def _batch_cursor(
         self, header: BatchHeader, records: memoryview, *, floor: int
-    ) -> decoders.RecordReader:
+    ) -> decoders.BatchReader:
         return self._decoder.BatchCursor(
             self.topic,
             self.partition,
@@ -388,12 +436,13 @@ class RecordSet:
     def _start_batch(self) -> bool:
         """Make a cursor ready; False if there is nothing more to take."""
         self._open_next()
+        while self._is_packed:
+            self.inflate()
+            self._open_next()
         if self._is_in_plain:
             return True
-        if self._cursor is None and self._header is not None and self._error is None:
-            self.inflate()
-            if self._inflated is not None:
-                self._open_cursor(self._header, self._inflated)
+        if self._cursor is None and self._header is not None and self._inflated is not None:
+            self._open_cursor(self._header, self._inflated)
         return self._cursor is not None and self._error is None
 
     def _take_from_batch(self, records: list[Record], limit: int) -> None:
@@ -410,8 +459,7 @@ class RecordSet:
         self._deliver(records, taken)
         self.leader_epoch = header.leader_epoch
         if is_finished:
-            self._drop_batch()
-            self._pass_batch(header)
+            self._end_piece(header)
 
     def _add_from_batch(self, columns: decoders.Columns, limit: int) -> None:
         cursor, header = self._cursor, self._header
@@ -427,8 +475,16 @@ class RecordSet:
         self._deliver_rows(columns, before)
         self.leader_epoch = header.leader_epoch
         if is_finished:
+            self._end_piece(header)
+
+    def _end_piece(self, header: BatchHeader) -> None:
+        """Go on to the next piece of the batch, or to the next batch."""
+        pieces = self._pieces
+        if pieces is None or pieces.is_last or self.next_offset >= self._end_offset:
             self._drop_batch()
             self._pass_batch(header)
+        else:
+            self._is_packed = True
 
     def _deliver_rows(self, columns: decoders.Columns, before: int) -> None:
         if columns.rows > before:
@@ -479,13 +535,14 @@ class RecordSet:
     def _drop_batch(self) -> None:
         if self._inflated is not None:
             give_back(self._inflated)
-        self._header = self._payload = self._inflated = self._cursor = None
+        self._header = self._payload = self._pieces = self._inflated = self._cursor = None
+        self._is_packed = False
 
 
 def _inflate_now(max_batch_bytes: int, codec: int, payload: memoryview) -> memoryview:
     from aiokafka_lite.records.compression import inflate  # on first use: see there
 
-    return inflate(Codec(codec), payload, max_batch_bytes)
+    return inflate(Codec(codec), payload, min(_LARGEST_WHOLE_BYTES, max_batch_bytes))
 
 
 def estimate_inflate_s(header: BatchHeader, compressed_bytes: int) -> float:
@@ -500,11 +557,18 @@ def decode_all(view: memoryview) -> list[Record]:
     Raises:
         KafkaError: As `RecordSet.take`, also when there are good records ahead.
     """
+    return list(each_record(view))
+
+
+def each_record(view: memoryview) -> Iterator[Record]:
+    """Yield the records that `decode_all` returns, and decompress what they take on the way.
+
+    Raises:
+        KafkaError: As `RecordSet.take`.
+    """
     record_set = RecordSet("", 0, view, fetch_offset=0)
-    records = record_set.take(sys.maxsize)
-    if not record_set.is_exhausted:
-        record_set.take(1)
-    return records
+    while records := record_set.take(sys.maxsize):
+        yield from records
 
 
 def end_offset(view: memoryview) -> int | None:

@@ -12,7 +12,7 @@ from typing import Final
 __all__ = ["give_back", "lend"]
 
 _KEPT_BUFFERS: Final = 4
-_LARGEST_KEPT_BYTES: Final = 4 * 1024 * 1024  # a bomb's buffer is not kept
+LARGEST_KEPT_BYTES: Final = 4 * 1024 * 1024  # a bomb's buffer is not kept
 
 _kept: list[bytearray] = []
 
@@ -31,7 +31,7 @@ def give_back(view: memoryview) -> None:
     buffer = view.obj
     if (
         isinstance(buffer, bytearray)
-        and len(buffer) <= _LARGEST_KEPT_BYTES
+        and len(buffer) <= LARGEST_KEPT_BYTES
         and len(_kept) < _KEPT_BUFFERS
     ):
         _kept.append(buffer)

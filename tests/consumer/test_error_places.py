@@ -24,7 +24,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.records.batch import reseal
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle
-from tests.support.crafted import raw_batch
+from tests.support.crafted import raw_batch, record, varint
 from tests.support.reading import reading
 from tests.support.rows import rows
 
@@ -59,8 +59,7 @@ def with_wrong_count(content: bytearray) -> bytes:
 
 
 def bomb(content: bytearray) -> bytes:
-    # Two members, so that no claim of a size gives it away.
-    stream = 2 * gzip.compress(bytes(33 * MIB), 1)
+    stream = gzip.compress(record(0, value=varint(66 * MIB) + bytes(66 * MIB)), 1)
     return raw_batch(stream, count=1, base_offset=OFFSET, attributes=1)
 
 

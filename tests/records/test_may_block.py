@@ -61,7 +61,7 @@ def test_what_is_broken_is_broken_alike(codec: str, at: int, byte: int, which: i
 
 @pytest.mark.parametrize("attributes", [5, 6, 7])
 def test_unknown_codecs_and_bombs_are_refused_alike(attributes: int) -> None:
-    bomb = batch(5000, base_offset=100, codec="zstd")
+    bomb = records.build_batch([(1, None, bytes(5000), ())], codec="zstd", base_offset=100)
     for broken in (raw_batch(b"12345", count=1, base_offset=100, attributes=attributes), bomb):
         content = COMPRESSED["lz4"][0] + broken
         found = outcome(content, may_block=True)

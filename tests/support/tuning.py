@@ -15,7 +15,7 @@ from aiokafka_lite.consumer.events import stream
 from aiokafka_lite.consumer.fetching import leader_search, sharing, source, sources
 from aiokafka_lite.consumer.monitoring import health
 from aiokafka_lite.consumer.positions import watchdog
-from aiokafka_lite.records import scratch
+from aiokafka_lite.records import pieces, record_set, scratch
 
 
 # --- Decoding ---------------------------------------------------------------------------------
@@ -34,6 +34,21 @@ def end_no_slice(monkeypatch: pytest.MonkeyPatch) -> None:
 def decompress(monkeypatch: pytest.MonkeyPatch, *, in_thread: bool) -> None:
     """Decompress batches of any size in a thread, or on the loop."""
     monkeypatch.setattr(decode, "INFLATE_ON_LOOP_S", 0.0 if in_thread else 60.0)
+
+
+def cut_batches(monkeypatch: pytest.MonkeyPatch, *, from_bytes: int, piece_bytes: int) -> None:
+    """Decompress batches of so many bytes and more in pieces of another size."""
+    monkeypatch.setattr(record_set, "_LARGEST_WHOLE_BYTES", from_bytes - 1)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", piece_bytes)
+
+
+def have_no_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no memory for what is decompressed in pieces."""
+
+    def refuse(size: int) -> bytearray:
+        raise MemoryError(size)
+
+    monkeypatch.setattr(pieces, "lend", refuse)
 
 
 def limit_arrow_batches(monkeypatch: pytest.MonkeyPatch, max_bytes: int) -> None:

@@ -30,7 +30,7 @@ from aiokafka_lite.broker.log.transactions import AbortedTransaction
 from aiokafka_lite.broker.topics import Topic
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.source import Steps
-from aiokafka_lite.records import BatchHeader, ControlType, decode_all, iter_batches, read_header
+from aiokafka_lite.records import BatchHeader, ControlType, each_record, iter_batches, read_header
 from aiokafka_lite.records.filtering import filter_batch
 from aiokafka_lite.records.transactions import end_marker
 
@@ -210,7 +210,7 @@ class _NewestOffsets:
             if header.is_control:
                 transactions.is_needless(header, batch)
             elif not transactions.is_aborted(header):
-                for record in decode_all(batch):
+                for record in each_record(batch):
                     if record.key is not None and record.offset >= self._start:
                         self._offsets[record.key] = record.offset
             self.end = header.last_offset + 1
@@ -302,7 +302,7 @@ class _Cleaning:
         if self._transactions.is_aborted(header):
             return [False] * header.count, False, header.max_timestamp
         kept, has_tombstones, newest = [], False, NO_TIMESTAMP
-        for record in decode_all(batch):
+        for record in each_record(batch):
             is_tombstone = record.value is None
             is_kept = (
                 not (

@@ -19,7 +19,7 @@ from aiokafka_lite.broker.log.producers import ProducerStates
 from aiokafka_lite.broker.log.segment import Segment
 from aiokafka_lite.broker.log.storage import LogState, LogStore
 from aiokafka_lite.errors import OffsetOutOfRangeError
-from aiokafka_lite.records import BatchHeader, decode_all, iter_batches, patch_batch
+from aiokafka_lite.records import BatchHeader, each_record, iter_batches, patch_batch
 
 NO_TIMESTAMP: Final = -1
 NEVER_MS: Final = 2**63 - 1
@@ -437,7 +437,7 @@ class PartitionLog:
     def _first_record(self, segment: Segment, row: int, timestamp: int) -> TimedOffset | None:
         if segment.header(row).max_timestamp < timestamp:
             return None
-        for record in decode_all(segment.view(*segment.index.span(row))):
+        for record in each_record(segment.view(*segment.index.span(row))):
             if record.timestamp >= timestamp and record.offset >= self._start_offset:
                 return TimedOffset(record.offset, record.timestamp)
         return None

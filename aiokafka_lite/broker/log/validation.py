@@ -19,7 +19,7 @@ from aiokafka_lite.errors import (
     UnsupportedCompressionTypeError,
     UnsupportedMagicError,
 )
-from aiokafka_lite.records import BatchHeader, Codec, decode_all, read_header
+from aiokafka_lite.records import BatchHeader, Codec, each_record, read_header
 from aiokafka_lite.records.batch import check_crc
 
 MAGIC: Final = 2
@@ -54,7 +54,7 @@ def validated_batch(
             f"timestamp {header.max_timestamp} is more than {config.timestamp_after_max_ms} ms "
             f"ahead of the broker's clock (message.timestamp.after.max.ms)"
         )
-    if config.is_compacted and any(record.key is None for record in decode_all(batch)):
+    if config.is_compacted and any(record.key is None for record in each_record(batch)):
         raise InvalidRecordError("records of a compacted topic need keys")
     return header, batch
 
