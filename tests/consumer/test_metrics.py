@@ -86,6 +86,7 @@ async def test_records_are_counted_however_they_are_read(kafka: KafkaHandle) -> 
         assert consumer.metrics()["records_total"] == 20 + batch.num_rows
         await offsets_read(consumer, 20 - batch.num_rows)
         assert consumer.metrics()["records_total"] == 40
+        assert await consumer.poll(timeout_ms=1) == {}
         assert consumer.metrics()["lag"] == 0
 
 
@@ -103,6 +104,7 @@ async def test_a_partition_is_told_by_its_offsets(kafka: KafkaHandle) -> None:
         assert [row[name] for name in offsets] == [7, 7, 10, 5, 3]
         assert (row["topic"], row["partition"], row["is_paused"]) == (topic, 0, False)
         await offsets_read(consumer, 3)
+        assert await consumer.poll(timeout_ms=1) == {}
         metrics = await until_metrics(
             consumer, lambda metrics: rows_of(metrics, "partitions")[0]["state"] == "at_end"
         )

@@ -881,6 +881,13 @@ class Cursor:
         """Whether a work has records before an offset that are not finished."""
         return self.worked_by is not None and not self.has_processed(before)
 
+    @property
+    def finished_to(self) -> int | None:
+        """The first unfinished offset, which auto-commit commits; None: it is not known."""
+        if self.position is None:
+            return None
+        return self.decided_to(self.position if self.processed is None else self.processed)
+
     def enter_work(self, work: Work, *, is_enough: bool) -> None:
         """Note that a work has records of it, and whether it may have more before it is done."""
         self.worked_by = work

@@ -16,9 +16,9 @@ from aiokafka_lite.consumer.assignment.delivery import HeldRecord
 from aiokafka_lite.structs import TopicPartition
 
 PROCESSING_COUNTS: Final = (
-    "at_work", "ready", "waiting_for_retry", "in_outbox", "uncommitted", "paused"
+    "at_work", "ready", "waiting_for_retry", "in_outbox", "uncommitted"
 )  # fmt: skip
-"""Where records may be, and whether handlers are paused (1); see `Processing.counts`."""
+"""Where records may be; see `Processing.counts`."""
 
 
 class Work(Protocol):
@@ -57,6 +57,10 @@ class Processing(Work, Protocol):
     @property
     def is_always_asking(self) -> bool:
         """Whether it asks for records all the time, as far as `max_poll_interval_ms` goes."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a circuit breaker pauses the handlers."""
 
     def takes(self, sink: object) -> bool:
         """Whether a get may have records, by what it puts them into."""

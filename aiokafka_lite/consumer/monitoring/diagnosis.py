@@ -44,6 +44,7 @@ class Cause(StrEnum):
     REBALANCING = "rebalancing"
     ERROR_WAITS = "error_waits"
     PAUSED = "paused"
+    HANDLERS_PAUSED = "handlers_paused"
     BUFFERED = "buffered"
     AWAITING_COMMITTED = "awaiting_committed"
     AWAITING_RESET = "awaiting_reset"
@@ -54,6 +55,7 @@ class Cause(StrEnum):
     THROTTLED = "throttled"
     CONNECTING = "connecting"
     FETCHING = "fetching"
+    UNFINISHED = "unfinished"
     AT_END = "at_end"
     OPEN_TRANSACTION = "open_transaction"
     AWAITING_ANSWER = "awaiting_answer"
@@ -73,6 +75,7 @@ TROUBLES: Final = frozenset(
         Cause.TASK_DIED,
         Cause.OUT_OF_GROUP,
         Cause.ERROR_WAITS,
+        Cause.HANDLERS_PAUSED,
         Cause.NO_LEADER,
         Cause.BROKER_DOWN,
         Cause.BACKING_OFF,
@@ -296,10 +299,16 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
     if partition.is_paused:
         kept = "" if part is None else "; what was fetched is kept"
         return Diagnosis(Cause.PAUSED, f"it is paused: call resume(){kept}")
+    processing = engine.state.processing
+    has_records = part is not None or partition.finished_to != partition.position
+    if has_records and processing is not None and processing.is_paused:
+        return Diagnosis(
+            Cause.HANDLERS_PAUSED,
+            "handlers fail, and the circuit breaker pauses them: one record is tried now and then",
+        )
     if part is None:
         return None
     records = f"records from offset {partition.position} on are buffered"
-    processing = engine.state.processing
     if partition.has_enough:
         until = "the block of its open batch ends" if processing is None else "handlers are done"
         return Diagnosis(Cause.BUFFERED, f"{records}, and are handed out when {until}")
@@ -410,7 +419,7 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
             "wait for other partitions: it is fetched when they have got something, or end",
         )
     if (sent_at := node.in_flight_since) is not None:
-        return _in_flight(engine, partition, node, now - sent_at)
+        return _in_flight(engine, partition, node, sent_at, now)
     if (error := node.error) is not None:
         return Diagnosis(
             Cause.BACKING_OFF, f"a fetch from node {node_id} failed and is tried again: {error}"
@@ -446,7 +455,10 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
     )
 
 
-def _in_flight(engine: Engine, partition: Cursor, node: Source, for_s: float) -> Diagnosis:
+def _in_flight(
+    engine: Engine, partition: Cursor, node: Source, sent_at: float, now: float
+) -> Diagnosis:
+    for_s = now - sent_at
     fetch = f"a fetch is in flight to node {node.node_id} for {seconds(for_s)}"
     if partition.place is not Place.IN_FLIGHT:
         return Diagnosis(
@@ -465,10 +477,34 @@ def _in_flight(engine: Engine, partition: Cursor, node: Source, for_s: float) ->
                 f"at {end}): read_committed hands out nothing behind it; {fetch}",
             )
     elif partition.fetched >= end:
+        if (unfinished := _unfinished_text(engine, partition, now)) is not None:
+            return Diagnosis(
+                Cause.UNFINISHED,
+                f"all records up to the end of the log, offset {end}, were returned: {unfinished}; "
+                f"{fetch}",
+            )
         return Diagnosis(
             Cause.AT_END, f"it is at the end of the log, offset {end}: nothing new; {fetch}"
         )
     return Diagnosis(Cause.FETCHING, f"{fetch}, from offset {partition.fetched}")
+
+
+def _unfinished_text(engine: Engine, partition: Cursor, now: float) -> str | None:
+    """Say what of a partition was returned and is not finished; None: nothing."""
+    first, end = partition.finished_to, partition.position
+    if first is None or end is None or first >= end:
+        return None
+    state, offsets = engine.state, f"offsets {first} to {end - 1}"
+    if partition.undecided:
+        return f"an open transaction decides on {offsets}"
+    if partition.worked_by is None:
+        if state.is_in_get:
+            return f"a task that has {offsets} has not asked for more"
+        idle = seconds(state.idle_s(now))
+        return f"the application has {offsets}, and has not asked for more for {idle}"
+    if partition.worked_by is state.processing:
+        return f"of {offsets} not all are finished"
+    return f"{offsets} are in a block of batch() that has not ended"
 
 
 def seconds(duration_s: float) -> str:

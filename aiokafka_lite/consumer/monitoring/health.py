@@ -25,6 +25,7 @@ from aiokafka_lite.consumer.monitoring.diagnosis import (
     Diagnosis,
     deaths,
     diagnose,
+    explain,
     joining_text,
     not_started_text,
     seconds,
@@ -43,6 +44,10 @@ MAX_NAMED: Final = 5
 LONG_BLOCK_S: Final = 1.0
 # How long a partition may take to its first position, or to a new one.
 LONG_WITHOUT_POSITION_S: Final = 10.0
+# How long the first unfinished offset may stay the same: 30 s less a tick of the watchdog.
+LONG_STANDSTILL_S: Final = 25.0
+# What holds for all partitions is said once.
+SAID_OF_ALL: Final = frozenset({Cause.OUT_OF_GROUP, Cause.HANDLERS_PAUSED})
 # How long a failed commit that none has followed is worth a word.
 FAILED_COMMIT_S: Final = 60.0
 
@@ -52,7 +57,7 @@ class HandlerCounts:
     """Says where the records of `run`, or those to be acknowledged, are at one moment.
 
     Attributes:
-        at_work: Records with handlers.
+        at_work: Records with handlers, or returned and neither acknowledged nor refused.
         waiting_for_retry: Records that wait for another attempt.
         unfinished: Records that are unfinished, or wait for one before them in their partition.
         dead: Dead letters, since the consumer was made.
@@ -77,9 +82,9 @@ class Health:
         last_heartbeat_s: Seconds since the group's coordinator last answered; None without one.
         last_fetch_s: Seconds since a broker last answered a fetch, with records or without; None
             before the first.
-        lag: How many offsets the positions are behind the ends of the logs, over all assigned
-            partitions of which both are known; None if there are none. With `run` or
-            acknowledgements it counts from the first record that is not finished.
+        lag: How many offsets there are from the first unfinished record of a partition to the end
+            of its log, over all assigned partitions of which both are known; None if there are
+            none. What a read has returned is unfinished until the next read.
         loop_lag_s: How late the event loop is.
         handling: Where the records of `run` are, or those to be acknowledged; None without.
     """
@@ -126,11 +131,11 @@ def _handling(engine: Engine) -> HandlerCounts | None:
         return None
     counts = processing.counts()
     return HandlerCounts(
-        counts.get("at_work", 0),
+        counts["at_work"],
         counts["waiting_for_retry"],
         counts["uncommitted"],
         engine.state.processing_totals["dead_total"],
-        bool(counts.get("paused")),
+        processing.is_paused,
     )
 
 
@@ -287,14 +292,21 @@ def _partition_troubles(engine: Engine, running: Running, now: float) -> Iterato
     found: list[tuple[TopicPartition, Diagnosis]] = []
     counts: Counter[Cause] = Counter()
     for tp, partition in engine.state.assignment.items():
-        if not _may_be_in_trouble(engine, running, partition):
+        still_s = running.watchdog.standstill_s(partition, now)
+        is_still = still_s >= LONG_STANDSTILL_S
+        if not is_still and not _may_be_in_trouble(engine, running, partition):
             continue
         diagnosis = diagnose(engine, tp, now)
-        # What holds for all partitions was said already.
-        if diagnosis.cause not in TROUBLES or diagnosis.cause is Cause.OUT_OF_GROUP:
+        if diagnosis.cause in SAID_OF_ALL:
             continue
         if diagnosis.cause is Cause.ERROR_WAITS and engine.gate.posted_error is not None:
             continue
+        if diagnosis.cause not in TROUBLES:
+            if not is_still:
+                continue
+            text = f"nothing from offset {partition.finished_to} on was finished for "
+            text += f"{seconds(still_s)}: {explain(engine, tp, now)}"
+            diagnosis = diagnosis._replace(text=text)
         counts[diagnosis.cause] += 1
         if len(found) < MAX_NAMED:
             found.append((tp, diagnosis))
@@ -363,18 +375,12 @@ def last_fetch_s(engine: Engine, now: float) -> float | None:
 
 
 def lag_of(partition: Cursor, *, is_read_committed: bool) -> int | None:
-    """Return how many offsets a partition is behind; None: not known.
-
-    They count from the first record that is not finished, as a commit does, if that is known:
-    with `run` and acknowledgements the position is ahead of it.
-    """
+    """Return how many offsets there are from the first unfinished one on; None: not known."""
     end, stable = partition.high_watermark, partition.last_stable_offset
     if is_read_committed and stable is not None:
         end = stable
-    if end is None or partition.position is None:
-        return None
-    first = None if partition.progress is None else partition.progress.first_unfinished
-    return max(0, end - (partition.position if first is None else first))
+    finished_to = partition.finished_to
+    return None if end is None or finished_to is None else max(0, end - finished_to)
 
 
 def total_lag(engine: Engine) -> int | None:

@@ -73,6 +73,7 @@ def measure(engine: Engine, now: float) -> Row:
         "lost_offsets_total": lost_offsets,
         "skipped_offsets_total": skipped_offsets,
         **{f"processing_{name}": count for name, count in _processing(state).items()},
+        "processing_paused": int(state.processing is not None and state.processing.is_paused),
         **{name: state.events.counts.get(event, 0) for name, event in EVENT_COUNTERS.items()},
         "partitions": [
             _partition_row(engine, partition, now) for partition in state.assignment.values()
@@ -82,6 +83,7 @@ def measure(engine: Engine, now: float) -> Row:
 
 
 def _partition_row(engine: Engine, partition: Cursor, now: float) -> Row:
+    running = engine.current
     committed = partition.committed
     last_fetch_at = partition.last_fetch_at
     return {
@@ -94,7 +96,10 @@ def _partition_row(engine: Engine, partition: Cursor, now: float) -> Row:
         "last_stable_offset": partition.last_stable_offset,
         "log_start_offset": partition.log_start_offset,
         "lag": lag_of(partition, is_read_committed=engine.config.is_read_committed),
-        "node": None if engine.current is None else partition.node_id,
+        "standstill_seconds": (
+            0.0 if running is None else running.watchdog.standstill_s(partition, now)
+        ),
+        "node": None if running is None else partition.node_id,
         "is_paused": partition.is_paused,
         "last_fetch_age_seconds": None if last_fetch_at is None else now - last_fetch_at,
     }

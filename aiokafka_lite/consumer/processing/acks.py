@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
     from aiokafka_lite.consumer.commits.transactional import DeliveryToCommit
 
-# A record that waits for its acknowledgement for longer than this is worth a word.
-LONG_WORK_S: Final = 60.0
-
 
 class Redelivery(Exception):
     """Refused records are due, and have their turn: the read that waits for others takes them."""
@@ -124,6 +121,8 @@ class Acks:
     hold_s: Final[float | None] = None
     #: The application has to come back for more, as ever.
     is_always_asking: Final = False
+    #: No circuit breaker pauses the application.
+    is_paused: Final = False
 
     def __init__(
         self,
@@ -442,7 +441,7 @@ class Acks:
             progress = cursor.progress
             receipt = None if progress is None else progress.holder_of_first()
             since = receipt.handed_out_at if isinstance(receipt, RecordReceipt) else None
-            if since is not None and (now - since > LONG_WORK_S or cursor.has_enough):
+            if since is not None and cursor.has_enough:
                 yield self.explain(cursor, now)
 
     def explain(self, cursor: Cursor, now: float) -> str:
@@ -465,10 +464,15 @@ class Acks:
     def counts(self) -> dict[str, int]:
         """Return how many records are where, by name."""
         self.ready.close()
-        counts = [
-            c.progress.uncommitted_count for c in self._state.assignment.values() if c.progress
-        ]
-        return {"waiting_for_retry": len(self._refusals), "uncommitted": sum(counts)}
+        progresses = [c.progress for c in self._state.assignment.values() if c.progress]
+        uncommitted_count = sum(each.uncommitted_count for each in progresses)
+        finished_count = sum(each.finished_count for each in progresses)
+        refused_count = len(self._refusals)
+        return {
+            "at_work": uncommitted_count - finished_count - refused_count,
+            "waiting_for_retry": refused_count,
+            "uncommitted": uncommitted_count,
+        }
 
 
 class AckedGets(Gets):

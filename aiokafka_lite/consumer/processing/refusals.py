@@ -50,7 +50,8 @@ class Refusals:
         self._turns_of_others = 0
 
     def __len__(self) -> int:
-        return len(self._later) + sum(map(len, self._due.values()))
+        later = (receipt for _, _, receipt in self._later)
+        return sum(receipt.is_current for receipt in itertools.chain(later, *self._due.values()))
 
     # --- What comes -----------------------------------------------------------------------
     def put(self, receipt: RecordReceipt, delay_s: float) -> None:

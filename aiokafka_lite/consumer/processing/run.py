@@ -90,8 +90,6 @@ LONGEST_END_S: Final = 1.0
 SLICE_S: Final = 0.002
 # Workers that go on in one turn of those for which there was no time in an earlier one.
 MOST_WOKEN: Final = 32
-# A record that is worked on for longer than this is worth a word.
-LONG_WORK_S: Final = 60.0
 
 
 class JobReceipt(NamedTuple):
@@ -884,13 +882,6 @@ class Run:
         yield from self._attempts.troubles(now)
         if self._outbox is not None:
             yield from self._outbox.troubles()
-        for cursor in self._allowance:
-            progress = cursor.progress
-            job = None if progress is None else progress.holder_of_first()
-            if not isinstance(job, Job) or job.began_at is None:
-                continue
-            if now - job.began_at > LONG_WORK_S and job in self._flights:
-                yield self.explain(cursor, now)
 
     def explain(self, cursor: Cursor, now: float) -> str:
         """Say what of a partition is being worked on, and what holds its commit back."""
@@ -915,13 +906,17 @@ class Run:
             f"{progress.uncommitted_count - progress.finished_count} are not"
         )
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether the circuit breaker pauses the handlers."""
+        return self._attempts.is_paused
+
     def counts(self) -> dict[str, int]:
         """Return how many records are where, by name."""
         return {
             "at_work": len(self._flights),
             "ready": len(self._lanes.ready),
             "waiting_for_retry": self._attempts.waiting_count,
-            "paused": int(self._attempts.is_paused),
             "uncommitted": self._allowance.uncommitted_count,
             "in_outbox": 0 if self._outbox is None else self._outbox.record_count,
         }

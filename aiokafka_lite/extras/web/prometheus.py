@@ -44,8 +44,8 @@ HELP: Final[Mapping[str, str]] = {
     "health": "1 for the verdict that holds, 0 for the others; dead: nothing will come any more.",
     "heartbeat_failures_total": "Heartbeats answered with an error, or not at all.",
     "heartbeats_total": "Heartbeats answered without an error.",
-    "lag": "Offsets to the ends of the logs, over all assigned partitions: from the positions, or "
-    "from the first record that handlers have not finished.",
+    "lag": "Offsets from the first unfinished records to the ends of the logs, over all assigned "
+    "partitions.",
     "last_fetch_age_seconds": "Time since a broker last answered a fetch, with or without records.",
     "last_heartbeat_age_seconds": "Time since the group's coordinator last answered; longer than "
     "a session: the partitions may be others'.",
@@ -67,16 +67,18 @@ HELP: Final[Mapping[str, str]] = {
     "partition_committed": "Offset committed by this consumer, or read by it.",
     "partition_high_watermark": "Offset behind the last record, as of the latest fetch.",
     "partition_is_paused": "1 if pause() was called, else 0.",
-    "partition_lag": "Offsets to the end of the log: from the position, or from the first record "
-    "that handlers have not finished.",
+    "partition_lag": "Offsets from the first unfinished record to the end of the log.",
     "partition_last_fetch_age_seconds": "Time since a broker last said something of the partition.",
     "partition_last_stable_offset": "With read_committed nothing is handed out from here on.",
     "partition_log_start_offset": "The first offset that the broker still has.",
     "partition_node": "Id of the broker that the partition is read from.",
     "partition_position": "Offset of the next record to be handed out.",
+    "partition_standstill_seconds": "For how long nothing of the partition was finished, though "
+    "there are records; 0: there are none, or it is paused.",
     "partitions": "Assigned partitions, by what keeps them from having records just now.",
     "partitions_left_out": "Assigned partitions that have no series here, as there are too many.",
-    "processing_at_work": "Records that handlers of run() are at work on.",
+    "processing_at_work": "Records that handlers of run() are at work on, or that were returned "
+    "and are neither acknowledged nor refused.",
     "processing_dead_total": "Records that run() has written to the dead letters.",
     "processing_failed_total": "Attempts of handlers that failed, and records that were refused.",
     "processing_finished_total": "Records that handlers finished, or that were acknowledged.",

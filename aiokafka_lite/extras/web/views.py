@@ -15,13 +15,30 @@ Row: TypeAlias = "dict[str, Json]"
 
 # States of a partition in which something is wrong, though it may pass.
 TROUBLES: Final = frozenset(
-    {"task_died", "out_of_group", "error_waits", "no_leader", "broker_down", "backing_off"}
+    {
+        "task_died",
+        "out_of_group",
+        "error_waits",
+        "handlers_paused",
+        "no_leader",
+        "broker_down",
+        "backing_off",
+    }
 )
+# Nothing of a partition was finished for so long, though there are records.
+LONG_STANDSTILL_S: Final = 25.0
+
+
+def is_in_trouble(row: Row) -> bool:
+    """Whether something is wrong with a partition."""
+    return row["state"] in TROUBLES or cast("float", row["standstill_seconds"]) >= LONG_STANDSTILL_S
+
+
 FILTERS: Final[Mapping[str, Callable[[Row], bool]]] = {
     "all": lambda row: True,
     "behind": lambda row: bool(row["lag"]),
     "paused": lambda row: bool(row["is_paused"]),
-    "trouble": lambda row: row["state"] in TROUBLES,
+    "trouble": is_in_trouble,
 }
 OVERVIEW: Final = (
     "client_id",
@@ -106,7 +123,7 @@ def _partition(measured: Measured, row: Row) -> Row:
         **row,
         "topic": clip(topic),
         "why": clip(measured.explain(topic, partition), 2 * LONGEST),
-        "is_in_trouble": row["state"] in TROUBLES,
+        "is_in_trouble": is_in_trouble(row),
     }
 
 

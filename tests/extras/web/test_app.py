@@ -21,12 +21,17 @@ from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite._pages.values import ROWS
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.consumer.monitoring.diagnosis import TROUBLES
+from aiokafka_lite.consumer.monitoring.health import LONG_STANDSTILL_S
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.extras import web
 from aiokafka_lite.extras.web import measured, serving, views
 from aiokafka_lite.extras.web.measured import Measuring, TooManyError
+from aiokafka_lite.processing import CircuitBreaker, DeadRecord, Retry
+from aiokafka_lite.structs import ConsumerRecord
 from tests.support.asking import Fields, ask
 from tests.support.cluster import KafkaHandle
+from tests.support.rows import rows
+from tests.support.waiting import eventually, until
 
 HOSTILE = '<script>alert(1)</script>\r\nX: "y"\\'
 
@@ -107,14 +112,14 @@ async def test_partitions_show_position_lag_and_state(kafka: KafkaHandle) -> Non
         consumer.pause(TopicPartition(topic, 1))
         first, second = (await ask(f"{url}api/partitions")).rows()
         assert (first["topic"], first["partition"]) == (topic, 0)
-        assert (first["position"], first["high_watermark"], first["lag"]) == (3, 5, 2)
+        assert (first["position"], first["high_watermark"], first["lag"]) == (3, 5, 3)
         assert (second["state"], second["is_paused"]) == ("paused", True)
         for name, expected in (("behind", [0]), ("paused", [1]), ("trouble", []), ("x", [0, 1])):
             found = (await ask(f"{url}api/partitions?show={name}")).rows()
             assert [row["partition"] for row in found] == expected
         overview = (await ask(f"{url}api/overview")).fields()
         assert (overview["all"], overview["behind"], overview["paused"]) == (2, 1, 1)
-        assert (overview["lag"], overview["records_total"]) == (2, 3)
+        assert (overview["lag"], overview["records_total"]) == (3, 3)
         (node,) = (await ask(f"{url}api/nodes")).rows()
         assert (node["is_reachable"], node["address"]) == (True, kafka.bootstrap_servers)
 
@@ -139,6 +144,76 @@ async def test_partition_whose_leader_is_gone_is_in_trouble_and_says_why() -> No
 
 def test_states_of_trouble_are_the_consumers() -> None:
     assert {str(cause.value) for cause in TROUBLES} == views.TROUBLES
+    assert views.LONG_STANDSTILL_S == LONG_STANDSTILL_S
+
+
+async def test_handlers_retries_dead_letters_and_the_circuit_are_shown(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 20))
+    consumer = AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=kafka.bootstrap_servers,
+        group_id=f"group of {topic}",
+        auto_offset_reset="earliest",
+    )
+    may_end = asyncio.Event()
+
+    async def handle(record: ConsumerRecord[object, object]) -> None:
+        if record.offset == 0:
+            await may_end.wait()
+        elif record.offset < 3:
+            raise ConnectionError
+        elif record.offset < 6:
+            raise ValueError("bad")
+
+    async def keep(dead: DeadRecord) -> None:
+        pass
+
+    async def overview() -> Fields:
+        return (await ask(f"{url}api/overview")).fields()
+
+    retry = Retry(attempts=None, first_delay_ms=60_000, max_delay_ms=60_000, dead=ValueError)
+    breaker = CircuitBreaker(min_calls=1, first_pause_ms=30_000)
+    async with consumer, web.serve(consumer) as url:
+        running = asyncio.create_task(
+            consumer.run(handle, concurrency=5, retry=retry, dead_letter=keep, breaker=None)
+        )
+        names = ("at_work", "waiting_for_retry", "dead_total", "uncommitted", "paused")
+
+        async def counts() -> list[object]:
+            shown = await overview()
+            return [shown[f"processing_{name}"] for name in names]
+
+        await eventually(counts, [1, 2, 3, 20, 0])
+        shown = await overview()
+        assert (shown["lag"], shown["behind"], shown["trouble"]) == (20, 1, 0)
+        (row,) = (await ask(f"{url}api/partitions?show=behind")).rows()
+        assert row["state"] != "at_end"
+        running.cancel()
+        await asyncio.wait([running])
+        running = asyncio.create_task(consumer.run(handle, concurrency=5, breaker=breaker))
+        await until(lambda: (found := consumer.health().handling) and found.is_paused)
+        shown = await overview()
+        assert (shown["verdict"], shown["trouble"]) == ("degraded", 1)
+        (row,) = (await ask(f"{url}api/partitions?show=trouble")).rows()
+        assert (row["state"], row["is_in_trouble"]) == ("handlers_paused", True)
+        running.cancel()
+        await asyncio.wait([running])
+
+
+@pytest.mark.virtual_time
+async def test_partition_that_stands_still_is_in_trouble() -> None:
+    async with Broker() as broker:
+        broker.produce_all("t", [NewRecord("first"), NewRecord("second")])
+        consumer = AIOKafkaConsumer(
+            "t", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
+        )
+        async with consumer:
+            await consumer.getone()
+            await asyncio.sleep(40)
+            page = views.ConsumerPageQuery.of({"show": "trouble"})
+            (row,) = cast("list[Fields]", views.partitions(Measuring(consumer).now(), page)["rows"])
+            assert (row["lag"], row["is_in_trouble"]) == (2, True)
 
 
 async def test_long_lists_come_in_pages_and_are_searched() -> None:
