@@ -57,15 +57,23 @@ class Lag(NamedTuple):
     rows: list[Row]
 
     @property
+    def known(self) -> list[int]:
+        """The lags of the partitions that have a commit and an end."""
+        return [lag for row in self.rows if isinstance(lag := row["lag"], int)]
+
+    @property
     def total(self) -> int:
         """The sum of all lags that are known, but for commits beyond the end."""
-        return sum(max(0, lag) for row in self.rows if isinstance(lag := row["lag"], int))
+        return sum(max(0, lag) for lag in self.known)
 
     @property
     def summary(self) -> str:
         """The group in one line."""
         members = counted(len(self.described.members), "member")
-        lag = f"lag {self.total:,} in {counted(len(self.rows), 'partition')}"
+        lag = f"lag {self.total:,} in {counted(len(self.known), 'partition')}"
+        if unknown_count := len(self.rows) - len(self.known):
+            unknown = f"not known of {counted(unknown_count, 'partition')}"
+            lag = f"{lag}, {unknown}" if self.known else f"lag {unknown}"
         return f"group {self.described.group_id}: {self.described.state}, {members}, {lag}"
 
 

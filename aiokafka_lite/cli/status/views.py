@@ -163,9 +163,10 @@ async def groups(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices)
     """Return the groups."""
 
     async def row(each: _CoordinatedGroup, slices: MeasuredSlices) -> dict[str, Json]:
-        lag = partitions = 0
+        lag: int | None = None
+        partitions = 0
         async for _, _, _, behind in _lags(broker, each, slices):
-            lag += behind or 0
+            lag = behind if lag is None else lag + (behind or 0)
             partitions += 1
         return {**group_fields(each.node, each.group), "partitions": partitions, "lag": lag}
 

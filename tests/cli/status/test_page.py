@@ -97,6 +97,8 @@ async def test_group_shows_members_assignment_and_lag() -> None:
             enable_auto_commit=False,
         ) as consumer:
             tp = aiokafka.TopicPartition("t", 0)
+            (group,) = rows(await read(url, "/api/groups"))
+            assert group["lag"] is None  # nothing is committed
             await consumer.commit({tp: (1, "note")})
             (group,) = rows(await read(url, "/api/groups"))
             assert (group["id"], group["state"], group["type"]) == (
