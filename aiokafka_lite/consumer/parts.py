@@ -34,6 +34,7 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.consumer.membership.none import NoCommits, NoGroup
 from aiokafka_lite.consumer.positions.leader_lookup import OffsetLookup
+from aiokafka_lite.consumer.positions.log_ends import LogEnds
 from aiokafka_lite.consumer.positions.resolver import CommitStarts, PositionResolver
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.consumer.positions.watchdog import Watchdog
@@ -131,7 +132,15 @@ class Running:
             rng=rng,
         )
         self.topic_changes.reset_by_policy = self.resolver.reset_by_policy
-        self.watchdog = Watchdog(state, self.cluster, self.resolver.wake)
+        log_ends = LogEnds(
+            config,
+            self.cluster,
+            self.lookup,
+            self.sources.is_asking_for,
+            scope=self.scopes.positions,
+            rng=rng,
+        )
+        self.watchdog = Watchdog(state, self.cluster, log_ends, self.resolver.wake)
 
     def _make_group(
         self, engine: Engine, group_id: str, rng: random.Random

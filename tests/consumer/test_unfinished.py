@@ -14,7 +14,11 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.consumer.monitoring.diagnosis import Cause
 from aiokafka_lite.consumer.monitoring.health import LONG_STANDSTILL_S
+from aiokafka_lite.consumer.positions import log_ends
+from aiokafka_lite.consumer.positions.log_ends import STALE_S
+from aiokafka_lite.consumer.positions.watchdog import TICK_S
 from aiokafka_lite.processing import CircuitBreaker, DeadRecord, Retry
+from aiokafka_lite.protocol.messages.list_offsets import ListOffsetsRequest
 from aiokafka_lite.structs import ConsumerRecord
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import committed, consumer_of
@@ -213,12 +217,12 @@ async def none_is_acknowledged(consumer: AIOKafkaConsumer) -> None:
             record.ack()
 
 
-async def a_handler_hangs(consumer: AIOKafkaConsumer) -> None:
+async def a_handler_hangs(consumer: AIOKafkaConsumer, max_uncommitted: int = 10) -> None:
     async def handle(record: Record) -> None:
         if not record.offset:
             await asyncio.sleep(1_000)
 
-    await consumer.run(handle)
+    await consumer.run(handle, max_uncommitted=max_uncommitted)
 
 
 async def a_record_is_tried_again(consumer: AIOKafkaConsumer) -> None:
@@ -315,3 +319,61 @@ async def test_a_transaction_that_stays_open_is_told(broker: Broker) -> None:
 async def read_all(consumer: AIOKafkaConsumer) -> None:
     async for _ in consumer:
         pass
+
+
+# --- Ends of logs of which nothing is fetched ----------------------------------------------------
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("why", ["paused", "handlers are busy", "nobody asks"])
+async def test_the_lag_grows_with_a_log_of_which_nothing_is_fetched(
+    broker: Broker, why: str, isolation_level: str
+) -> None:
+    settings = {"group_id": "g", "isolation_level": isolation_level}
+    reading = None
+    async with consumer_of(broker, "t", **settings) as consumer:
+        if why == "paused":
+            await consumer.getone()
+            consumer.pause(T0)
+        elif why == "handlers are busy":
+            reading = asyncio.create_task(a_handler_hangs(consumer, max_uncommitted=2))
+        await asyncio.sleep(2)
+        for total in (100, 1_000):
+            end = broker.partition("t", 0).high_watermark
+            broker.produce_all("t", [NewRecord("more")] * (total - end))
+            await asyncio.sleep(STALE_S + TICK_S + 0.1)
+            assert consumer.health().lag == total
+        if reading is not None:
+            reading.cancel()
+            await asyncio.wait([reading])
+
+
+@pytest.mark.virtual_time
+async def test_nobody_is_asked_for_the_end_of_a_log_that_a_fetch_waits_at(broker: Broker) -> None:
+    rule = broker.on("ListOffsets").delay(0)
+    async with consumer_of(broker, "t", group_id="g") as consumer:
+        reading = asyncio.create_task(read_all(consumer))
+        await asyncio.sleep(5)
+        asked = rule.hits
+        await asyncio.sleep(100)
+        assert rule.hits == asked
+        reading.cancel()
+        await asyncio.wait([reading])
+
+
+@pytest.mark.virtual_time
+async def test_very_many_ends_are_asked_for_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_ends, "MOST_ASKED", 2)
+    async with Broker() as broker:
+        broker.create_topic("t", 5)
+        async with consumer_of(broker, "t", group_id="g") as consumer:
+            consumer.pause(*consumer.assignment())
+            await asyncio.sleep(STALE_S + TICK_S)
+            broker.produce_all("t", [NewRecord("more", partition=n) for n in range(5)])
+            broker.requests.clear()
+            await asyncio.sleep(4 * TICK_S)
+            for asked in broker.requests.of("ListOffsets"):
+                (topic,) = cast("ListOffsetsRequest", asked.request).topics
+                assert len(topic.partitions) <= 2
+            assert consumer.health().lag == 5

@@ -17,7 +17,7 @@ from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.assignment import Assignment
-from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan, Place
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.session import FetchSession
@@ -175,9 +175,7 @@ def set_epoch(session: FetchSession, epoch: int) -> None:
 
 def is_in_flight(consumer: AIOKafkaConsumer, tp: TopicPartition) -> bool:
     """Whether a fetch that is not answered yet asks for a partition."""
-    source = sources(consumer).of(cursor(consumer, tp))
-    is_in_flight = source is not None and source.in_flight_since is not None
-    return is_in_flight and cursor(consumer, tp).place is Place.IN_FLIGHT
+    return sources(consumer).is_asking_for(cursor(consumer, tp))
 
 
 async def until_in_flight(consumer: AIOKafkaConsumer) -> None:

@@ -679,6 +679,14 @@ class Cursor:
         self.last_stable_offset = last_stable_offset
         self.log_start_offset = log_start_offset
 
+    def log_ends_at(self, offset: int, now: float, *, is_stable: bool) -> None:
+        """Note the end of the log, or the last stable offset, that a broker has named at `now`."""
+        self.last_fetch_at = now
+        if is_stable:
+            self.last_stable_offset = offset
+            offset = max(offset, self.high_watermark or 0)
+        self.high_watermark = offset
+
     def heard_at(self, now: float) -> None:
         """Note the loop time of a broker's answer about it that is an error."""
         self.last_fetch_at = now

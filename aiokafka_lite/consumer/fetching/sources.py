@@ -21,7 +21,7 @@ from typing import Final
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView, Lane
-from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Place
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
@@ -293,6 +293,12 @@ class Sources:
         """Return what reads a cursor; None without a leader."""
         source = cursor.source
         return source if isinstance(source, Source) else None
+
+    def is_asking_for(self, cursor: Cursor) -> bool:
+        """Whether a fetch is in flight that is answered when the log of a cursor grows."""
+        source = self.of(cursor)
+        is_in_flight = source is not None and source.in_flight_since is not None
+        return is_in_flight and cursor.place is Place.IN_FLIGHT
 
     def request_reset(self, cursor: Cursor, timestamp: int, *, reason: str) -> None:
         """Have a position looked up in place of one that the leader's log does not have."""

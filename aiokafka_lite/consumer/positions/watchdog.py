@@ -5,9 +5,9 @@ Every five seconds it looks at the cursors that are assigned and not paused, and
     there is no position, or none that the leader has validated
     the first unfinished offset is the same, though the log has records from there on
 
-`health` reads both. When there is no position for long it wakes the position resolver. It also asks
-the pool to try lost brokers again that nobody may need any more: otherwise `health` would say for
-ever that they are away.
+`health` reads both. When there is no position for long it wakes the position resolver. It asks for
+the ends of logs that no fetch brings (log_ends.py). It also asks the pool to try lost brokers again
+that nobody may need any more: otherwise `health` would say for ever that they are away.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from aiokafka_lite._compat import Never
 from aiokafka_lite.client import Cluster
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.positions.log_ends import LogEnds
 
 TICK_S: Final = 5.0
 # Without a position for longer, the position resolver is woken.
 LONG_S: Final = 5.0
+# In one turn of the loop.
+MOST_AT_ONCE: Final = 1_000
 
 
 class Standstill(NamedTuple):
@@ -40,10 +43,12 @@ class Watchdog:
         self,
         state: SubscriptionState,
         cluster: Cluster,
+        log_ends: LogEnds,
         wake_resolver: Callable[[], None],
     ) -> None:
         self._state = state
         self._cluster = cluster
+        self._log_ends = log_ends
         self._wake_resolver = wake_resolver
         self._loop = asyncio.get_running_loop()
         # Since when, in loop time.
@@ -72,31 +77,44 @@ class Watchdog:
         """Look every tick."""
         while True:
             await asyncio.sleep(TICK_S)
-            self._look()
+            await self._look()
 
-    def _look(self) -> None:
-        now = self._loop.time()
-        self._note_standstills(now)
-        before = self._without_position
-        self._without_position = {
-            cursor: before.get(cursor, now)
-            for cursor in self._state.assignment.values()
-            if cursor.search is not None
-            and not cursor.is_paused
-            and not (cursor.is_revoking and cursor.position is not None)
-        }
+    async def _look(self) -> None:
+        """Look at all partitions, some at a time."""
+        self._cluster.pool.try_lost()
+        now, cursors = self._loop.time(), tuple(self._state.assignment.values())
+        without_position: dict[Cursor, float] = {}
+        standstills: dict[Cursor, Standstill] = {}
+        stale: list[Cursor] = []
+        for first in range(0, len(cursors), MOST_AT_ONCE):
+            if first:
+                await asyncio.sleep(0)
+            self._state.settle()
+            for cursor in cursors[first : first + MOST_AT_ONCE]:
+                if not cursor.is_assigned:
+                    continue
+                if self._log_ends.is_stale(cursor, now):
+                    stale.append(cursor)
+                if cursor.is_paused:
+                    continue
+                if cursor.search is not None and not (
+                    cursor.is_revoking and cursor.position is not None
+                ):
+                    without_position[cursor] = self._without_position.get(cursor, now)
+                if (standstill := self._standstill(cursor, now)) is not None:
+                    standstills[cursor] = standstill
+        self._without_position, self._standstills = without_position, standstills
         if self.assigned_without_position_s > LONG_S:
             self._wake_resolver()
-        self._cluster.pool.try_lost()
+        self._log_ends.ask(stale)
 
-    def _note_standstills(self, now: float) -> None:
-        self._state.settle()
-        before, self._standstills = self._standstills, {}
-        for cursor in self._state.assignment.values():
-            offset, end = cursor.finished_to, cursor.high_watermark
-            if offset is None or end is None or offset >= end or cursor.is_paused:
-                continue
-            noted = before.get(cursor)
-            if noted is None or noted.offset != offset:
-                noted = Standstill(offset, now)
-            self._standstills[cursor] = noted
+    def _standstill(self, cursor: Cursor, now: float) -> Standstill | None:
+        """Return what is to be noted of a partition; None: all its records are finished."""
+        end = cursor.high_watermark
+        if end is None or (cursor.processed == end and not cursor.undecided):
+            return None
+        offset = cursor.finished_to
+        if offset is None or offset >= end:
+            return None
+        noted = self._standstills.get(cursor)
+        return noted if noted is not None and noted.offset == offset else Standstill(offset, now)
