@@ -116,10 +116,14 @@ async def test_a_partition_is_told_by_its_offsets(kafka: KafkaHandle) -> None:
 async def test_heartbeats_and_assignments_are_counted(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with reading(kafka, topic, group_id=unique("g"), heartbeat_interval_ms=50) as consumer:
-        metrics = await until_metrics(
-            consumer, lambda metrics: number(metrics, "heartbeats_total") >= 2
+        # The first group of a broker: its coordinator may refuse the first heartbeat.
+        first = await until_metrics(
+            consumer, lambda metrics: number(metrics, "heartbeats_total") >= 1
         )
-        assert metrics["heartbeat_failures_total"] == 0
+        metrics = await until_metrics(
+            consumer, lambda metrics: number(metrics, "heartbeats_total") >= 3
+        )
+        assert metrics["heartbeat_failures_total"] == first["heartbeat_failures_total"]
         assert metrics["assignments_total"] == 1
         assert number(metrics, "last_heartbeat_age_seconds") < 20
 
