@@ -12,6 +12,7 @@ from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import (
     ClusterAuthorizationFailedError,
+    CoordinatorLoadInProgressError,
     FencedLeaderEpochError,
     LogTruncationError,
 )
@@ -300,6 +301,40 @@ async def test_the_same_offset_is_committed_again_after_a_truncation(cluster: Br
         assert await values(consumer, 1) == [b"C"]
     append(cluster, b"d")
     assert await read(cluster, 1) == [b"d"]  # not C once more: the commit is of its epoch
+
+
+async def test_an_offset_is_committed_again_if_the_log_was_truncated_while_its_commit_was_sent(
+    cluster: Broker,
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        assert await values(consumer, 3) == [b"a", b"b", b"c"]
+        with cluster.on("OffsetCommit").hold() as rule:
+            commit = asyncio.create_task(consumer.commit())
+            await until(lambda: rule.hits)
+            cluster.truncate(TP, 2)
+            append(cluster, b"C")
+            assert await values(consumer, 1) == [b"C"]
+        await commit
+    append(cluster, b"d")
+    assert await read(cluster, 1) == [b"d"]
+
+
+async def test_a_commit_that_is_sent_again_after_a_truncation_covers_no_record_that_came_since(
+    cluster: Broker,
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, "t", group_id="g", enable_auto_commit=False) as consumer:
+        assert await values(consumer, 3) == [b"a", b"b", b"c"]
+        on_commit = cluster.on("OffsetCommit")
+        with on_commit.fail(CoordinatorLoadInProgressError, times=None) as rule:
+            commit = asyncio.create_task(consumer.commit())
+            await until(lambda: rule.hits)
+            cluster.truncate(TP, 2)
+            append(cluster, b"C")
+            assert await values(consumer, 1) == [b"C"]
+        await commit
+    assert await read(cluster, 1) == [b"C"]
 
 
 async def test_the_same_offset_is_committed_again_after_a_reset_below_it(cluster: Broker) -> None:

@@ -233,7 +233,8 @@ class Range(NamedTuple):
 class Truncation:
     """The next truncation of a log; once it has happened, it leads to the one after it.
 
-    A batch holds the one that is next when it begins. What no batch holds is forgotten.
+    A batch and a commit hold the one that is next when they begin. What they do not hold is
+    forgotten.
     """
 
     __slots__ = ("end_offset", "later")

@@ -30,6 +30,7 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from math import inf
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
@@ -101,6 +102,10 @@ class PendingCommit:
         for tp, cursor in self.cursors.items():
             read_as = b"" if cursor is None else cursor.topic_id
             self.topic_ids[tp] = read_as or view.topic_id(tp.topic) or b""
+        # The next truncation of each log when its offset was said.
+        self._truncations = {
+            tp: cursor.next_truncation for tp, cursor in self.cursors.items() if cursor is not None
+        }
         # As whom the partitions were held at the call, and later; None: they were lost already.
         self.made_as = made_as
         self.is_asked_for = is_asked_for
@@ -115,6 +120,23 @@ class PendingCommit:
         self.was_put_off = False
         # The broker may have it: perhaps only the answer was lost.
         self.was_sent = False
+
+    def say(self, tp: TopicPartition, offset: OffsetAndMetadata) -> None:
+        """Commit another offset of a partition, of what is finished by now."""
+        self.left[tp] = offset
+        if (cursor := self.cursors[tp]) is not None:
+            self._truncations[tp] = cursor.next_truncation
+
+    def take_over(self, tp: TopicPartition, other: PendingCommit) -> None:
+        """Commit what another commit says of a partition."""
+        self.left[tp] = other.left[tp]
+        if tp in other._truncations:
+            self._truncations[tp] = other._truncations[tp]
+
+    def end_of_log(self, tp: TopicPartition) -> float:
+        """Return the lowest end that the log has had since the offset was said; inf: all."""
+        truncation = self._truncations.get(tp)
+        return inf if truncation is None else min(truncation.end_offsets(), default=inf)
 
 
 log = logging.getLogger(__name__)
@@ -510,6 +532,7 @@ class Commits(CommittedReader):
             self._leave_out_what_is_in_doubt(commit)
             self._leave_out_what_went(commit)
             self._say_what_is_finished(commit)
+        self._leave_out_what_was_truncated(commit)
         if not commit.left:
             return
         identity = self._identity_for(commit)
@@ -625,11 +648,19 @@ class Commits(CommittedReader):
             for tp in [tp for tp in commit.left if now[tp] is not commit.cursors[tp]]:
                 del commit.left[tp]
 
+    @staticmethod
+    def _leave_out_what_was_truncated(commit: PendingCommit) -> None:
+        """Say nothing of the records that replaced those which an offset was said of."""
+        for tp, offset in tuple(commit.left.items()):
+            if (end := commit.end_of_log(tp)) < offset.offset:
+                commit.left[tp] = OffsetAndMetadata(int(end), "")
+
     def _catch_up_with_later_ones(self, commit: PendingCommit) -> None:
         """Say what later commits said that are not done but may have arrived: never go back."""
         later = [c for c in self._pending if c.sequence > commit.sequence and c.was_sent]
         for other in sorted(later, key=lambda other: other.sequence):
-            commit.left |= {tp: other.left[tp] for tp in commit.left if tp in other.left}
+            for tp in commit.left.keys() & other.left.keys():
+                commit.take_over(tp, other)
 
     def _keep_in_step(self, commit: PendingCommit) -> None:
         """Say what the application has finished by now, and nothing where it has sought back.
@@ -644,7 +675,7 @@ class Commits(CommittedReader):
             if partition.position < offset.offset:
                 del commit.left[tp]
             elif tp in now and now[tp].offset > offset.offset:
-                commit.left[tp] = now[tp]
+                commit.say(tp, now[tp])
 
     def _say_what_is_finished(self, commit: PendingCommit) -> None:
         """Leave out nothing that handlers have finished since it was made.
@@ -658,7 +689,7 @@ class Commits(CommittedReader):
             if self._state.assignment.get(tp) is cursor:
                 now = now or self._state.processed_offsets()
                 if tp in now and now[tp].offset >= commit.left[tp].offset:
-                    commit.left[tp] = now[tp]
+                    commit.say(tp, now[tp])
 
     def _say_what_was_asked_for(self, commit: PendingCommit) -> None:
         """Take over the metadata of a commit of the same offset, which this one overtakes."""
@@ -666,7 +697,7 @@ class Commits(CommittedReader):
             if asked.is_asked_for:
                 for tp in commit.left.keys() & asked.left.keys():
                     if commit.left[tp].offset == asked.left[tp].offset:
-                        commit.left[tp] = asked.left[tp]
+                        commit.take_over(tp, asked)
 
     def _identity_for(self, commit: PendingCommit) -> Identity:
         """Return in whose name to commit.
@@ -708,7 +739,8 @@ class Commits(CommittedReader):
         self._latest[tp] = commit.sequence
         if (offset := commit.left.pop(tp, None)) is None:
             return  # a transaction has overtaken it
-        if (partition := self._state.assignment.get(tp)) is not None:
+        partition = self._state.assignment.get(tp)
+        if partition is not None and offset.offset <= commit.end_of_log(tp):
             partition.note_committed(offset)
 
     @staticmethod
