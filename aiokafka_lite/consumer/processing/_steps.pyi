@@ -1,3 +1,4 @@
-# The extension type behaves as the plain class does, so to a type checker it is that.
+# The extension types behave as the plain classes do, so to a type checker they are these.
+from aiokafka_lite.consumer.processing._steps_py import Calls as Calls
 from aiokafka_lite.consumer.processing._steps_py import Steps as Steps
 from aiokafka_lite.consumer.processing._steps_py import new_job as new_job

@@ -17,8 +17,17 @@ cimport cython
 
 cdef extern from "Python.h":
     ctypedef void (*freefunc)(void *) noexcept
+    ctypedef enum PySendResult:
+        PYGEN_RETURN
+        PYGEN_ERROR
+        PYGEN_NEXT
+    ctypedef PyObject *(*NextFunction "iternextfunc")(PyObject *) noexcept
     ctypedef struct TypeObject "PyTypeObject":
         freefunc tp_free
+        NextFunction tp_iternext
+    # "noexcept": an exception is left as it is, without a line for this module in its traceback.
+    PySendResult PyIter_Send(object, object, PyObject **) noexcept
+    bint PyCoro_CheckExact(object) noexcept
     object PyType_GenericAlloc(TypeObject *, Py_ssize_t)
     PyObject *PyObject_Init(PyObject *, TypeObject *)
     void PyObject_GC_Track(void *)
@@ -27,18 +36,34 @@ cdef extern from "Python.h":
 
 from aiokafka_lite._slots cimport get, is_none, is_true, put, require, slot_offset
 
+import asyncio
+from contextvars import copy_context
+
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.progress import Progress
+from aiokafka_lite.consumer.gate import Gate
+from aiokafka_lite.consumer.processing.allowance import Allowance
+from aiokafka_lite.consumer.processing.attempts import Attempts
+from aiokafka_lite.consumer.processing.breaker import Breaker
+from aiokafka_lite.consumer.processing.calls import asker, awaited
 from aiokafka_lite.consumer.processing.lanes import Job
 
+cdef Py_ssize_t allowance_is_exact = slot_offset(Allowance, "is_exact")
+cdef Py_ssize_t assignment_gate = slot_offset(Assignment, "gate")
 cdef Py_ssize_t assignment_observers = slot_offset(Assignment, "observers")
 cdef Py_ssize_t assignment_processing = slot_offset(Assignment, "processing")
+cdef Py_ssize_t assignment_totals = slot_offset(Assignment, "processing_totals")
+cdef Py_ssize_t attempts_breaker = slot_offset(Attempts, "breaker")
+cdef Py_ssize_t attempts_success_count = slot_offset(Attempts, "success_count")
+cdef Py_ssize_t breaker_is_closed = slot_offset(Breaker, "is_closed")
+cdef Py_ssize_t cursor_is_assigned = slot_offset(Cursor, "is_assigned")
 cdef Py_ssize_t cursor_is_paused = slot_offset(Cursor, "is_paused")
 cdef Py_ssize_t cursor_is_revoking = slot_offset(Cursor, "is_revoking")
 cdef Py_ssize_t cursor_processed = slot_offset(Cursor, "processed")
 cdef Py_ssize_t cursor_progress = slot_offset(Cursor, "progress")
 cdef Py_ssize_t cursor_worked_by = slot_offset(Cursor, "worked_by")
+cdef Py_ssize_t gate_holds = slot_offset(Gate, "holds")
 cdef Py_ssize_t job_attempts = slot_offset(Job, "attempts")
 cdef Py_ssize_t job_began_at = slot_offset(Job, "began_at")
 cdef Py_ssize_t job_cursor = slot_offset(Job, "cursor")
@@ -111,17 +136,33 @@ def new_job(cursor, lane, error, record):
 cdef class Steps:
     """Queues, begins and finishes records that nothing stands in the way of."""
 
+    cdef public bint is_finishing
+    cdef public bint isolates
+    cdef public object slice_ends_at
+    cdef public Py_ssize_t feed_below
     cdef object state
+    cdef object gate
     cdef object observers
+    cdef dict totals
+    cdef object attempts
+    cdef object breaker
+    cdef object allowance
     cdef object lanes
     cdef object ready
     cdef bint is_by_key
     cdef object popleft
     cdef object append
 
-    def __init__(self, state, lanes):
+    def __init__(self, state, lanes, attempts, allowance):
         require(state, Assignment)
+        require(attempts, Attempts)
+        require(allowance, Allowance)
         self.state = state
+        self.gate = get(state, assignment_gate)
+        self.totals = get(state, assignment_totals)
+        self.attempts = attempts
+        self.breaker = get(attempts, attempts_breaker)
+        self.allowance = allowance
         self.observers = get(state, assignment_observers)
         self.lanes = lanes
         self.is_by_key = lanes.order == "key"
@@ -155,7 +196,7 @@ cdef class Steps:
                 put(<object> last, job_follower, job)
             PyDict_SetItem(lane, name, job)
 
-    def begin(self, now, success_count):
+    cpdef begin(self, now, success_count):
         """Take the first ready record, whose attempt begins now; None: more is to be done."""
         if not self.ready:
             return None
@@ -176,7 +217,7 @@ cdef class Steps:
             put(job, job_success_count, success_count)
         return job
 
-    def finish(self, job):
+    cpdef finish(self, job):
         """Count a record as finished, if it is still this one's, and let its lane go on."""
         cursor = get(job, job_cursor)
         progress = get(cursor, cursor_progress)
@@ -184,6 +225,29 @@ cdef class Steps:
         if progress is not None and holds(progress, offset, job):
             self.finish_held(cursor, progress, offset)
         self.leave(job)
+
+    cdef object finish_and_begin(self, job, now):
+        """Finish a record that was handled and begin another; None: nothing is done, `Run` has to."""
+        cursor = get(job, job_cursor)
+        if (
+            self.is_finishing
+            or self.slice_ends_at is None
+            or now >= self.slice_ends_at
+            or len(self.ready) <= self.feed_below
+            or is_true(cursor, cursor_is_revoking)
+            or not is_true(cursor, cursor_is_assigned)
+            or is_true(self.allowance, allowance_is_exact)
+            or (self.breaker is not None and not is_true(self.breaker, breaker_is_closed))
+            or get(self.gate, gate_holds)
+        ):
+            return None
+        success_count = get(self.attempts, attempts_success_count) + 1
+        following = self.begin(now, success_count)
+        if following is not None:
+            self.finish(job)
+            self.totals["finished_total"] += 1
+            put(self.attempts, attempts_success_count, success_count)
+        return following
 
     cdef int finish_held(self, cursor, progress, offset) except -1:
         cdef dict unfinished = get(progress, progress_unfinished)
@@ -217,6 +281,123 @@ cdef class Steps:
             put(job, job_follower, None)
             self.append(follower)
         return 0
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Calls:
+    """The calls of one worker: an iterator over what they wait for, as that of a coroutine.
+
+    When a call has returned and the worker would do nothing but finish the record and begin the
+    next, this is done here. Everything else ends the iteration, and the worker does it.
+    """
+
+    cdef public object job
+    cdef Steps steps
+    cdef object task
+    cdef object handler
+    cdef dict flights
+    cdef object context
+    cdef bint is_alone
+    cdef object clock
+    cdef object is_cancelled
+    cdef object call
+
+    def __init__(self, Steps steps, task, handler, flights, context, *, is_alone):
+        self.steps = steps
+        self.task = task
+        self.handler = handler
+        self.flights = flights
+        self.context = context
+        self.is_alone = is_alone
+        self.clock = asyncio.get_running_loop().time
+        self.is_cancelled = asker(task)
+
+    def of(self, call):
+        """Return what awaits the call for `job`, and goes on with other records."""
+        if self.is_alone:
+            return call
+        self.call = coroutine_of(call)
+        return self
+
+    cdef bint go_on(self) except -1:
+        """Begin the next call, if the worker has nothing else to do."""
+        if self.steps.isolates or self.is_cancelled():
+            return False
+        try:
+            if copy_context() != self.context:
+                return False
+        except Exception:
+            return False
+        job = self.steps.finish_and_begin(self.job, self.clock())
+        if job is None:
+            return False
+        PyDict_DelItem(self.flights, self.job)
+        PyDict_SetItem(self.flights, job, self.task)
+        self.job = job
+        self.call = coroutine_of(self.handler(get(job, job_record)))
+        return True
+
+    def __await__(self):
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        """Filled in by `finish_type`."""
+
+    def send(self, value):
+        if value is None:
+            return next(self)
+        return self.call.send(value)
+
+    def throw(self, *exception):
+        return self.call.throw(*exception)
+
+    def close(self):
+        self.call.close()
+
+    # What asyncio and debuggers look at: the handler's coroutine.
+
+    @property
+    def cr_await(self):
+        return getattr(self.call, "cr_await", None)
+
+    @property
+    def cr_code(self):
+        return getattr(self.call, "cr_code", None)
+
+    @property
+    def cr_frame(self):
+        return getattr(self.call, "cr_frame", None)
+
+    @property
+    def cr_running(self):
+        return getattr(self.call, "cr_running", False)
+
+
+cdef object coroutine_of(call):
+    return call if PyCoro_CheckExact(call) else awaited(call)
+
+
+cdef PyObject *iternext(Calls self) except NULL:
+    """Fill `tp_iternext`: what a handler raises gets no line of this module."""
+    cdef PyObject *result = NULL
+    cdef PySendResult outcome
+    while True:
+        outcome = PyIter_Send(self.call, None, &result)
+        if outcome == PYGEN_NEXT:
+            return result
+        if outcome == PYGEN_ERROR:
+            return NULL
+        outputs = <object> result
+        Py_DECREF(result)
+        if not self.go_on():
+            raise StopIteration(outputs)
+
+
+(<TypeObject *> Calls).tp_iternext = <NextFunction> <void *> iternext
 
 
 cdef inline bint holds(progress, offset, job):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import Context
+from typing import Any, Final
 
 from aiokafka_lite.consumer.assignment.assignment import Assignment
+from aiokafka_lite.consumer.processing.allowance import Allowance
+from aiokafka_lite.consumer.processing.attempts import Attempts
 from aiokafka_lite.consumer.processing.lanes import Job, Lanes
 
 new_job = Job
@@ -17,13 +21,27 @@ class Steps:
     Args:
         state: Whose records these are.
         lanes: Has those that may begin.
+        attempts: Counts calls that succeed, and knows whether the breaker is closed.
+        allowance: Knows whether it has to be told of each record.
+
+    Attributes:
+        is_finishing: Nothing more begins.
+        isolates: Each call needs a copy of the context, as one has changed its worker's variables.
+        slice_ends_at: Until when handlers may go on in this turn of the loop; None: none has begun
+            in it.
+        feed_below: The feeder waits until fewer are ready; 0: it does not wait.
     """
 
-    __slots__ = ("_lanes", "_state")
+    __slots__ = ("_lanes", "_state", "feed_below", "is_finishing", "isolates", "slice_ends_at")
 
-    def __init__(self, state: Assignment, lanes: Lanes) -> None:
+    def __init__(
+        self, state: Assignment, lanes: Lanes, attempts: Attempts, allowance: Allowance
+    ) -> None:
         self._state: Final = state
         self._lanes: Final = lanes
+        self.is_finishing = self.isolates = False
+        self.slice_ends_at: float | None = None
+        self.feed_below = 0
 
     def put(self, jobs: Iterable[Job]) -> None:
         """Add records that were handed out; each may begin at once if its lane is empty.
@@ -56,3 +74,43 @@ class Steps:
         """Count a record as finished, if it is still this one's, and let its lane go on."""
         self._state.finish(job.cursor, job.record.offset, job)
         self._lanes.leave(job)
+
+
+class Calls:
+    """The calls of one worker.
+
+    Args:
+        steps: Of its run.
+        task: The worker.
+        handler: Is called for each record.
+        flights: Who works on what just now.
+        context: In which handlers are called.
+        is_alone: The worker itself finishes each record.
+
+    Attributes:
+        job: The record that is being handled.
+    """
+
+    __slots__ = ("job",)
+
+    job: Job
+
+    def __init__(
+        self,
+        steps: Steps,
+        task: asyncio.Task[Any],
+        handler: Callable[..., Awaitable[Any]],
+        flights: dict[Job, asyncio.Task[None]],
+        context: Context,
+        *,
+        is_alone: bool,
+    ) -> None:
+        pass
+
+    def of(self, call: Awaitable[Any]) -> Awaitable[Any]:
+        """Return what awaits the call for `job`.
+
+        It may go on with other records, each of which is `job` then, as long as the worker would do
+        nothing but finish the one and begin the next.
+        """
+        return call

@@ -54,6 +54,19 @@ class Allowance:
         is_exact: A bound is near: `finished` has to be told of each record.
     """
 
+    __slots__ = (
+        "_budget",
+        "_bytes",
+        "_count_at_bytes",
+        "_counts",
+        "_most",
+        "_most_bytes",
+        "_state",
+        "_total",
+        "_total_bytes",
+        "is_exact",
+    )
+
     def __init__(self, state: SubscriptionState, budget: ByteBudget, most: int) -> None:
         self._state = state
         self._budget = budget

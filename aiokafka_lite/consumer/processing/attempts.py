@@ -54,6 +54,25 @@ class Attempts:
         success_count: How many calls have succeeded, so that it can be seen whether one has since.
     """
 
+    __slots__ = (
+        "_again",
+        "_dead_letter_error",
+        "_dead_letter_failures",
+        "_events",
+        "_has_dead_letters",
+        "_look_again",
+        "_loop",
+        "_probe",
+        "_probe_timer",
+        "_retry",
+        "_rng",
+        "_suspects",
+        "_totals",
+        "_waiting",
+        "breaker",
+        "success_count",
+    )
+
     def __init__(
         self,
         state: SubscriptionState,

@@ -92,6 +92,25 @@ class Breaker:
         reason: Why it opened, or did not close.
     """
 
+    __slots__ = (
+        "_failed_at",
+        "_failed_probes",
+        "_failing_since",
+        "_failures",
+        "_is_probe_new",
+        "_rng",
+        "_settings",
+        "_succeeded_before",
+        "_succeeded_before_failures",
+        "_window_ends_at",
+        "is_closed",
+        "is_probing",
+        "is_suspicion",
+        "probe_at",
+        "reason",
+        "since",
+    )
+
     def __init__(self, settings: CircuitBreaker, rng: random.Random) -> None:
         self._settings = settings
         self._rng = rng

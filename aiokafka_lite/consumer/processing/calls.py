@@ -43,10 +43,11 @@ def in_context(context: Context, coroutine: Coroutine[Any, Any, T]) -> Generator
 
 def in_copy_of(context: Context, call: Awaitable[T]) -> Awaitable[T]:
     """Return what awaits a call in a copy of a context."""
-    return in_context(context.copy(), call if isinstance(call, Coroutine) else _awaited(call))
+    return in_context(context.copy(), call if isinstance(call, Coroutine) else awaited(call))
 
 
-async def _awaited(awaitable: Awaitable[T]) -> T:
+async def awaited(awaitable: Awaitable[T]) -> T:
+    """Return a coroutine that awaits something else."""
     return await awaitable
 
 

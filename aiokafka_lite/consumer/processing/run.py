@@ -64,7 +64,7 @@ from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.intake import OneByOne
 from aiokafka_lite.consumer.processing.lanes import Job, Lanes
 from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
-from aiokafka_lite.consumer.processing.steps import Steps, new_job
+from aiokafka_lite.consumer.processing.steps import Calls, Steps, new_job
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     DeserializationError,
@@ -176,15 +176,14 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
         self._lanes = Lanes(handling.order)
-        self._steps = Steps(state, self._lanes)
         self._attempts = Attempts(
             state, handling, rng, again=self._begin_again, look_again=self._offer
         )
-        # Of whoever has called `run`; and whether each call needs a copy of it, as one has changed
-        # the variables of its worker.
+        self._allowance = Allowance(state, budget, handling.max_uncommitted)
+        self._steps = Steps(state, self._lanes, self._attempts, self._allowance)
+        # Of whoever has called `run`.
         self._context = copy_context()
         self._context.run(HANDLED.set, self._delivery_of)
-        self._isolates = False
         self._runner: asyncio.Task[Any] | None = None
         # Who works on what just now; and whom we have cancelled.
         self._flights: dict[Job, asyncio.Task[None]] = {}
@@ -192,23 +191,18 @@ class Run:
         # Workers that have nothing to do, the latest last.
         self._idle: list[asyncio.Future[None]] = []
         self._worker_count = 0
-        # Until when handlers may go on in this turn of the loop; None: none has begun in it.
-        self._slice_ends_at: float | None = None
         # Workers that became idle as the time of a turn was over, and were not woken since.
         self._displaced_count = 0
         # What may not begin, as its partition is paused or goes.
         self._parked: dict[Cursor, list[Job]] = {}
-        self._allowance = Allowance(state, budget, handling.max_uncommitted)
         self._sink = OneByOne(self._accept, self._allowance.admit)
         # The feeder waits while so many are ready, unless one is to be tried that has not failed.
         self._enough = 2 * handling.concurrency
-        self._is_enough_ready = self._is_new_wanted = False
+        self._is_new_wanted = False
         self._wants_more = Event()
         self._landed = Event()
         self._ended = Event()
         self._error: BaseException | None = None
-        # Nothing more begins.
-        self._is_finishing = False
         self._feeder: asyncio.Task[None] | None = None
         self._totals = state.processing_totals
 
@@ -271,7 +265,7 @@ class Run:
             await self._ended.wait()
             await self.end(self._loop.time() + self._end_s)
         finally:
-            self._is_finishing = True
+            self._steps.is_finishing = True
             try:
                 await self._scope.close()
             finally:
@@ -293,7 +287,7 @@ class Run:
         try:
             while True:
                 while len(ready) >= enough and not self._is_new_wanted:
-                    self._is_enough_ready = True
+                    self._steps.feed_below = enough
                     self._wants_more.clear()
                     await self._wants_more.wait()
                 self._sink.clear()
@@ -336,7 +330,7 @@ class Run:
 
         The caller's own handler is not waited for.
         """
-        self._is_finishing = True
+        self._steps.is_finishing = True
         if self._feeder is not None:
             self._scope.cancel(self._feeder)
         own = asyncio.current_task()
@@ -413,7 +407,7 @@ class Run:
     # --- Workers --------------------------------------------------------------------------
     def _offer(self, most: int | None = None) -> None:
         """Wake workers for what is ready, `most` at most, or start some."""
-        if self._is_finishing:
+        if self._steps.is_finishing:
             return
         wanted = len(self._lanes.ready)
         if self._outbox is not None and self._outbox.is_full:
@@ -442,27 +436,27 @@ class Run:
 
     async def _wait_for_work(self) -> None:
         """Wait until there is something to begin, or until others of this loop have had a turn."""
-        if self._slice_ends_at is not None and self._loop.time() >= self._slice_ends_at:
+        if self._steps.slice_ends_at is not None and self._loop.time() >= self._steps.slice_ends_at:
             self._displaced_count += 1
         waiter = self._loop.create_future()
         self._idle.append(waiter)
         await waiter
 
     def _end_slice(self) -> None:
-        self._slice_ends_at = None
+        self._steps.slice_ends_at = None
         if count := min(self._displaced_count, MOST_WOKEN):
             self._displaced_count -= count
             self._offer(count)
 
     def _next(self, now: float) -> Job | None:
         """Return what begins now; None: there is nothing, or nothing may."""
-        if (slice_ends_at := self._slice_ends_at) is None:
+        if (slice_ends_at := self._steps.slice_ends_at) is None:
             # Handlers that never wait would keep the loop for ever.
-            self._slice_ends_at = now + SLICE_S
+            self._steps.slice_ends_at = now + SLICE_S
             self._loop.call_soon(self._end_slice)
         elif now >= slice_ends_at:
             return None
-        if self._is_finishing or self._state.gate.holds:
+        if self._steps.is_finishing or self._state.gate.holds:
             return None
         if self._outbox is not None and self._outbox.is_full and not self._is_awaited_first():
             return None
@@ -479,8 +473,8 @@ class Run:
                 return None
         if job is None and (job := self._first_that_may()) is not None:
             attempts.begin(job, now)
-        if self._is_enough_ready and len(self._lanes.ready) < self._enough:
-            self._is_enough_ready = False
+        if len(self._lanes.ready) < self._steps.feed_below:
+            self._steps.feed_below = 0
             self._wants_more.set()
         return job
 
@@ -520,48 +514,52 @@ class Run:
         task = _current_task()
         handler, flights, clock = self._handler, self._flights, self._loop.time
         base, is_cancelled = self._context, asker(task)
-        while not self._is_finishing:
+        calls = Calls(self._steps, task, handler, flights, base, is_alone=self._outbox is not None)
+        while not self._steps.is_finishing:
             job = self._next(clock())
             if job is None:
                 await self._wait_for_work()
                 continue
-            flights[job] = task
+            flights[job], calls.job = task, job
             try:
                 if not job.is_dead:
                     try:
                         call = handler(job.record)
-                        outputs = await (in_copy_of(base, call) if self._isolates else call)
+                        outputs = await (
+                            in_copy_of(base, call) if self._steps.isolates else calls.of(call)
+                        )
                         if is_cancelled():
                             await raise_cancellation(task)
                     except Exception as error:  # noqa: BLE001 -- the handler's: the policy decides
-                        self._failed(job, error)
+                        self._failed(calls.job, error)
                     except BaseException as error:  # noqa: BLE001 -- likewise, or it is raised
                         self._raise_unless_failed(error, task)
-                        self._failed(job, error)
+                        self._failed(calls.job, error)
                     else:
-                        self._succeeded(job, outputs)
-                if job.is_dead:
-                    await self._bury(job)
+                        self._succeeded(calls.job, outputs)
+                if calls.job.is_dead:
+                    await self._bury(calls.job)
             except asyncio.CancelledError:
-                self._cancelled(job)
+                self._cancelled(calls.job)
                 raise
             finally:
-                del flights[job]
-                cursor = job.cursor
-                if cursor.is_revoking or not cursor.is_assigned or self._is_finishing:
+                del flights[calls.job]
+                cursor = calls.job.cursor
+                del calls.job, job
+                if cursor.is_revoking or not cursor.is_assigned or self._steps.is_finishing:
                     self._tell_landed(cursor)
             try:
                 if copy_context() != base:
-                    self._isolates = True
+                    self._steps.isolates = True
             except Exception:  # noqa: BLE001 -- a value that cannot be compared
-                self._isolates = True
+                self._steps.isolates = True
 
     async def _work_on_lists(self) -> None:
         """Handle one list of records after the other."""
         task = _current_task()
         handler, flights, clock = self._handler, self._flights, self._loop.time
         base, is_cancelled = self._context, asker(task)
-        while not self._is_finishing:
+        while not self._steps.is_finishing:
             chains = self._next_list(clock())
             if not chains:
                 await self._wait_for_work()
@@ -573,7 +571,7 @@ class Run:
                 if not jobs[0].is_dead:
                     try:
                         call = handler([job.record for job in jobs])
-                        outputs = await (in_copy_of(base, call) if self._isolates else call)
+                        outputs = await (in_copy_of(base, call) if self._steps.isolates else call)
                         if is_cancelled():
                             await raise_cancellation(task)
                     except Exception as error:  # noqa: BLE001 -- likewise
@@ -594,9 +592,9 @@ class Run:
                     del flights[job]
                     self._tell_landed(job.cursor)
             try:
-                self._isolates = self._isolates or copy_context() != base
+                self._steps.isolates = self._steps.isolates or copy_context() != base
             except Exception:  # noqa: BLE001 -- likewise
-                self._isolates = True
+                self._steps.isolates = True
 
     def _next_list(self, now: float) -> list[list[Job]]:
         """Return what begins now as one list: of each lane those that come next, in order."""
@@ -655,7 +653,7 @@ class Run:
         """Tell whoever waits that nobody works on a record of a partition any more."""
         if cursor.is_revoking or not cursor.is_assigned:
             self._state.observers.acted()  # a rebalance may wait for it
-        if self._is_finishing:
+        if self._steps.is_finishing:
             self._landed.set()
 
     # --- What becomes of a record ----------------------------------------------------------
@@ -769,7 +767,7 @@ class Run:
         """Begin more, and tell who waits for these records."""
         for cursor in {job.cursor for job in jobs}:
             self._tell_landed(cursor)
-        if self._is_finishing:
+        if self._steps.is_finishing:
             self._landed.set()
         self._offer()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import random
 import weakref
 from collections.abc import Iterator
 from functools import partial
@@ -14,17 +16,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.processing import _steps_py, steps
+from aiokafka_lite.consumer.processing.allowance import Allowance
+from aiokafka_lite.consumer.processing.attempts import Attempts
+from aiokafka_lite.consumer.processing.handling import Handling
 from aiokafka_lite.consumer.processing.lanes import Job, Lanes, Order
+from aiokafka_lite.consumer.processing.retry import Retry
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 A: Final = TopicPartition("t", 0)
+HANDLING: Final = Handling(1, None, None, 1_000, Retry(), None, None)
 COMPILED: Final = steps.Steps is not _steps_py.Steps
 WAYS: Final = [_steps_py, steps] if COMPILED else [_steps_py]
 
 
 def record(offset: int, key: object) -> ConsumerRecord[Any, Any]:
     return ConsumerRecord("t", 0, offset, 0, 0, key, b"", None, 0, 1, ())
+
+
+async def attempts_of(state: SubscriptionState) -> Attempts:
+    """Return attempts of a loop, which a step does not ask."""
+    return Attempts(state, HANDLING, random.Random(1), again=ignore, look_again=ignore)
+
+
+def ignore(*_: object) -> None:
+    pass
 
 
 class Course:
@@ -37,7 +54,9 @@ class Course:
         self.state.start_at(self.cursor, 0)
         self.state.open_processing(cast(Any, self))
         self.way, self.lanes = way, Lanes(order)
-        self.steps = way.Steps(self.state, self.lanes)
+        allowance = Allowance(self.state, ByteBudget(1 << 20, ignore), 1_000)
+        attempts = asyncio.run(attempts_of(self.state))
+        self.steps = way.Steps(self.state, self.lanes, attempts, allowance)
         self.begun: list[Job] = []
         self.progressed = self.end = 0
         self.state.observers.on_next_progress(self.note_progress)
