@@ -346,6 +346,14 @@ class Commits(CommittedReader):
                     yield
                     return
 
+    async def commit_held(self, offsets: Offsets) -> None:
+        """Commit within a block of `held`, by one request.
+
+        Raises:
+            KafkaError: The coordinator refuses, or does not answer.
+        """
+        await self._attempt(self._make(offsets, None), self._deadline(None))
+
     def alone(self) -> asyncio.Lock:
         """Return a block within which no commit is sent, whatever the group does meanwhile."""
         return self._sending

@@ -201,8 +201,25 @@ class OffsetsInTransaction:
         elif is_committed is None:
             self.begin_anew(cursors[tp] for tp in offsets if tp in cursors)
 
+    async def tell_apart(self, offsets: OffsetsByCursor) -> None:
+        """Commit what is finished without a transaction, if others may be committed already.
+
+        After a seek or a truncation these may be the offsets of an earlier commit: then nobody
+        could tell afterwards whether the transaction has committed them.
+
+        Raises:
+            KafkaError: The coordinator refuses, or does not answer.
+        """
+        unclear = {
+            cursor.tp: self._state.offset_if_finished(cursor, frozenset())[0]
+            for cursor, offset in offsets.items()
+            if cursor.committed in (None, offset)
+        }
+        if unclear:
+            await self.commits.commit_held(unclear)
+
     async def are_committed(self, offsets: OffsetsByCursor) -> bool:
-        """Whether a transaction whose outcome is not known has committed them.
+        """Whether a transaction whose outcome is not known has committed them; see `tell_apart`.
 
         Raises:
             KafkaError: The coordinator refuses, or cannot be reached in time.

@@ -468,6 +468,8 @@ class Outbox:
         # As whom the offsets were looked at: a later generation may have given them to others.
         group = self._offsets.group()
         outputs = [output for entry in self._writing for output in entry.outputs]
+        if self._source.can_replace:
+            await self._offsets.tell_apart(offsets)
         try:
             by_tp = {
                 cursor.tp: (*offset, cursor.epoch_before(offset.offset))

@@ -274,6 +274,31 @@ async def test_whatever_becomes_of_a_transaction_there_is_one_letter(
         assert await job.committed() == 3
 
 
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("harm", [end_for_good, commit_and_say_it_failed, lose_the_answer])
+@pytest.mark.parametrize("goes_back", ["by a seek", "by a truncation"])
+async def test_a_letter_of_a_record_that_is_read_again_is_not_taken_for_the_one_before(
+    goes_back: str, harm: Callable[[Broker], None]
+) -> None:
+    async with Broker() as broker:
+        job = await Job.of(KafkaHandle("embedded", broker.bootstrap_servers))
+        tp = TopicPartition(job.topic, 0)
+        for value in (b"ok", b"bad"):
+            broker.produce(job.topic, value)
+        async with job.running() as consumer:
+            await eventually(job.committed, 2)
+            await until(lambda: consumer.metrics()["processing_dead_total"] == 1)
+            harm(broker)
+            if goes_back == "by a seek":
+                consumer.seek(tp, 1)
+            else:
+                broker.truncate(tp, 1)
+                broker.produce(job.topic, b"bad again")
+            await until(lambda: consumer.metrics()["processing_dead_total"] == 2)
+        assert await origins(job) == {(b"0", b"1"): 2}
+        assert await job.committed() == 2
+
+
 async def test_another_producer_with_its_id_is_fenced(kafka: KafkaHandle) -> None:
     job = await Job.of(kafka)
     transactional_id = unique("letters")
