@@ -545,6 +545,37 @@ async def test_records_are_read_from_the_committed_offset_where_the_outcome_is_n
                 assert (await consumer.getone()).offset == (5 if is_committed else 0)
 
 
+@pytest.mark.parametrize("names", ["batch", "offsets"])
+@pytest.mark.parametrize("seek", ["back", "forward", "to the beginning"])
+async def test_a_seek_holds_though_the_outcome_of_a_transaction_before_it_is_not_known(
+    seek: str, names: str
+) -> None:
+    async with on_broker() as (broker, copying):
+        lost = producer_of(
+            broker, transactional_id="t", delivery_timeout_ms=700, request_timeout_ms=300
+        )
+        async with copying.consumer() as consumer, lost:
+
+            async def copy() -> None:
+                async with consumer.batch(5) as batch, lost.transaction() as tx:
+                    if names == "batch":
+                        tx.commit_offsets(batch)
+                    else:
+                        tx.commit_offsets({copying.tp: 5}, consumer.group_metadata())
+
+            with broker.on("EndTxn").silence(times=None, handled=True) as rule:
+                copied = asyncio.create_task(copy())
+                await until(lambda: rule.hits)
+                if seek == "to the beginning":
+                    await consumer.seek_to_beginning(copying.tp)
+                else:
+                    consumer.seek(copying.tp, 2 if seek == "back" else 7)
+                with pytest.raises(KafkaError):
+                    await copied
+            first = {"back": 2, "forward": 7, "to the beginning": 0}[seek]
+            assert (await consumer.getone()).offset == first
+
+
 @pytest.mark.parametrize("commits", ["auto-commit", "transaction"])
 async def test_a_commit_while_the_committed_offset_is_looked_up_does_not_go_back(
     commits: str,

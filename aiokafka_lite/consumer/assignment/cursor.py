@@ -293,6 +293,7 @@ class Cursor:
         "retry_at",
         "retry_reason",
         "search",
+        "seeks",
         "source",
         "started_at",
         "topic_id",
@@ -366,6 +367,8 @@ class Cursor:
         self.is_revoking = False
         # Whether the application has moved or paused it since: that holds if it comes back.
         self.keeps_position = False
+        # How often the application has moved it.
+        self.seeks = 0
         self.keeps_pause = False
         # Loop time before which nothing is asked of a broker for it, 0: at once; and why.
         self.retry_at = 0.0
@@ -475,6 +478,7 @@ class Cursor:
         passes over what is finished behind it.
         """
         self.keeps_position = self.is_revoking and not is_committed
+        self.seeks += 1
 
     def await_reset(self, timestamp: int, reason: str) -> None:
         """Give the position up until ListOffsets has found the one of a timestamp.
@@ -487,6 +491,8 @@ class Cursor:
         self._set_position(None)
         if reason:
             self.processed = None
+        else:
+            self.seeks += 1
         self.leader_epoch = NO_EPOCH
         self.keeps_position = self.is_revoking and not reason
         self.retry_at = 0.0

@@ -32,6 +32,15 @@ OffsetsByCursor = dict[Cursor, OffsetAndMetadata]
 Offsets = Mapping[TopicPartition, tuple[int, str, int]]
 
 
+# How often the application had moved each cursor by a moment.
+Seeks = Mapping[Cursor, int]
+
+
+def seeks_of(cursors: Iterable[Cursor]) -> Seeks:
+    """Return how often the application has moved cursors."""
+    return {cursor: cursor.seeks for cursor in cursors}
+
+
 class HeldGroup(ConsumerGroupMetadata):
     """Group metadata of a consumer, which checks offsets that a transaction commits by name.
 
@@ -43,6 +52,7 @@ class HeldGroup(ConsumerGroupMetadata):
     # What was assigned at that time, and the ids of the topics.
     cursors: Mapping[TopicPartition, Cursor]
     topic_ids: Mapping[TopicPartition, bytes]
+    seeks: Seeks
 
     def name(self, offsets: Offsets) -> NamedOffsets:
         """Return offsets of this group for a transaction that commits them."""
@@ -90,6 +100,7 @@ class OffsetsInTransaction:
         group.offsets, group.held_as = self, held_as
         group.cursors = dict(self._state.assignment)
         group.topic_ids = {tp: cursor.topic_id for tp, cursor in group.cursors.items()}
+        group.seeks = seeks_of(group.cursors.values())
         return group
 
     def raise_if_automatic(
@@ -192,6 +203,7 @@ class OffsetsInTransaction:
         cursors: Mapping[TopicPartition, Cursor],
         offsets: Offsets,
         is_committed: bool | None,
+        seeks: Seeks,
     ) -> None:
         """Note what became of a transaction with offsets that were named."""
         if is_committed:
@@ -199,7 +211,7 @@ class OffsetsInTransaction:
             self.note_committed({cursors[tp]: found[tp] for tp in found if tp in cursors})
             self._state.finish_offsets(cursors, found)
         elif is_committed is None:
-            self.begin_anew(cursors[tp] for tp in offsets if tp in cursors)
+            self.begin_anew({cursors[tp]: seeks[cursors[tp]] for tp in offsets if tp in cursors})
 
     async def tell_apart(self, offsets: OffsetsByCursor) -> None:
         """Commit what is finished without a transaction, if others may be committed already.
@@ -285,28 +297,31 @@ class OffsetsInTransaction:
                 cursor.note_committed(offset)
             self.commits.overtake(cursor, offset)
 
-    def begin_anew(self, cursors: Iterable[Cursor]) -> None:
+    def begin_anew(self, seeks: Seeks) -> None:
         """Let partitions start from their committed offsets, as the outcome is not known.
 
         What is committed is read once the transaction that may change it is over. Until then
-        there is no position, so that nothing is committed that lies behind it.
+        there is no position, so that nothing is committed that lies behind it. A partition that
+        the application has moved since starts where that led.
         """
-        cursors = list(cursors)
-        self._state.return_to_committed(cursors)
-        for cursor in cursors:
+        self._state.return_to_committed(
+            [cursor for cursor, count in seeks.items() if cursor.seeks == count]
+        )
+        for cursor in seeks:
             self.commits.overtake(cursor, None)
 
 
 class DeliveryToCommit:
     """A delivery of one consumer, on its way into a transaction (producing/group_offsets.py)."""
 
-    __slots__ = ("_committed", "_delivery", "_group", "_offsets")
+    __slots__ = ("_committed", "_delivery", "_group", "_offsets", "_seeks")
 
     def __init__(self, offsets: OffsetsInTransaction, delivery: DeliveredRecords) -> None:
         self._offsets = offsets
         self._delivery = delivery
         self._committed: Mapping[TopicPartition, OffsetToCommit] = {}
         self._group: HeldGroup | None = None
+        self._seeks = seeks_of(delivery.cursors)
 
     @property
     def source(self) -> object:
@@ -332,6 +347,7 @@ class DeliveryToCommit:
     def join(self, other: DeliveryToCommit) -> None:
         """Take over another delivery of the same consumer."""
         self._delivery.join(other._delivery)
+        self._seeks = {**other._seeks, **self._seeks}
 
     def alone(self) -> AbstractAsyncContextManager[None]:
         """Return a block within which the consumer commits nothing in another way."""
@@ -371,7 +387,7 @@ class DeliveryToCommit:
         if is_committed:
             self._offsets.finish(self._delivery, self._committed)
         elif is_committed is None:
-            self._offsets.begin_anew(self._delivery.cursors)
+            self._offsets.begin_anew(self._seeks)
         for block in self._delivery.blocks:
             block.decide(transaction, is_committed=bool(is_committed))
         self._offsets.decided()
@@ -455,7 +471,9 @@ class NamedOffsets:
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
         """Note that the transaction is over, and count the records as finished if it did so."""
         if self._is_told:
-            self._group.offsets.settle_named(self._group.cursors, self.offsets, is_committed)
+            self._group.offsets.settle_named(
+                self._group.cursors, self.offsets, is_committed, self._group.seeks
+            )
             for block in self._blocks:
                 block.decide(transaction, is_committed=bool(is_committed))
             self._group.offsets.decided()

@@ -37,6 +37,8 @@ from aiokafka_lite.consumer.commits.transactional import (
     NamedOffsets,
     OffsetsByCursor,
     OffsetsInTransaction,
+    Seeks,
+    seeks_of,
 )
 from aiokafka_lite.consumer.processing.lanes import Job
 from aiokafka_lite.errors import (
@@ -411,15 +413,17 @@ class Outbox:
     async def _write_next(self) -> float:
         """Write what may be written now; return how long to pause after that."""
         offsets: OffsetsByCursor = {}
+        seeks: Seeks = {}
         lease: ProducerLease | None = None
         try:
             lease = await self._source.lend()
             self._writing, offsets = self._choose()
+            seeks = seeks_of(offsets)
             if not self._writing:
                 self._is_blocked = bool(self._entries)
                 self._moved(())
                 return 0.0
-            refused = await self._write(lease, offsets)
+            refused = await self._write(lease, offsets, seeks)
         except Exception as error:  # noqa: BLE001 -- who waits for an entry raises it
             if self._is_about_metadata(error, offsets):
                 self._offsets.note_refused_metadata(offsets)
@@ -430,7 +434,7 @@ class Outbox:
             return self._not_written(error, is_over=is_over and not self._source.can_replace)
         except BaseException:
             # Nobody will learn what becomes of it.
-            self._offsets.begin_anew(offsets)
+            self._offsets.begin_anew(seeks)
             raise
         written, self._writing = self._writing, ()
         if refused:
@@ -459,7 +463,9 @@ class Outbox:
         if self._recipient is not None:
             self._recipient.outbox_moved(job for entry in entries for job in entry.jobs)
 
-    async def _write(self, lease: ProducerLease, offsets: OffsetsByCursor) -> dict[int, Exception]:
+    async def _write(
+        self, lease: ProducerLease, offsets: OffsetsByCursor, seeks: Seeks
+    ) -> dict[int, Exception]:
         """Write what was chosen in one transaction; return which outputs are refused, and why.
 
         Raises:
@@ -480,7 +486,7 @@ class Outbox:
             if lease.fatal_error is None:
                 raise
             if not self._source.can_replace:
-                self._offsets.begin_anew(offsets)
+                self._offsets.begin_anew(seeks)
                 raise
             log.warning("the producer of dead letters is replaced, as it failed: %s", error)
             await self._source.dismiss()

@@ -41,6 +41,7 @@ class FakeJob:
 
 class FakeCursor:
     tp = TP
+    seeks = 0
 
     def epoch_before(self, offset: int) -> int:
         return -1
