@@ -456,7 +456,9 @@ class Course:
         state, ends_at = "", 0.0
         while not journal.violations and (left := self._left()):
             for group in self._groups:
-                if not group.staying:  # the last one may have been told to end before
+                # The last one may have been told to end before. Where partitions are assigned by
+                # the application it is gone first: it may commit still.
+                if not (group.alive if group.around.protocol == "none" else group.staying):
                     self._join(group)
             if str(left) != state:
                 state, ends_at = str(left), self._world.now() + STILL_S

@@ -178,6 +178,10 @@ class Journal:
         left = (each.offset for each in log if not self._is_done(group, each.number))
         return next(left, len(log))
 
+    def unsettle(self, group: str, tp: TopicPartition, first: int) -> None:
+        """Take back the promise for what is finished from an offset on."""
+        self.groups[group].settled -= {each.number for each in self._book.log(tp)[first:]}
+
     # --- What changes what may be -----------------------------------------------------------
     def seek(self, group: str, tp: TopicPartition, offset: int) -> None:
         """Note that the application asks for the records from an offset on."""

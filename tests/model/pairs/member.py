@@ -467,6 +467,10 @@ class Member:
             self.note(f"{event.as_dict()}"[:300])
 
     def _go(self, tps: Collection[TopicPartition]) -> None:
+        if self.way.reading_finishes and self.way.tasks > 1:
+            # What is finished behind another task's record is not committed.
+            for tp in self.owned.intersection(tps):
+                self.journal.unsettle(self.around.group, tp, self.first_in_hand(tp))
         self.owned -= frozenset(tps)
         self.paused -= set(tps)
         for tp in tps:
@@ -498,14 +502,14 @@ class Member:
             hand.finish()
 
     def first_in_hand(self, tp: TopicPartition) -> int:
-        """Return the first offset of a partition that it has in hand."""
+        """Return the first offset of a partition that it has in hand, of the present log."""
         numbers = [
             item.number
             for hand in self.hands
             for item in hand.items
-            if item.tp == tp and self.holds(item)
+            if item.tp == tp and self.holds(item) and not self.journal.is_gone(item.number)
         ]
-        return min(map(self.journal.offset_of, numbers))
+        return min(map(self.journal.offset_of, numbers), default=self.around.end_of(tp))
 
     async def commit(self) -> None:
         """Commit what is processed."""
