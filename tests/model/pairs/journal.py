@@ -249,6 +249,12 @@ class Journal:
         """Whether no log holds a record any more."""
         return number in self._book.gone
 
+    def is_in_log(self, number: int) -> bool:
+        """Whether a record is one of the present log, perhaps before its first offset."""
+        written = self._book.records[number]
+        log = self._book.log(written.tp)
+        return written.offset < len(log) and log[written.offset].number == number
+
     def offset_of(self, number: int) -> int:
         """Return where a record is."""
         return self._book.records[number].offset

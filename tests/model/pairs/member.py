@@ -507,7 +507,7 @@ class Member:
             item.number
             for hand in self.hands
             for item in hand.items
-            if item.tp == tp and self.holds(item) and not self.journal.is_gone(item.number)
+            if item.tp == tp and self.holds(item) and self.journal.is_in_log(item.number)
         ]
         return min(map(self.journal.offset_of, numbers), default=self.around.end_of(tp))
 
