@@ -26,7 +26,7 @@ from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support import inside, tuning
 from tests.support.protocols import offering
 from tests.support.reading import consumer_of, values
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 TP = TopicPartition("t", 0)
 
@@ -335,6 +335,26 @@ async def test_a_commit_that_is_sent_again_after_a_truncation_covers_no_record_t
             assert await values(consumer, 1) == [b"C"]
         await commit
     assert await read(cluster, 1) == [b"C"]
+
+
+@pytest.mark.parametrize("asks", ["before", "after"])
+async def test_an_offset_is_committed_again_though_the_coordinator_tells_of_its_former_commit(
+    cluster: Broker, asks: str
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, "t", group_id="g", auto_commit_interval_ms=60_000) as consumer:
+        assert await values(consumer, 3) == [b"a", b"b", b"c"]
+        await consumer.commit()
+        cluster.truncate(TP, 2)
+        await eventually(lambda: consumer.position(TP), 2)
+        if asks == "before":
+            assert await consumer.committed(TP) == 3
+        append(cluster, b"C")
+        assert await values(consumer, 1) == [b"C"]
+        if asks == "after":
+            assert await consumer.committed(TP) == 3
+    append(cluster, b"d")
+    assert await read(cluster, 1) == [b"d"]
 
 
 async def test_the_same_offset_is_committed_again_after_a_reset_below_it(cluster: Broker) -> None:

@@ -265,6 +265,7 @@ class Cursor:
         "assigned_id",
         "chunks",
         "committed",
+        "committed_epoch",
         "corrupt_at",
         "current_epoch",
         "epoch_starts",
@@ -343,6 +344,7 @@ class Cursor:
         # The newest leader epoch of its log before those began again.
         self.void_epoch = NO_EPOCH
         self.committed: OffsetAndMetadata | None = None
+        self.committed_epoch = NO_EPOCH
         self.high_watermark: int | None = None
         self.last_stable_offset: int | None = None
         self.log_start_offset: int | None = None
@@ -568,9 +570,20 @@ class Cursor:
         self.retry_at = 0.0
         self._rest()
 
-    def note_committed(self, offset: OffsetAndMetadata | None) -> None:
-        """Note what the group has committed of it, None: nothing."""
-        self.committed = offset
+    def note_committed(self, offset: OffsetAndMetadata | None, leader_epoch: int) -> None:
+        """Note what the group has committed of it, None: nothing; and in which leader epoch."""
+        self.committed, self.committed_epoch = offset, leader_epoch
+
+    def is_committed(self, offset: OffsetAndMetadata) -> bool:
+        """Whether the group has committed an offset, with its metadata if it has any.
+
+        In another leader epoch it is of records that a truncation took away.
+        """
+        committed = self.committed
+        if committed is None or committed.offset != offset.offset:
+            return False
+        epochs = {self.committed_epoch, self.epoch_before(offset.offset)} - {NO_EPOCH}
+        return len(epochs) < 2 and (not offset.metadata or committed.metadata == offset.metadata)
 
     def _set_position(self, position: int | None) -> None:
         """Set the position, or give it up; keep in mind what was handed out up to the former."""

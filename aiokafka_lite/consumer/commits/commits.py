@@ -428,16 +428,8 @@ class Commits(CommittedReader):
         return {
             tp: offset
             for tp, offset in offsets.items()
-            if not self._is_committed(self._state.assignment.get(tp), offset)
+            if (cursor := self._state.assignment.get(tp)) is None or not cursor.is_committed(offset)
         }
-
-    @staticmethod
-    def _is_committed(partition: Cursor | None, offset: OffsetAndMetadata) -> bool:
-        """Whether an offset is committed, with its metadata if it has any."""
-        committed = None if partition is None else partition.committed
-        if committed is None or committed.offset != offset.offset:
-            return False
-        return not offset.metadata or committed.metadata == offset.metadata
 
     def _next(self) -> int:
         self._sequence += 1
@@ -566,9 +558,9 @@ class Commits(CommittedReader):
                 raise self._member.why_lost() from error
             raise
         codes = commit_results(response, ids)
-        for tp in entries:
+        for tp, entry in entries.items():
             if codes.get(tp) == 0:
-                self._note_committed(commit, tp)
+                self._note_committed(commit, tp, entry.leader_epoch)
         self._raise_refusals(commit, codes, entries)
         if commit.left:
             raise self._member.why_lost()
@@ -743,13 +735,13 @@ class Commits(CommittedReader):
         cursor = commit.cursors[tp]
         return NO_EPOCH if cursor is None else cursor.epoch_before(commit.left[tp].offset)
 
-    def _note_committed(self, commit: PendingCommit, tp: TopicPartition) -> None:
+    def _note_committed(self, commit: PendingCommit, tp: TopicPartition, leader_epoch: int) -> None:
         self._latest[tp] = commit.sequence
         if (offset := commit.left.pop(tp, None)) is None:
             return  # a transaction has overtaken it
         partition = self._state.assignment.get(tp)
         if partition is not None and offset.offset <= commit.end_of_log(tp):
-            partition.note_committed(offset)
+            partition.note_committed(offset, leader_epoch)
 
     @staticmethod
     def _raise_refusals(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 from aiokafka_lite._transaction import BegunTransaction
-from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords, Enlisted
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.commits.commits import Commits
@@ -294,7 +294,7 @@ class OffsetsInTransaction:
         """Note what a transaction has committed, also of partitions that were given up since."""
         for cursor, offset in offsets.items():
             if cursor.is_assigned:
-                cursor.note_committed(offset)
+                cursor.note_committed(offset, NO_EPOCH)
             self.commits.overtake(cursor, offset)
 
     def begin_anew(self, seeks: Seeks) -> None:
