@@ -478,7 +478,7 @@ class Course:
                 return
             await asyncio.sleep(LOOK_EVERY_S)
         self._look_at_members()
-        for group in self._groups:
+        for group in self._groups if not journal.violations else ():
             for tp, end in self._logs.truncated_commits(group.around.group).items():
                 words = f"{short(tp)}: its epoch ends at {end}"
                 journal.violate("of a lost log", group.around.group, words)
