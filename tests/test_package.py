@@ -97,7 +97,7 @@ def test_import_is_silent_and_warns_of_nothing() -> None:
     assert run_python("from aiokafka_lite import *", "-W", "error") == ""
 
 
-def import_costs_s(packages: Sequence[str], cache: Path) -> list[float]:
+def import_costs_s(packages: Sequence[str], cache: Path, rounds: int) -> list[float]:
     """Return the least CPU time that the import of each took in several processes.
 
     They take turns, so that a busy machine is busy for all; compiled modules are kept in
@@ -106,14 +106,17 @@ def import_costs_s(packages: Sequence[str], cache: Path) -> list[float]:
     environment = {"PYTHONPYCACHEPREFIX": str(cache), "PYTHONDONTWRITEBYTECODE": ""}
     code = "from time import process_time as t; start = t(); import {}; print(t() - start)"
     costs: dict[str, list[float]] = {package: [] for package in packages}
-    for package in [*packages] * IMPORT_ROUNDS:
+    for package in [*packages] * rounds:
         costs[package].append(float(run_python(code.format(package), **environment)))
     return [min(costs[package]) for package in packages]
 
 
 @compiled_only
 def test_import_takes_less_than_aiokafkas(tmp_path: Path) -> None:
-    ours, theirs = import_costs_s(["aiokafka_lite.consumer", "aiokafka"], tmp_path)
+    packages = ["aiokafka_lite.consumer", "aiokafka"]
+    ours, theirs = import_costs_s(packages, tmp_path, IMPORT_ROUNDS)
+    if ours >= theirs:  # on a busy machine a few processes do not find the least
+        ours, theirs = import_costs_s(packages, tmp_path, 8 * IMPORT_ROUNDS)
     assert ours < theirs  # 0.77 to 0.83 of it measured (Python 3.11), 0.98 on a busy machine
 
 
