@@ -23,6 +23,7 @@ import random
 import socket
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import SimpleNamespace
 from typing import Final
 
@@ -133,8 +134,11 @@ class ClientNames:
 
     async def force_metadata_update(self) -> bool:
         """Fetch metadata now; return whether that worked."""
+        return await self._fetch(None)
+
+    async def _fetch(self, topics: Collection[str] | None) -> bool:
         try:
-            await self._running().refresh()
+            await self._running().refresh(topics)
         except NOT_THERE:
             return False
         return True
@@ -148,10 +152,10 @@ class ClientNames:
 
         They are fetched also if the result is not awaited.
         """
-        is_known = bool(topics) and self._topics.issuperset(topics)
+        new = set(topics) - self._topics
         self._topics = set(topics)
         self._running().watch(self, self._topics)
-        return Later(_true if is_known else self.force_metadata_update)
+        return Later(_true if topics and not new else partial(self._fetch, new or None))
 
     async def fetch_all_metadata(self) -> ClusterNames:
         """Fetch metadata of all topics, and return them as they are at the moment.
@@ -173,7 +177,7 @@ class ClientNames:
         cluster = self._running()
         with cluster.watching([topic]):
             if cluster.view.partitions_for_topic(topic) is None:
-                await cluster.refresh()
+                await cluster.refresh([topic])
             partitions = cluster.view.partitions_for_topic(topic)
         if partitions is None:
             raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in the metadata")

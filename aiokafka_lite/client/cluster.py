@@ -5,6 +5,11 @@ of ``invalidate`` calls make one request, and no storm of errors makes a storm o
 between two answers lies a backoff, which grows while refreshes keep being called for. Everyone
 else reads ``view``, an immutable snapshot that is swapped whole, or listens for the next.
 
+    asked for                                  when
+    all that is watched                        it is out of date, too old, or a leader is gone
+    what is newly watched, what somebody       nothing else is the matter: the answer is merged into
+    waits for, and what is not complete        the view (as Java's partial updates, KIP-526)
+
 When every known broker is unreachable, the bootstrap servers are asked again (KIP-899): so a
 cluster that was replaced under the same names is found.
 """
@@ -17,7 +22,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from aiokafka_lite._compat import Never, timeout
 from aiokafka_lite._event import Event
@@ -42,6 +47,7 @@ from aiokafka_lite.client.pool import Pool
 from aiokafka_lite.client.side_by_side import PASSED_OVER, connect_one
 from aiokafka_lite.client.unknown_topics import UnknownTopics
 from aiokafka_lite.client.view import ClusterView, Node
+from aiokafka_lite.client.watched_topics import WatchedTopics
 from aiokafka_lite.errors import (
     ClientClosedError,
     KafkaConnectionError,
@@ -82,8 +88,24 @@ MAX_NAMES_WAIT_S: Final = 2.0
 FIRST_WITH_TOPIC_IDS: Final = 10
 
 Listener = Callable[[ClusterView], None]
+# Is told which topics may differ.
+TopicsListener = Callable[[ClusterView, Collection[str]], None]
 # Is told which partitions have another leader.
 MovesListener = Callable[[ClusterView, Collection[TopicPartition]], None]
+
+
+class Listening(NamedTuple):
+    """What a listener is called by when little has changed; None: by the same as ever."""
+
+    on_topics: TopicsListener | None
+    on_moves: MovesListener | None
+
+
+class Waiter(NamedTuple):
+    """Who waits for a refresh, and of which topics; None: of all that are watched."""
+
+    answered: asyncio.Future[ClusterView]
+    topics: frozenset[str] | None
 
 
 class Cluster:
@@ -115,9 +137,8 @@ class Cluster:
             for index, address in enumerate(config.bootstrap_addresses())
         ]
         self._view = ClusterView()
-        self._listeners: dict[Listener, MovesListener | None] = {}
-        # What each owner wants metadata to cover, written by `watch`; None: every topic.
-        self._interests: dict[object, frozenset[str] | None] = {}
+        self._listeners: dict[Listener, Listening] = {}
+        self._watched = WatchedTopics()
         # Watched topics that have existed: asking for one again must not create it anew.
         self._seen: set[str] = set()
         self.unknown_topics = UnknownTopics()
@@ -129,11 +150,12 @@ class Cluster:
         # Written by whoever wants a refresh, consumed by the refresh task when it sends.
         self._is_stale = False
         self._is_leader_missing = False
-        self._waiters: list[asyncio.Future[ClusterView]] = []
+        self._waiters: list[Waiter] = []
         self._wake = Event()
+        # Topics of the view of which more may be known soon.
+        self._incomplete: set[str] = set()
         # Written by the refresh task.
-        # The topics that the view was asked for; None: every topic.
-        self._asked: frozenset[str] | None = frozenset()
+        self._answered_at = -math.inf
         self._spacing = self._new_backoff()
         self._spacing_s = 0.0
         self._last_error: KafkaError | None = None
@@ -237,7 +259,7 @@ class Cluster:
         """Fail those who wait for a refresh that cannot come any more."""
         cause = None if task.cancelled() else task.exception()
         waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+        for waiter, _ in waiters:
             if not waiter.done():
                 error = ClientClosedError("metadata is not refreshed any more: client closed")
                 error.__cause__ = cause
@@ -251,16 +273,21 @@ class Cluster:
         new. None means every topic of the cluster; no topic means no interest any more. To cover
         less, nothing is fetched at once: the next refresh covers less.
         """
-        wanted = None if topics is None else frozenset(topics)
-        if wanted is None or wanted:
-            self._interests[owner] = wanted
-        else:
-            self._interests.pop(owner, None)
-        watched = self._watched
-        if watched is not None:
-            self._seen &= watched
-        if not self._is_covered(watched):
+        self._watched.set(owner, topics)
+        if self._watched.topics is not None:
+            self._seen &= self._watched.topics
+        if not self._watched.are_covered:
             self._wake.set()
+
+    def watch_another(self, owner: object, topic: str) -> None:
+        """Cover one more topic for an owner."""
+        self._watched.add(owner, topic)
+        if not self._watched.are_covered:
+            self._wake.set()
+
+    def unwatch(self, owner: object, topic: str) -> None:
+        """Undo `watch_another`."""
+        self._watched.remove(owner, topic)
 
     @contextmanager
     def watching(self, topics: Iterable[str]) -> Iterator[None]:
@@ -271,20 +298,6 @@ class Cluster:
             yield
         finally:
             self.watch(owner, ())
-
-    @property
-    def _watched(self) -> frozenset[str] | None:
-        """What all owners want together; None: every topic."""
-        watched: frozenset[str] = frozenset()
-        for topics in self._interests.values():
-            if topics is None:
-                return None
-            watched |= topics
-        return watched
-
-    def _is_covered(self, topics: frozenset[str] | None) -> bool:
-        """Whether the view was asked for all of these topics."""
-        return self._asked is None or (topics is not None and topics <= self._asked)
 
     def invalidate(self) -> None:
         """Note that the view is out of date: it is refreshed soon. Does not wait."""
@@ -301,8 +314,11 @@ class Cluster:
         self._is_leader_missing = True
         self._wake.set()
 
-    async def refresh(self) -> ClusterView:
+    async def refresh(self, topics: Iterable[str] | None = None) -> ClusterView:
         """Return a view that was asked for after this call. Cancellation is harmless.
+
+        Args:
+            topics: Watched topics: what is known of others may be older; None: all.
 
         Raises:
             KafkaTimeoutError: No broker answered within ``request_timeout_s``.
@@ -311,12 +327,12 @@ class Cluster:
         self.raise_if_closed()
         if self._refresher is None or self._refresher.done():
             raise KafkaConnectionError("metadata is not refreshed: the cluster is not started")
-        waiter: asyncio.Future[ClusterView] = self._loop.create_future()
+        waiter = Waiter(self._loop.create_future(), None if topics is None else frozenset(topics))
         self._waiters.append(waiter)
         self._wake.set()
         try:
             async with timeout(self.config.request_timeout_s):
-                return await waiter
+                return await waiter.answered
         except asyncio.TimeoutError:
             last = "" if self._last_error is None else f": {reason(self._last_error)}"
             raise KafkaTimeoutError(
@@ -326,14 +342,21 @@ class Cluster:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
 
-    def add_listener(self, listener: Listener, *, on_moves: MovesListener | None = None) -> None:
+    def add_listener(
+        self,
+        listener: Listener,
+        *,
+        on_topics: TopicsListener | None = None,
+        on_moves: MovesListener | None = None,
+    ) -> None:
         """Call ``listener(view)`` synchronously after each change of the view.
 
         Args:
             listener: Is called.
+            on_topics: Is called instead if no more has changed than some topics.
             on_moves: Is called instead if no more has changed than some partitions' leaders.
         """
-        self._listeners[listener] = on_moves
+        self._listeners[listener] = Listening(on_topics, on_moves)
 
     def remove_listener(self, listener: Listener) -> None:
         """Undo ``add_listener``; nothing happens when it is not there."""
@@ -544,48 +567,75 @@ class Cluster:
 
     def _due_at(self) -> float:
         """Loop time of the next refresh, as things are now."""
-        if not self._is_covered(self._watched):
+        if not self._watched.are_covered:
             return self._loop.time()
         if self._is_leader_missing:
-            return self._view.fetched_at + min(self._spacing_s, self._rng.uniform(*SEARCH_PAUSE_S))
-        if self._is_stale or self._waiters or self._view.incomplete_topics():
-            return self._view.fetched_at + self._spacing_s
+            return self._answered_at + min(self._spacing_s, self._rng.uniform(*SEARCH_PAUSE_S))
+        if self._is_stale or self._waiters or self._incomplete:
+            return self._answered_at + self._spacing_s
         return self._view.fetched_at + self.config.metadata_max_age_s
+
+    def _some_topics(self) -> frozenset[str] | None:
+        """Return what to ask for if the rest of the view may stay as it is; None: it may not."""
+        watched = self._watched.topics
+        is_old = self._loop.time() >= self._view.fetched_at + self.config.metadata_max_age_s
+        if is_old or self._is_stale or self._is_leader_missing or watched is None:
+            return None
+        topics = self._watched.missing | (self._incomplete & watched)
+        for waiter in self._waiters:
+            if waiter.topics is None:
+                return None
+            topics |= waiter.topics
+        return frozenset(topics) or None
 
     async def _refresh(self, failures: list[KafkaError]) -> None:
         """Ask for metadata once and swap the view; what was wanted stays wanted on failure."""
+        some = self._some_topics()
+        is_spaced = self._watched.are_covered or some is None
+        asked = some
+        if asked is None and self._watched.topics is not None:
+            asked = frozenset(self._watched.topics)
         waiters, self._waiters = self._waiters, []
         is_stale, self._is_stale = self._is_stale, False
         self._is_leader_missing = False
         try:
-            watched = self._watched
-            response = await self._ask_for_metadata(watched, failures)
+            response = await self._ask_for_metadata(asked, failures)
             now = self._loop.time()
-            if now - self._view.fetched_at > 2 * self.config.retry_backoff_max_s:
-                self._spacing.reset()
-            self._spacing_s = self._spacing.next_delay_s()
+            if is_spaced:
+                if now - self._answered_at > 2 * self.config.retry_backoff_max_s:
+                    self._spacing.reset()
+                self._spacing_s = self._spacing.next_delay_s()
+            self._answered_at = now
             self._seen.update(topic.name or "" for topic in response.topics if topic.partitions)
-            self._asked = watched
-            self._swap(self._view.updated(response, now, is_of_all=watched is None))
-            self._doubt_outdated()
+            if some is None or response.cluster_id != self._view.cluster_id:
+                self._watched.were_asked(asked)
+                self._swap(self._view.updated(response, now, is_of_all=asked is None))
+                self._doubt_outdated(is_outdated=self._view.was_contradicted)
+            else:
+                self._watched.were_added(some)
+                self._swap(self._view.with_topics(response, now), topics=some)
+                if any(self._view.topics[name].was_contradicted for name in self._known(some)):
+                    self._doubt_outdated(is_outdated=True)
         except BaseException:
-            self._waiters = [waiter for waiter in waiters if not waiter.done()] + self._waiters
+            self._waiters = [each for each in waiters if not each.answered.done()] + self._waiters
             self._is_stale |= is_stale
             raise
         self._last_error = None
         self._is_bootstrapping_again = False
         self._scope.recovered(REFRESH_TASK)
-        for waiter in waiters:
+        for waiter, _ in waiters:
             if not waiter.done():
                 waiter.set_result(self._view)
-        await self._report_unknown_topics(watched, now)
+        await self._report_unknown_topics(self.unknown_topics.names.union(asked or ()), now)
 
-    async def _report_unknown_topics(self, watched: frozenset[str] | None, now: float) -> None:
+    async def _report_unknown_topics(self, candidates: Iterable[str], now: float) -> None:
+        watched = self._watched.topics or ()
         missing = {
             name
-            for name in (watched or frozenset()) - self._seen
-            if (topic := self._view.topics.get(name)) is not None
-            and topic.error is UnknownTopicOrPartitionError
+            for name in self._known(candidates)
+            if name in watched
+            and name not in self._seen
+            and self._view.topics[name].error is UnknownTopicOrPartitionError
         }
         names = self.unknown_topics.update(
             missing, now, may_create=self.config.allow_auto_create_topics
@@ -603,9 +653,12 @@ class Cluster:
         for name in names:
             self.unknown_topics.report(name, existing)
 
-    def _doubt_outdated(self) -> None:
+    def _known(self, topics: Iterable[str]) -> Iterator[str]:
+        """Yield those of these topics that the view has."""
+        return (name for name in topics if name in self._view.topics)
+
+    def _doubt_outdated(self, *, is_outdated: bool) -> None:
         """Ask other nodes first next time if the latest answer named older leader epochs."""
-        is_outdated = self._view.was_contradicted
         self._outdated = self._outdated | {self._answered_by} if is_outdated else frozenset()
         self.pool.suspect(self, self._outdated)
 
@@ -671,16 +724,39 @@ class Cluster:
         self._rng.shuffle(nodes)
         return await connect_one(self.pool, nodes, failures)
 
-    def _swap(self, view: ClusterView, moved: Collection[TopicPartition] | None = None) -> None:
-        """Go on with another view; moved: all partitions that differ; None: any may."""
+    def _swap(
+        self,
+        view: ClusterView,
+        moved: Collection[TopicPartition] | None = None,
+        topics: Collection[str] | None = None,
+    ) -> None:
+        """Go on with another view.
+
+        Args:
+            view: It.
+            moved: All partitions that differ; None: any may.
+            topics: All topics that differ, and those of `moved`; None: any may.
+        """
+        if moved is not None:
+            topics = {tp.topic for tp in moved}
+        if view.nodes != self._view.nodes:
+            topics = None  # whose leaders they are is known of no topic
         self._view = view
         self.pool.cluster_id = view.cluster_id
         self.pool.update_nodes(view.nodes)
-        for listener, on_moves in tuple(self._listeners.items()):
-            if moved is None or on_moves is None:
-                listener(view)
-            else:
+        if topics is None:
+            self._incomplete = set(view.incomplete_topics())
+        else:
+            self._incomplete.difference_update(topics)
+            known = (view.topics[name] for name in self._known(topics))
+            self._incomplete.update(topic.name for topic in known if not topic.is_complete)
+        for listener, (on_topics, on_moves) in tuple(self._listeners.items()):
+            if moved is not None and on_moves is not None:
                 on_moves(view, moved)
+            elif topics is not None and on_topics is not None:
+                on_topics(view, topics)
+            else:
+                listener(view)
 
     def _new_backoff(self) -> Backoff:
         return Backoff(self.config.retry_backoff_s, self.config.retry_backoff_max_s, self._rng)

@@ -26,6 +26,11 @@ class UnknownTopics:
         self._since: dict[str, float] = {}
         self._texts: dict[str, str] = {}
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The topics that the latest answers about them lacked."""
+        return frozenset(self._since)
+
     def update(self, missing: Collection[str], now: float, *, may_create: bool) -> list[str]:
         """Take over what an answer lacks; return the topics to be reported."""
         for name in self._since.keys() - missing:

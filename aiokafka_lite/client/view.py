@@ -88,6 +88,11 @@ class TopicView(NamedTuple):
             return not self.error.retriable
         return all(partition.leader != NO_LEADER for partition in self.partitions.values())
 
+    @property
+    def was_contradicted(self) -> bool:
+        """Whether the latest answer named an older leader epoch, which is not believed yet."""
+        return any(partition.older_count for partition in self.partitions.values())
+
 
 class ClusterView(NamedTuple):
     """Nodes and topics of a cluster.
@@ -98,7 +103,8 @@ class ClusterView(NamedTuple):
         topic_names: Topic id to name, for topics that have an id.
         controller_id: Node id, -1 when unknown.
         cluster_id: None when unknown.
-        fetched_at: Loop time of the answer; -inf for the view before the first.
+        fetched_at: Loop time of the latest answer about all these topics; -inf for the view before
+            the first.
         is_of_all: Whether all topics were asked for, so that those left out do not exist.
     """
 
@@ -165,11 +171,7 @@ class ClusterView(NamedTuple):
     @property
     def was_contradicted(self) -> bool:
         """Whether the latest answer named an older leader epoch, which is not believed yet."""
-        return any(
-            partition.older_count
-            for topic in self.topics.values()
-            for partition in topic.partitions.values()
-        )
+        return any(topic.was_contradicted for topic in self.topics.values())
 
     # --- Making the next view --------------------------------------------------------------
     def updated(
@@ -194,18 +196,38 @@ class ClusterView(NamedTuple):
                 if topic is not None:
                     topics[name] = topic
         return ClusterView(
-            nodes=MappingProxyType(
-                {
-                    broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack)
-                    for broker in response.brokers
-                }
-            ),
+            nodes=_nodes(response),
             topics=MappingProxyType(topics),
             topic_names=_names_by_id(topics.values()),
             controller_id=response.controller_id,
             cluster_id=response.cluster_id,
             fetched_at=fetched_at,
             is_of_all=is_of_all,
+        )
+
+    def with_topics(self, response: MetadataResponse, answered_at: float) -> ClusterView:
+        """Return the view that an answer about some topics makes of this one: the others stay.
+
+        Args:
+            response: Of the same cluster.
+            answered_at: Loop time of the answer.
+        """
+        topics, names = dict(self.topics), dict(self.topic_names)
+        for answered in response.topics:
+            if answered.name is None:
+                continue
+            known = topics.get(answered.name)
+            topic = _merged_topic(known, answered, answered.name, answered_at)
+            topics[topic.name] = topic
+            if known is not None:
+                names.pop(known.topic_id, None)
+            names.update(_names_by_id([topic]))
+        return self._replace(
+            nodes=_nodes(response),
+            topics=MappingProxyType(topics),
+            topic_names=MappingProxyType(names),
+            controller_id=response.controller_id,
+            cluster_id=response.cluster_id,
         )
 
     def with_nodes(self, nodes: Iterable[Node]) -> ClusterView:
@@ -250,6 +272,15 @@ class ClusterView(NamedTuple):
             for name, partitions in changed.items()
         }
         return self.with_nodes(nodes)._replace(topics=MappingProxyType({**self.topics, **topics}))
+
+
+def _nodes(response: MetadataResponse) -> Mapping[int, Node]:
+    return MappingProxyType(
+        {
+            broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack)
+            for broker in response.brokers
+        }
+    )
 
 
 def _missing(known: TopicView | None, now: float) -> TopicView | None:

@@ -1401,10 +1401,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         deadline = self._request_deadline()
         cluster = running.cluster
         with cluster.watching({tp.topic for tp in timestamps}):
-            if any(cluster.view.leader(tp) is None for tp in timestamps):
+            if unknown := {tp.topic for tp in timestamps if cluster.view.leader(tp) is None}:
                 try:
                     async with timeout_at(deadline):
-                        await cluster.refresh()
+                        await cluster.refresh(unknown)
                 except asyncio.TimeoutError:
                     raise KafkaTimeoutError("no metadata came in time") from None
             return await running.lookup.find(timestamps, deadline)

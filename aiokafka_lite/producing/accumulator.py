@@ -15,7 +15,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import timeout_at
@@ -183,11 +183,6 @@ class Accumulator:
         self._flushes: list[tuple[int, asyncio.Future[None]]] = []
 
     # --- Topics ----------------------------------------------------------------------------
-    @property
-    def topics(self) -> frozenset[str]:
-        """The topics that were sent to."""
-        return frozenset(self._topics)
-
     def is_known(self, topic: str) -> bool:
         """Whether the partitions of a topic are known."""
         found = self._topics.get(topic)
@@ -211,19 +206,20 @@ class Accumulator:
         """Keep the partitions of a topic up to date from now on."""
         self._topics.setdefault(topic, KnownTopic(topic, self._rng))
 
-    def drop_topic(self, topic: str) -> None:
-        """Undo `add_topic` for one that never existed."""
+    def drop_topic(self, topic: str) -> bool:
+        """Undo `add_topic` for one that never existed; return whether it is not kept."""
         if topic in self._topics and not self._topics[topic].every_queue:
             del self._topics[topic]
+        return topic not in self._topics
 
-    def view_changed(self, view: ClusterView) -> None:
-        """Take over which partitions there are, and who leads them."""
+    def view_changed(self, view: ClusterView, names: Iterable[str] | None = None) -> None:
+        """Take over which partitions there are and who leads them: of these topics, or of all."""
         nodes = set(view.nodes)
-        for name, topic in self._topics.items():
-            found = view.topics.get(name)
-            if found is None or not (
-                found.partitions or found.error is UnknownTopicOrPartitionError
-            ):
+        for name in self._topics if names is None else names:
+            topic, found = self._topics.get(name), view.topics.get(name)
+            if topic is None or found is None:
+                continue
+            if not (found.partitions or found.error is UnknownTopicOrPartitionError):
                 continue
             if topic.update(found, nodes):
                 self._recreated(topic)
@@ -250,10 +246,11 @@ class Accumulator:
                 if not batch.is_expired:
                     self._give_up(queue, batch, _gone(batch, count))
 
-    def queues(self) -> Iterator[PartitionQueue]:
-        """Return every partition's queue, also of partitions that are gone."""
-        for topic in self._topics.values():
-            yield from topic.every_queue
+    def queues(self, names: Iterable[str] | None = None) -> Iterator[PartitionQueue]:
+        """Return the queues of these topics or of all, also of partitions that are gone."""
+        for name in self._topics if names is None else names:
+            if (topic := self._topics.get(name)) is not None:
+                yield from topic.every_queue
 
     def queue_of(self, batch: ProducerBatch) -> PartitionQueue:
         """Return the queue that a batch is in."""

@@ -127,8 +127,8 @@ class ProducerEngine:
         self.sender.serve(self.accumulator)
         self.transactions = self._make_transactions()
         # In this order: partitions are there before they have leaders.
-        self.cluster.add_listener(self.accumulator.view_changed)
-        self.cluster.add_listener(self.sender.view_changed)
+        for each in (self.accumulator, self.sender):
+            self.cluster.add_listener(each.view_changed, on_topics=each.view_changed)
 
     def _make_transactions(self) -> Transactions | None:
         if self.config.transactional_id is None:
@@ -383,8 +383,8 @@ class ProducerEngine:
             async with timeout_at(deadline):
                 while True:
                     accumulator.add_topic(topic)
-                    self.cluster.watch(self, accumulator.topics)
-                    view = await self._refreshed()
+                    self.cluster.watch_another(self, topic)
+                    view = await self._refreshed(topic)
                     found = None if view is None else view.topics.get(topic)
                     error = None if found is None else found.error
                     if error is not None and not error.retriable:
@@ -404,19 +404,18 @@ class ProducerEngine:
                 raise ProducerClosed("the producer was stopped meanwhile") from error
             raise
         finally:
-            if not accumulator.is_known(topic):
-                accumulator.drop_topic(topic)
-                self.cluster.watch(self, accumulator.topics)
+            if not accumulator.is_known(topic) and accumulator.drop_topic(topic):
+                self.cluster.unwatch(self, topic)
         count = accumulator.partition_count(topic)
         if partition is not None and not 0 <= partition < count:
             raise UnknownTopicOrPartitionError(
                 f"{topic!r} has no partition {partition}: it has {count}, numbered from 0"
             )
 
-    async def _refreshed(self) -> ClusterView | None:
-        """Return fresh metadata; None if that failed for now."""
+    async def _refreshed(self, topic: str) -> ClusterView | None:
+        """Return metadata that are fresh as far as a topic goes; None if that failed for now."""
         try:
-            return await self.cluster.refresh()
+            return await self.cluster.refresh([topic])
         except KafkaError as error:
             if not error.retriable:
                 raise

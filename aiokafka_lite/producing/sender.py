@@ -179,9 +179,9 @@ class BatchSender:
             self._leaders[found.leader] = Destination(found.leader)
         return True
 
-    def view_changed(self, view: ClusterView) -> None:
-        """Move queues to where their partitions are led now."""
-        for queue in self._accumulator.queues():
+    def view_changed(self, view: ClusterView, topics: Iterable[str] | None = None) -> None:
+        """Move queues to where their partitions are led now: of these topics, or of all."""
+        for queue in self._accumulator.queues(topics):
             found = view.leader(queue.tp)
             if found is not None and found.leader == queue.leader:
                 continue

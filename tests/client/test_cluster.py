@@ -10,6 +10,7 @@ import pytest
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import ClientConfig, Cluster, ClusterView, Node
 from aiokafka_lite.client import cluster as cluster_module
+from aiokafka_lite.client import view as view_module
 from aiokafka_lite.client.versions import MisroutedError
 from aiokafka_lite.errors import (
     ClusterAuthorizationFailedError,
@@ -301,7 +302,7 @@ async def test_topic_that_may_not_be_read_is_not_asked_for_again(
     assert broker.count(MetadataRequest) == asked
 
 
-async def test_newly_watched_topic_is_fetched_at_once(
+async def test_newly_watched_topic_is_asked_for_at_once_and_alone(
     broker: ScriptedBroker, cluster: Cluster
 ) -> None:
     broker.topics = {name: topic(name, [1]) for name in "ab"}
@@ -312,7 +313,7 @@ async def test_newly_watched_topic_is_fetched_at_once(
     cluster.watch("test", ["b"])  # nothing new: no request
     cluster.watch("test", None)
     await cluster.refresh()
-    assert asked_topics(broker)[1:4] == [["a"], ["a", "b"], None]
+    assert asked_topics(broker)[1:4] == [["a"], ["b"], None]
     assert set(cluster.view.topics) == {"a", "b"}
 
 
@@ -346,7 +347,158 @@ async def test_what_is_watched_while_metadata_are_asked_for_is_fetched_after_tha
     broker.scripts[MetadataRequest] = watch_meanwhile
     cluster.watch("early", ["a"])
     await broker.until_asked(MetadataRequest, 3)
-    assert asked_topics(broker)[1:] == [["a"], ["a", "b"]]
+    assert asked_topics(broker)[1:] == [["a"], ["b"]]
+
+
+async def test_an_answer_about_one_topic_leaves_the_others_as_they_were(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    ids = {name: name.encode() * 16 for name in "ab"}
+    broker.topics = {name: topic(name, [1], topic_id=ids[name]) for name in "ab"}
+    cluster.watch_another("test", "a")
+    before = await cluster.refresh()
+    cluster.watch_another("test", "b")
+    view = await cluster.refresh(["b"])
+    assert asked_topics(broker)[1:] == [["a"], ["b"]]
+    assert view.topics["a"] is before.topics["a"]
+    assert view.topic_names == {topic_id: name for name, topic_id in ids.items()}
+    assert view.fetched_at == before.fetched_at
+    # Made anew meanwhile.
+    broker.topics["b"] = topic("b", [1, 1], topic_id=b"c" * 16)
+    view = await cluster.refresh(["b"])
+    assert view.partitions_for_topic("b") == {0, 1}
+    assert view.topic_names == {ids["a"]: "a", b"c" * 16: "b"}
+
+
+@pytest.mark.parametrize("why", ["invalidate", "look_for_leader", "refresh"])
+async def test_all_that_is_watched_is_asked_for_where_any_of_it_may_be_out_of_date(
+    broker: ScriptedBroker, cluster: Cluster, why: str
+) -> None:
+    broker.topics = {name: topic(name, [1]) for name in "abc"}
+    for name in "ab":
+        cluster.watch_another("test", name)
+        await cluster.refresh([name])
+    asked = broker.count(MetadataRequest)
+    if why == "refresh":
+        waiting = [asyncio.ensure_future(cluster.refresh(each)) for each in (["c"], None)]
+        await asyncio.sleep(0)
+        cluster.watch_another("test", "c")
+        await asyncio.gather(*waiting)
+    else:
+        getattr(cluster, why)()
+        cluster.watch_another("test", "c")
+        await cluster.refresh(["c"])
+    assert asked_topics(broker)[asked:] == [["a", "b", "c"]]
+
+
+async def test_new_topics_do_not_put_off_the_refresh_of_all(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(quick_config(broker, metadata_max_age_s=0.1))
+    await cluster.start()
+    latest: list[str | None] | None = []
+    for number in itertools.count():
+        name = f"topic-{number}"
+        broker.topics[name] = topic(name, [1])
+        cluster.watch_another("test", name)
+        await cluster.refresh([name])
+        latest = asked_topics(broker)[-1]
+        if latest != [name]:
+            break
+    assert number > 1
+    assert latest == sorted(broker.topics)
+
+
+async def test_only_topics_that_are_not_complete_are_asked_for_again(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.topics = {"a": topic("a", [1]), "b": topic("b", [-1])}
+    cluster.watch("test", ["a", "b"])
+    await broker.until_asked(MetadataRequest, 4)
+    broker.topics["b"] = topic("b", [1])
+    await until(lambda: cluster.view.leader(TopicPartition("b", 0)))
+    asked = broker.count(MetadataRequest)
+    await asyncio.sleep(0.05)
+    assert asked_topics(broker)[1:3] == [["a", "b"], ["b"]]
+    assert broker.count(MetadataRequest) == asked
+
+
+async def test_a_deleted_topic_is_asked_for_alone_until_it_is_gone(
+    broker: ScriptedBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_module, "GONE_AFTER_S", 0.05)
+    broker.topics = {name: topic(name, [1]) for name in "ab"}
+    cluster.watch("test", ["a", "b"])
+    await cluster.refresh()
+    del broker.topics["b"]
+    cluster.invalidate()
+    await until(lambda: not cluster.view.topics["b"].partitions)
+    assert cluster.view.partitions_for_topic("a") == {0}
+    assert asked_topics(broker)[1:4] == [["a", "b"], ["a", "b"], ["b"]]
+
+
+async def test_what_is_watched_no_more_is_dropped_by_the_next_refresh_of_all(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.topics = {name: topic(name, [1]) for name in "abc"}
+    for name in "abc":
+        cluster.watch_another("test", name)
+        await cluster.refresh([name])
+    cluster.watch("other", ["c"])
+    for name in "bc":
+        cluster.unwatch("test", name)
+    assert cluster.view.topics.keys() == {"a", "b", "c"}
+    await cluster.refresh()
+    assert cluster.view.topics.keys() == {"a", "c"}
+    assert asked_topics(broker)[-1] == ["a", "c"]
+    cluster.watch_another("test", "b")
+    await cluster.refresh(["b"])
+    assert asked_topics(broker)[-1] == ["b"]
+
+
+async def test_an_unknown_topic_is_dropped_when_nobody_watches_it_any_more(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.topics["a"] = topic("a", [1])
+    for name in ("a", "unknown"):
+        cluster.watch_another("test", name)
+        await cluster.refresh([name])
+    cluster.unwatch("test", "unknown")
+    await until(lambda: cluster.view.topics.keys() == {"a"})
+    asked = broker.count(MetadataRequest)
+    await asyncio.sleep(0.05)
+    assert broker.count(MetadataRequest) == asked
+
+
+async def test_another_cluster_under_the_same_names_is_asked_for_everything(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.topics = {name: topic(name, [1]) for name in "ab"}
+    cluster.watch("test", ["a"])
+    await cluster.refresh()
+    broker.cluster_id = "another"
+    broker.topics["a"] = topic("a", [1, 1])
+    cluster.watch("test", ["a", "b"])
+    await until(lambda: cluster.view.partitions_for_topic("a") == {0, 1})
+    assert cluster.view.topics.keys() == {"a", "b"}
+    assert cluster.view.cluster_id == "another"
+
+
+async def test_a_topic_is_asked_for_alone_while_all_are_covered(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.topics = {name: topic(name, [1]) for name in "ab"}
+    cluster.watch("pattern", None)
+    await cluster.refresh()
+    cluster.watch_another("test", "a")
+    await cluster.refresh(["a"])
+    cluster.unwatch("test", "a")
+    assert asked_topics(broker)[1:] == [None, None]
+    cluster.watch("pattern", ())
+    cluster.watch_another("test", "b")
+    view = await cluster.refresh(["b"])
+    assert asked_topics(broker)[3:] == [["b"]]
+    assert view.topics.keys() == {"a", "b"}
 
 
 async def test_watching_again_what_is_known_asks_for_nothing(
@@ -425,6 +577,30 @@ async def test_listener_hears_every_view_until_removed(
     cluster.remove_listener(views.append)
     await cluster.refresh()
     assert views == [view]
+
+
+async def test_listener_hears_which_topics_have_changed(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    heard: list[frozenset[str] | None] = []
+    cluster.add_listener(
+        lambda _: heard.append(None), on_topics=lambda _, topics: heard.append(frozenset(topics))
+    )
+    views: list[ClusterView] = []
+    cluster.add_listener(views.append)
+    broker.topics = {name: topic(name, [1], leader_epoch=1) for name in "abc"}
+    cluster.watch("test", ["a"])
+    await broker.until_asked(MetadataRequest, 2)
+    await until(lambda: cluster.view.topics)
+    cluster.watch("test", ["a", "b", "c"])
+    await until(lambda: len(cluster.view.topics) == 3)
+    cluster.apply_leader_hints({TopicPartition("c", 0): (1, 2)})
+    await cluster.refresh()
+    assert heard == [{"a"}, {"b", "c"}, {"c"}, None]
+    # Another node may lead partitions of any topic.
+    cluster.apply_leader_hints({TopicPartition("c", 0): (9, 3)}, [Node(9, "elsewhere", 9)])
+    assert heard[-1] is None
+    assert len(views) == len(heard) == 5
 
 
 async def test_failing_listener_is_the_scope_s_failure(broker: ScriptedBroker) -> None:

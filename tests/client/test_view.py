@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite.client import ClusterView, Node
-from aiokafka_lite.client.view import OLDER_ANSWERS
+from aiokafka_lite.client.view import GONE_AFTER_S, OLDER_ANSWERS
 from aiokafka_lite.errors import (
     LeaderNotAvailableError,
     TopicAuthorizationFailedError,
@@ -205,6 +205,35 @@ def test_a_topic_that_is_not_available_keeps_its_partitions() -> None:
 def test_topics_left_out_are_dropped() -> None:
     view = view_of(topic("t", [1]), topic("u", [1]))
     assert list(view.updated(answered(topic("u", [1])), 2.0).topics) == ["u"]
+
+
+def test_an_answer_about_some_topics_leaves_the_others_as_they_were() -> None:
+    view = view_of(topic("t", [1], topic_id=ID_1), topic("u", [1]))
+    newer = view.with_topics(answered(topic("v", [2, 2], topic_id=ID_2), nodes=(2, 3)), 5.0)
+    assert newer.topics.keys() == {"t", "u", "v"}
+    assert newer.topics["t"] is view.topics["t"]
+    assert newer.topic_names == {ID_1: "t", ID_2: "v"}
+    assert newer.nodes.keys() == {2, 3}
+    assert (newer.controller_id, newer.fetched_at) == (2, 1.0)
+    assert view.topics.keys() == {"t", "u"}
+
+
+def test_an_answer_about_some_topics_is_merged_as_any_other() -> None:
+    view = view_of(topic("t", [1], leader_epoch=5, topic_id=ID_1), topic("u", [1]))
+    older = view.with_topics(answered(topic("t", [2], leader_epoch=4, topic_id=ID_1)), 2.0)
+    assert leader_of(older) == (1, 5)
+    assert older.topics["t"].was_contradicted
+    missing = view.with_topics(answered(UNKNOWN), 2.0)
+    assert missing.incomplete_topics() == ["t"]
+    gone = missing.with_topics(answered(UNKNOWN), 2.0 + GONE_AFTER_S)
+    assert gone.partitions_for_topic("t") is None
+    assert gone.topics["t"].error is UnknownTopicOrPartitionError
+    assert not gone.topic_names
+    another = view.with_topics(answered(topic("t", [2, 2], topic_id=ID_2)), 2.0)
+    assert another.topic_names == {ID_2: "t"}
+    assert another.topics["t"].former_ids == {ID_1}
+    back = another.with_topics(answered(topic("t", [1], topic_id=ID_1)), 3.0)
+    assert back.topic_id("t") == ID_2
 
 
 def test_topic_asked_for_by_an_unknown_id_has_no_name_and_is_left_out() -> None:

@@ -122,7 +122,7 @@ async def test_a_question_that_is_answered_is_watched_no_more() -> None:
             mark = broker.requests.total
             await consumer.end_offsets([TopicPartition("other", 0)])
             asked = broker.requests.of(MetadataRequest, since=mark)
-            assert {"read", "other"} in map(topics_asked_for, asked)
+            assert any("other" in (topics_asked_for(each) or ()) for each in asked)
             await until_metadata(broker, {"read"})
 
 

@@ -118,6 +118,7 @@ class ScriptedBroker:
         is_hanging_up: Whether each connection is reset at its first bytes.
         brokers: What Metadata answers as nodes; this one by default.
         topics: What Metadata answers for topics; others are unknown.
+        cluster_id: Of the cluster that it says it is of.
     """
 
     def __init__(self, node_id: int = 1, ssl_context: ssl.SSLContext | None = None) -> None:
@@ -133,6 +134,7 @@ class ScriptedBroker:
         self.is_hanging_up = False
         self.brokers: list[MetadataResponseBroker] | None = None
         self.topics: dict[str, MetadataResponseTopic] = {}
+        self.cluster_id = "scripted"
         self.host, self.port = "127.0.0.1", 0
         self._server: asyncio.Server | None = None
         self._changed = asyncio.Event()
@@ -204,7 +206,7 @@ class ScriptedBroker:
         names = list(self.topics) if wanted is None else [topic.name or "" for topic in wanted]
         return MetadataResponse(
             brokers=[self.as_broker] if self.brokers is None else self.brokers,
-            cluster_id="scripted",
+            cluster_id=self.cluster_id,
             controller_id=self.node_id,
             topics=[
                 self.topics.get(name, MetadataResponseTopic(error_code=3, name=name))

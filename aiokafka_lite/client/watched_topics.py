@@ -1,0 +1,81 @@
+"""Keeps which topics metadata have to cover, and which of these they do not cover yet.
+
+Owners say what they want. To add a topic costs the same however many there are: a producer adds one
+for each topic that it sends to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class WatchedTopics:
+    """What the owners of a cluster's view want it to cover, and what it was asked for.
+
+    Attributes:
+        topics: What all owners want together; None: every topic.
+        missing: Of those, what the view was not asked for.
+    """
+
+    def __init__(self) -> None:
+        # By owner; None: every topic.
+        self._wanted: dict[object, set[str] | None] = {}
+        # What the view was asked for; None: every topic.
+        self._asked: set[str] | None = set()
+        self.topics: set[str] | None = set()
+        self.missing: set[str] = set()
+
+    @property
+    def are_covered(self) -> bool:
+        """Whether the view was asked for all of them."""
+        return self._asked is None or (self.topics is not None and not self.missing)
+
+    # --- What is wanted -------------------------------------------------------------------
+    def set(self, owner: object, topics: Iterable[str] | None) -> None:
+        """Want these topics for an owner, in place of those before; None: every topic."""
+        wanted = None if topics is None else set(topics)
+        if wanted is None or wanted:
+            self._wanted[owner] = wanted
+        else:
+            self._wanted.pop(owner, None)
+        each = self._wanted.values()
+        self.topics = (
+            None if None in each else set[str]().union(*(w for w in each if w is not None))
+        )
+        self._look()
+
+    def add(self, owner: object, topic: str) -> None:
+        """Want another topic for an owner."""
+        wanted = self._wanted.setdefault(owner, set())
+        if wanted is not None:
+            wanted.add(topic)
+        if self.topics is not None:
+            self.topics.add(topic)
+            if self._asked is not None and topic not in self._asked:
+                self.missing.add(topic)
+
+    def remove(self, owner: object, topic: str) -> None:
+        """Undo `add`."""
+        wanted = self._wanted.get(owner)
+        if wanted is None:
+            return
+        wanted.discard(topic)
+        if self.topics is not None and not any(topic in w for w in self._wanted.values() if w):
+            self.topics.discard(topic)
+            self.missing.discard(topic)
+
+    # --- What was asked for ---------------------------------------------------------------
+    def were_asked(self, topics: Iterable[str] | None) -> None:
+        """Note that the view is of these topics, and of no others; None: of every topic."""
+        self._asked = None if topics is None else set(topics)
+        self._look()
+
+    def were_added(self, topics: Iterable[str]) -> None:
+        """Note that the view is of these topics, too."""
+        if self._asked is not None:
+            self._asked.update(topics)
+        self.missing.difference_update(topics)
+
+    def _look(self) -> None:
+        is_all = self.topics is None or self._asked is None
+        self.missing = set() if is_all else (self.topics or set()) - (self._asked or set())
