@@ -100,7 +100,7 @@ def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True)
 
 
-class _Direction:
+class Direction:
     """Forwards packets from one device to the other."""
 
     def __init__(self, source: int, target: int, link: Link, seed: int) -> None:
@@ -139,7 +139,7 @@ class _Direction:
 
 def _carry(near: int, far: int, link: Link) -> None:
     async def forward() -> None:
-        directions = (_Direction(near, far, link, 1), _Direction(far, near, link, 2))
+        directions = (Direction(near, far, link, 1), Direction(far, near, link, 2))
         await asyncio.Event().wait()
         del directions
 
@@ -205,7 +205,10 @@ async def _read(subject: str, workload: Workload, trouble: str) -> dict[str, flo
     return {"records": float(read), "seconds": time.monotonic() - began}
 
 
-def _run_reader(subject: str, workload: Workload, trouble: str, namespace: str | None) -> str:
+def run_reader(
+    subject: str, workload: Workload, trouble: str = "", namespace: str | None = None
+) -> str:
+    """Let a contestant read; return how long that took, or what became of it."""
     if trouble == "executor" and subject == CONFLUENT_CONSUME.subject:
         return "-"  # it has no event loop, but the benchmark would read it in that executor
     command = [sys.executable, "-m", "benchmarks.links", "--read", subject]
@@ -246,9 +249,7 @@ async def _move_leaders(contestant: Contestant) -> str:
         workload = Workload(
             broker.bootstrap_servers, ("many",), MANY_PARTITIONS, records=2 * MANY_PARTITIONS
         )
-        running = asyncio.ensure_future(
-            asyncio.to_thread(_run_reader, contestant.subject, workload, "", None)
-        )
+        running = asyncio.ensure_future(asyncio.to_thread(run_reader, contestant.subject, workload))
         # The contestant reads the first half meanwhile, if it can.
         await asyncio.sleep(10.0)
         for number in range(MANY_PARTITIONS):
@@ -287,7 +288,7 @@ def _rows(cases: Sequence[Case]) -> Iterator[tuple[str, list[str]]]:
             yield (
                 case.name,
                 [
-                    _run_reader(each.subject, workload, case.trouble, namespace)
+                    run_reader(each.subject, workload, case.trouble, namespace)
                     for each in CONTESTANTS
                 ],
             )
