@@ -320,6 +320,8 @@ def _fields_of_cursor(cursor: Cursor) -> dict[str, object]:
             value = value is not None
         elif name == "search" and value is not None:
             value = (value.sought, value.timestamp, value.reason)
+        elif name == "next_truncation":
+            value = list(value.end_offsets())
         told[name] = value
     return told
 
