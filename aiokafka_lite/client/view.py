@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from aiokafka_lite.errors import KafkaError, NoError, UnknownTopicOrPartitionError, for_code
 from aiokafka_lite.protocol.messages.metadata import (
@@ -26,6 +26,9 @@ from aiokafka_lite.protocol.messages.metadata import (
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
+
+KT = TypeVar("KT")
+VT = TypeVar("VT")
 
 NO_LEADER: Final = -1
 NO_EPOCH: Final = -1
@@ -212,7 +215,7 @@ class ClusterView(NamedTuple):
             response: Of the same cluster.
             answered_at: Loop time of the answer.
         """
-        topics, names = dict(self.topics), dict(self.topic_names)
+        topics, names = _copy(self.topics), _copy(self.topic_names)
         for answered in response.topics:
             if answered.name is None:
                 continue
@@ -267,11 +270,15 @@ class ClusterView(NamedTuple):
             )
         if not changed:
             return self
-        topics = {
-            name: self.topics[name]._replace(partitions=MappingProxyType(partitions))
-            for name, partitions in changed.items()
-        }
-        return self.with_nodes(nodes)._replace(topics=MappingProxyType({**self.topics, **topics}))
+        topics = _copy(self.topics)
+        for name, partitions in changed.items():
+            topics[name] = topics[name]._replace(partitions=MappingProxyType(partitions))
+        return self.with_nodes(nodes)._replace(topics=MappingProxyType(topics))
+
+
+def _copy(mapping: Mapping[KT, VT]) -> dict[KT, VT]:
+    """Return a dict of a mapping; of a MappingProxyType `dict` makes one 50 times as slowly."""
+    return mapping.copy() if isinstance(mapping, MappingProxyType) else dict(mapping)
 
 
 def _nodes(response: MetadataResponse) -> Mapping[int, Node]:
