@@ -572,7 +572,10 @@ class Cluster:
         if self._is_leader_missing:
             return self._answered_at + min(self._spacing_s, self._rng.uniform(*SEARCH_PAUSE_S))
         if self._is_stale or self._waiters or self._incomplete:
-            return self._answered_at + self._spacing_s
+            # A caller that waits for certain topics makes pauses of its own.
+            is_paced = bool(self._waiters) and self._some_topics() is not None
+            spacing_s = self.config.retry_backoff_s if is_paced else self._spacing_s
+            return self._answered_at + min(self._spacing_s, spacing_s)
         return self._view.fetched_at + self.config.metadata_max_age_s
 
     def _some_topics(self) -> frozenset[str] | None:
@@ -591,7 +594,7 @@ class Cluster:
     async def _refresh(self, failures: list[KafkaError]) -> None:
         """Ask for metadata once and swap the view; what was wanted stays wanted on failure."""
         some = self._some_topics()
-        is_spaced = self._watched.are_covered or some is None
+        is_spaced = some is None or (self._watched.are_covered and not self._waiters)
         asked = some
         if asked is None and self._watched.topics is not None:
             asked = frozenset(self._watched.topics)

@@ -409,6 +409,30 @@ async def test_new_topics_do_not_put_off_the_refresh_of_all(
     assert latest == sorted(broker.topics)
 
 
+@pytest.mark.virtual_time
+async def test_a_wait_for_certain_topics_is_as_short_however_many_there_were(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(quick_config(broker, retry_backoff_s=0.1, retry_backoff_max_s=60.0))
+    await cluster.start()
+    loop = asyncio.get_running_loop()
+    for number in range(10):
+        name = f"topic-{number}"
+        cluster.watch_another("test", name)
+        began = loop.time()
+        view = await cluster.refresh([name])
+        assert view.partitions_for_topic(name) is None
+        broker.topics[name] = topic(name, [1])  # brokers have made it now
+        view = await cluster.refresh([name])
+        assert view.partitions_for_topic(name) == {0}
+        assert 0.08 <= loop.time() - began <= 0.13
+    # Whoever comes again at once waits as long.
+    asked, began = broker.count(MetadataRequest), loop.time()
+    while loop.time() < began + 1.0:
+        await cluster.refresh(["topic-1"])
+    assert broker.count(MetadataRequest) - asked <= 13
+
+
 async def test_only_topics_that_are_not_complete_are_asked_for_again(
     broker: ScriptedBroker, cluster: Cluster
 ) -> None:
