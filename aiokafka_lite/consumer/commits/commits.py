@@ -92,8 +92,9 @@ class PendingCommit:
         is_departed: bool = False,
         is_last: bool = False,
     ) -> None:
-        self.sequence = sequence
         self.left = dict(offsets)
+        # When each offset was said: a later one is never overtaken by an earlier one.
+        self.said_at = dict.fromkeys(offsets, sequence)
         # What was assigned then of each: another cursor is another assignment, though the member
         # may be the same.
         self.cursors = {tp: cursors.get(tp) for tp in offsets}
@@ -121,15 +122,16 @@ class PendingCommit:
         # The broker may have it: perhaps only the answer was lost.
         self.was_sent = False
 
-    def say(self, tp: TopicPartition, offset: OffsetAndMetadata) -> None:
+    def say(self, tp: TopicPartition, offset: OffsetAndMetadata, sequence: int) -> None:
         """Commit another offset of a partition, of what is finished by now."""
-        self.left[tp] = offset
+        self.left[tp], self.said_at[tp] = offset, sequence
         if (cursor := self.cursors[tp]) is not None:
             self._truncations[tp] = cursor.next_truncation
 
     def take_over(self, tp: TopicPartition, other: PendingCommit) -> None:
         """Commit what another commit says of a partition."""
         self.left[tp] = other.left[tp]
+        self.said_at[tp] = max(self.said_at[tp], other.said_at[tp])
         if tp in other._truncations:
             self._truncations[tp] = other._truncations[tp]
 
@@ -516,7 +518,7 @@ class Commits(CommittedReader):
         Raises:
             KafkaError: Some or all of it was refused; the rest is no longer in `commit.left`.
         """
-        for tp in [tp for tp in commit.left if self._latest.get(tp, 0) > commit.sequence]:
+        for tp in [tp for tp in commit.left if self._latest.get(tp, 0) > commit.said_at[tp]]:
             del commit.left[tp]
         if commit.is_asked_for:
             self._catch_up_with_later_ones(commit)
@@ -657,10 +659,10 @@ class Commits(CommittedReader):
 
     def _catch_up_with_later_ones(self, commit: PendingCommit) -> None:
         """Say what later commits said that are not done but may have arrived: never go back."""
-        later = [c for c in self._pending if c.sequence > commit.sequence and c.was_sent]
-        for other in sorted(later, key=lambda other: other.sequence):
+        for other in [each for each in self._pending if each.was_sent]:
             for tp in commit.left.keys() & other.left.keys():
-                commit.take_over(tp, other)
+                if other.said_at[tp] > commit.said_at[tp]:
+                    commit.take_over(tp, other)
 
     def _keep_in_step(self, commit: PendingCommit) -> None:
         """Say what the application has finished by now, and nothing where it has sought back.
@@ -675,7 +677,7 @@ class Commits(CommittedReader):
             if partition.position < offset.offset:
                 del commit.left[tp]
             elif tp in now and now[tp].offset > offset.offset:
-                commit.say(tp, now[tp])
+                commit.say(tp, now[tp], self._next())
 
     def _say_what_is_finished(self, commit: PendingCommit) -> None:
         """Leave out nothing that handlers have finished since it was made.
@@ -689,7 +691,7 @@ class Commits(CommittedReader):
             if self._state.assignment.get(tp) is cursor:
                 now = now or self._state.processed_offsets()
                 if tp in now and now[tp].offset >= commit.left[tp].offset:
-                    commit.say(tp, now[tp])
+                    commit.say(tp, now[tp], self._next())
 
     def _say_what_was_asked_for(self, commit: PendingCommit) -> None:
         """Take over the metadata of a commit of the same offset, which this one overtakes."""
@@ -736,7 +738,7 @@ class Commits(CommittedReader):
         return NO_EPOCH if cursor is None else cursor.epoch_before(commit.left[tp].offset)
 
     def _note_committed(self, commit: PendingCommit, tp: TopicPartition, leader_epoch: int) -> None:
-        self._latest[tp] = commit.sequence
+        self._latest[tp] = commit.said_at[tp]
         if (offset := commit.left.pop(tp, None)) is None:
             return  # a transaction has overtaken it
         partition = self._state.assignment.get(tp)

@@ -24,9 +24,33 @@ from tests.consumer.group.one_record_each import BATCH, WAYS
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import committed, reading
 from tests.support.rows import rows
-from tests.support.waiting import PATIENCE_S, eventually
+from tests.support.waiting import PATIENCE_S, eventually, until
 
 STUCK_AT = 5
+
+
+@pytest.mark.virtual_time
+async def test_commit_that_is_sent_again_does_not_undo_an_auto_commit_that_has_gone_on() -> None:
+    tp = TopicPartition("t", 0)
+    async with Broker() as broker:
+        broker.create_topic("t")
+        for _ in range(4):
+            broker.produce("t", b"x")
+        settings = {"auto_commit_interval_ms": 10_000, "retry_backoff_ms": 1_000}
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with reading(kafka, "t", group_id="g", **settings) as consumer:  # type: ignore[arg-type]
+            await consumer.getone()
+            await consumer.getone()
+            on_commit = broker.on("OffsetCommit")
+            with on_commit.fail(CoordinatorLoadInProgressError, times=2) as rule:
+                await until(lambda: rule.hits == 1)  # the auto-commit
+                await asyncio.sleep(0.5)
+                commit = asyncio.ensure_future(consumer.commit())
+                await until(lambda: rule.hits == 2)
+            await consumer.getone()
+            await consumer.getone()
+            await commit
+            assert broker.committed("g") == {tp: 3}
 
 
 # --- Killed ------------------------------------------------------------------------------------
