@@ -52,7 +52,7 @@ class HeldGroup(ConsumerGroupMetadata):
     # What was assigned at that time, and the ids of the topics.
     cursors: Mapping[TopicPartition, Cursor]
     topic_ids: Mapping[TopicPartition, bytes]
-    seeks: Seeks
+    moved: Seeks
 
     def name(self, offsets: Offsets) -> NamedOffsets:
         """Return offsets of this group for a transaction that commits them."""
@@ -100,7 +100,7 @@ class OffsetsInTransaction:
         group.offsets, group.held_as = self, held_as
         group.cursors = dict(self._state.assignment)
         group.topic_ids = {tp: cursor.topic_id for tp, cursor in group.cursors.items()}
-        group.seeks = seeks_of(group.cursors.values())
+        group.moved = seeks_of(group.cursors.values())
         return group
 
     def raise_if_automatic(
@@ -472,7 +472,7 @@ class NamedOffsets:
         """Note that the transaction is over, and count the records as finished if it did so."""
         if self._is_told:
             self._group.offsets.settle_named(
-                self._group.cursors, self.offsets, is_committed, self._group.seeks
+                self._group.cursors, self.offsets, is_committed, self._group.moved
             )
             for block in self._blocks:
                 block.decide(transaction, is_committed=bool(is_committed))

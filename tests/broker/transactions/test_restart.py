@@ -28,6 +28,7 @@ from tests.broker.transactions.requests import (
 from tests.broker.wire import fetch, fetch_partition, list_offset
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import GroupRequests, await_coordinator
+from tests.support.waiting import until
 from tests.support.wire import RawClient
 
 COMMITTED = 1
@@ -194,9 +195,10 @@ async def test_ids_that_nobody_uses_are_forgotten_for_good(tmp_path: Path) -> No
         assert set(broker.node.transactions.transactions) == {"busy"}
 
 
-async def _write_until_killed(kafka: KafkaHandle, topic: str, number: int) -> list[int]:
-    """Commit one transaction after the other; return those that were acknowledged."""
-    acknowledged: list[int] = []
+async def _write_until_killed(
+    kafka: KafkaHandle, topic: str, number: int, acknowledged: list[int]
+) -> None:
+    """Commit one transaction after the other, and note those that were acknowledged."""
     async with kafka.raw() as client:
         try:
             producer = await Producer(client, f"p{number}").init()
@@ -211,7 +213,6 @@ async def _write_until_killed(kafka: KafkaHandle, topic: str, number: int) -> li
                 acknowledged.append(count)
         except (OSError, asyncio.IncompleteReadError):
             pass  # it is dead
-    return acknowledged
 
 
 async def test_transactions_are_whole_after_kill_9(tmp_path: Path) -> None:
@@ -227,15 +228,17 @@ async def test_transactions_are_whole_after_kill_9(tmp_path: Path) -> None:
         kafka = KafkaHandle("embedded", found.group())
         await await_transactions(kafka)
         topic = await kafka.create_topic("t", partitions=2)
-        asyncio.get_running_loop().call_later(0.3, process.kill)
-        acknowledged = await asyncio.gather(
-            *(_write_until_killed(kafka, topic, number) for number in range(4))
+        acknowledged: list[list[int]] = [[] for _ in range(4)]
+        writing = asyncio.gather(
+            *(_write_until_killed(kafka, topic, *each) for each in enumerate(acknowledged))
         )
+        await until(lambda: any(len(counts) > 9 for counts in acknowledged))
+        process.kill()  # in the middle of the next ones
+        await writing
     finally:
         if process.returncode is None:
             process.kill()
         await process.communicate()
-    assert any(len(counts) > 3 for counts in acknowledged)
     async with broker_on(tmp_path) as (_, kafka), kafka.raw() as client:
         for number in range(4):
             await Producer(client, f"p{number}").init()  # aborts what is open
