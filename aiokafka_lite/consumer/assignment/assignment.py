@@ -664,13 +664,6 @@ class Assignment:
                 found[tp] = Range(done, cursor.position)
         return found
 
-    def is_at_work(self, cursor: Cursor, before: int) -> bool:
-        """Whether the application may work on records before an offset that are not committed."""
-        self._settle()
-        is_in_hand = cursor in self._latest or cursor.worked_by is not None
-        is_open = is_in_hand or cursor.decided_to(before) < before
-        return is_open and cursor.has_uncommitted(before)
-
     def undecided(
         self,
         partitions: Iterable[TopicPartition],

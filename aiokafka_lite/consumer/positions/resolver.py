@@ -10,11 +10,9 @@ The resolver keeps the cursors that are UNPOSITIONED. What is sought of each (`S
 Where auto_offset_reset is "none", each reset and each cut is an error instead: the cursor is FAILED
 until the application seeks.
 
-What a reset by auto_offset_reset finds is committed before it is taken, by a consumer that commits
-by itself. Otherwise the next owner after a crash would begin further on, and nobody would process
-what the first one had read: at its own end, or at a committed offset that is out of range now, and
-not when the log is that long again. Only a group that begins at the beginning by "earliest" does so
-without a commit.
+A group that begins elsewhere than at the beginning of a log, as with "latest", commits where before
+it begins, if it commits by itself: otherwise the next owner after a crash would begin further on,
+and nobody would process what the first one had read.
 
 One task sends the questions, woken when cursors come or change. Each leader is asked in a task of
 its own (leader_requests.py), and so is the group's coordinator: one that hangs keeps nobody else's
@@ -358,13 +356,8 @@ class PositionResolver:
 
     # --- Reset ----------------------------------------------------------------------------
     def _found(self, search: Search, start: Start, leader_epoch: int) -> None:
-        policy, cursor, offset = self._config.reset_timestamp, search.cursor, start.offset.offset
-        if (
-            self._commit_starts is None
-            or not search.reason
-            or (search.reason == NOTHING_COMMITTED and policy == EARLIEST_TIMESTAMP)
-            or self._state.is_at_work(cursor, offset)
-        ):
+        is_of_group = search.reason == NOTHING_COMMITTED and self._commit_starts is not None
+        if not is_of_group or search.timestamp == EARLIEST_TIMESTAMP:
             self._take(search, start, leader_epoch)
             return
         self._starts[search] = start, leader_epoch
