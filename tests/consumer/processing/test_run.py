@@ -226,14 +226,24 @@ async def test_nothing_is_committed_behind_a_record_that_is_not_finished(
     assert sorted(again.offsets) == [7, 30, 31, 32, 33, 34]
 
 
-@pytest.mark.parametrize(("end", "handled"), [(2, [b"C", b"D", b"b"]), (3, [b"D", b"b"])])
+@pytest.mark.parametrize(
+    ("end", "handled", "epochs"),
+    [
+        (2, [b"C", b"D", b"b"], 1),
+        (3, [b"D", b"b"], 1),
+        # The log has no record of the epoch that the commit names: nothing is passed over.
+        (3, [b"D", b"b", b"c"], 2),
+    ],
+)
 async def test_after_a_truncation_what_replaces_finished_records_is_handled_and_what_is_left_is_not(
-    end: int, handled: list[bytes]
+    end: int, handled: list[bytes], epochs: int
 ) -> None:
     async with Broker(nodes=2) as broker:
         broker.create_topic("t")
         kafka, tp = KafkaHandle("embedded", broker.bootstrap_servers), TopicPartition("t", 0)
         for value in (b"a", b"b", b"c", b"d"):
+            if value == b"d" and epochs == 2:
+                broker.move_leader(tp)
             broker.partition(*tp).append(build_batch([(1_000, None, value, ())]))
         handler = Handler()
         handler.hold(1)

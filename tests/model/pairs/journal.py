@@ -16,7 +16,7 @@ before. A rule that is broken is a violation:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -89,6 +89,8 @@ class Journal:
         self._recreated_at: dict[str, float] = {}
         # When a log was truncated last, and the lowest of its ends since commits may be of others.
         self._truncated: dict[TopicPartition, tuple[float, int]] = {}
+        # Leader epochs of which truncations left no record.
+        self._lost_epochs: dict[TopicPartition, set[int]] = defaultdict(set)
 
     # --- Lines ----------------------------------------------------------------------------
     def note(self, who: str, words: str) -> None:
@@ -202,23 +204,34 @@ class Journal:
         recently = self._now() - TRUNCATED_S
         return any(state.sought_at.get(tp, -1.0) > recently for state in self.groups.values())
 
-    def truncated(self, tp: TopicPartition, end: int, last_epoch: int) -> None:
+    def truncated(self, tp: TopicPartition, end: int, lost_epochs: Set[int]) -> None:
         """Note that a log ends at an offset now: what groups commit may go back to it.
 
         For a while they commit what they have read of the lost records: with the leader epoch of
         those, so that nobody takes it for a commit of the new ones. Ranges count no more if the log
-        has no record of their leader epoch, but only of epochs up to the last one.
+        has no record of their leader epoch. Members commit such ranges until they know.
         """
         at, lowest = self._truncated.get(tp, (-TRUNCATED_S, end))
         is_recent = self._now() < at + TRUNCATED_S
         self._truncated[tp] = self._now(), min(end, lowest) if is_recent else end
-        for state in self.groups.values():
+        self._lost_epochs[tp] |= lost_epochs
+        for group, state in self.groups.items():
             state.sought[tp].append(end)
             commit = state.commits.get(tp)
-            if commit is not None and commit.leader_epoch > last_epoch:
-                behind = {each.number for each in self._book.log(tp)[commit.offset :]}
-                state.covered -= behind
-                state.settled -= behind
+            if commit is not None and self._are_void(tp, commit):
+                self._unpromise(state, tp, commit.offset)
+            if lost_epochs:
+                self.unsettle(group, tp, self.first_unfinished(group, tp))
+
+    def _are_void(self, tp: TopicPartition, commit: Commit) -> bool:
+        """Whether nobody passes over the ranges of a commit any more."""
+        return commit.leader_epoch in self._lost_epochs[tp]
+
+    def _unpromise(self, state: GroupState, tp: TopicPartition, first: int) -> None:
+        """Take back the promise for what is finished, or committed, from an offset on."""
+        behind = {each.number for each in self._book.log(tp)[first:]}
+        state.covered -= behind
+        state.settled -= behind
 
     def deleted(self, topic: str) -> None:
         """Note that a topic is being deleted: its records may be returned still."""
@@ -232,6 +245,8 @@ class Journal:
         new one until a member's metadata tell it, as those of Java's client are.
         """
         self._recreated_at[topic] = self._now()
+        for tp in [each for each in self._lost_epochs if each.topic == topic]:
+            del self._lost_epochs[tp]
         for state in self.groups.values() if not self._is_exact else ():
             for tp in state.commits.keys() & set(self._book.partitions):
                 if tp.topic == topic and state.commits_by_name:
@@ -280,9 +295,14 @@ class Journal:
         covered = self._covered_by(tp, commit)
         if before is None or before.life != commit.life:
             before = Commit(0, (), commit.life)
+        elif self._are_void(tp, before):
+            before = before._replace(ranges=())
         if lost := self._covered_by(tp, before) - covered:
             self._go_back(group, tp, before, commit, min(lost))
             state.covered.difference_update(log[offset].number for offset in lost)
+        if self._are_void(tp, commit):
+            covered = self._covered_by(tp, commit._replace(ranges=()))
+            self._unpromise(state, tp, commit.offset)
         early = [
             offset for offset in sorted(covered) if not self._is_done(group, log[offset].number)
         ]

@@ -241,9 +241,12 @@ class EmbeddedLogs(Logs):
         if self.journal.is_sought(tp):
             return ()
         lost = self.rng.randint(1, 5)
+        epochs = self.broker.partition(*tp).log.epochs
+        lost_epochs = {epoch for epoch, _ in epochs.entries}
         end = self.broker.truncate(tp, max(self.book.begins[tp], before - lost))
         self.book.truncate(tp, end)
-        self.journal.truncated(tp, end, self.broker.partition(*tp).log.epochs.latest)
+        lost_epochs.difference_update(epoch for epoch, _ in epochs.entries)
+        self.journal.truncated(tp, end, lost_epochs)
         if self.rng.random() < 0.5:  # so that the next commit is of the same offset
             await self.write(tp, before - end)
         return {tp}
