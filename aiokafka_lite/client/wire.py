@@ -185,7 +185,7 @@ class Pending(Generic[R_co]):
 
         Raises:
             KafkaError: Why there is no answer.
-            KafkaProtocolError: The answer is malformed, or has bytes left over.
+            KafkaProtocolError: The answer is malformed.
             RuntimeError: There is neither yet.
         """
         if self.error is not None:

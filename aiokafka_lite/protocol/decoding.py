@@ -183,9 +183,10 @@ class _DecoderSource(SourceWriter):
         with self.block("except UnicodeDecodeError as error:"):
             self.line(f"text = f'{name} has a string that is not UTF-8 at byte {{pos}}'")
             self.line("raise KafkaProtocolError(text) from error")
-        with self.block("if pos != end and not has_rest:"):
-            self.line(f"text = f'{name} ends at {{pos}}, but {{end}} bytes came'")
-            self.line("raise KafkaProtocolError(text)")
+        if head is Head.NONE:  # bytes behind an answer are passed over, as other clients do
+            with self.block("if pos != end and not has_rest:"):
+                self.line(f"text = f'{name} ends at {{pos}}, but {{end}} bytes came'")
+                self.line("raise KafkaProtocolError(text)")
         self.end(message)
 
     def read_fixed(self, code: str, target: str) -> None:

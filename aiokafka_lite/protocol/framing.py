@@ -35,6 +35,8 @@ _RESPONSE_HEAD: Final = struct.Struct(">ii")
 _CORRELATION_ID: Final = struct.Struct(">i")
 _ERROR_CODE: Final = struct.Struct(">h")
 
+# Of a version of ApiVersions, in version 0 and without ranges.
+_REFUSAL: Final = memoryview(struct.pack(">ihi", 0, UnsupportedVersionError.errno, 0))
 _NO_TAGGED_FIELDS: Final = b"\0"
 _LARGE_PART_BYTES: Final = 4096
 """Parts from this size on are sent as they are; smaller ones are cheaper to copy together."""
@@ -201,7 +203,8 @@ def response_correlation_id(frame: memoryview) -> int:
 def decode_response(request_cls: type[Request[R]], version: int, frame: memoryview) -> R:
     """Decode the response to a request of that class and version.
 
-    A broker that does not know a version of ApiVersions says so in version 0 (KIP-511).
+    A broker that does not know a version of ApiVersions says so in version 0 (KIP-511). Its error
+    code is enough: where the rest cannot be decoded, the response names no versions.
 
     Raises:
         KafkaProtocolError: The bytes are not such a response.
@@ -223,7 +226,12 @@ def response_decoder(request_cls: type[Request[R]], version: int) -> ResponseDec
     decode_oldest = _frame_decoder(cls, 0)
 
     def decode_whichever(frame: memoryview) -> R:
-        return decode_oldest(frame) if _is_unsupported_version(frame) else decode(frame)
+        if not _is_unsupported_version(frame):
+            return decode(frame)
+        try:
+            return decode_oldest(frame)
+        except KafkaProtocolError:
+            return decode_oldest(_REFUSAL)  # librdkafka's mock cluster: in no version's layout
 
     return decode_whichever
 

@@ -96,6 +96,19 @@ async def test_refused_version_falls_back_to_what_the_broker_names(
     await close(connection)
 
 
+async def test_refusal_counts_whatever_follows_its_error_code(broker: ScriptedBroker) -> None:
+    def script(asked: Asked) -> Answer:
+        if asked.version == OLDEST_VERSION:
+            return all_versions()
+        frame = struct.pack(">ih", asked.correlation_id, 35) + b"\1\0\x12\0\0\0\2" + bytes(4)
+        return struct.pack(">i", len(frame)) + frame
+
+    broker.scripts[ApiVersionsRequest] = script
+    connection = await open_connection(broker)
+    assert [asked.version for asked in broker.asked] == [FIRST_VERSION, OLDEST_VERSION]
+    await close(connection)
+
+
 async def test_broker_that_refuses_even_version_0_is_too_old(broker: ScriptedBroker) -> None:
     def refuse(asked: Asked) -> Answer:
         as_v0 = Asked(asked.request, 0, asked.correlation_id, None, asked.peer)

@@ -95,5 +95,9 @@ def test_wherever_it_breaks_off_both_refuse_it(version: int) -> None:
             framing.decode_response(FetchRequest, version, frame[:end])
         with pytest.raises(KafkaProtocolError):
             gathered(frame[:end], version)
-    with pytest.raises(KafkaProtocolError, match="but"):
-        gathered(memoryview(bytes(frame) + b"\0"), version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_bytes_behind_the_last_piece_are_passed_over(version: int) -> None:
+    frame = memoryview(framing.encode_response(response_of([3], version), version, 1))[4:]
+    assert gathered(memoryview(bytes(frame) + b"\0"), version) == gathered(frame, version)

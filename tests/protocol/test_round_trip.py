@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite.errors import IllegalArgumentError, KafkaProtocolError, UnsupportedVersionError
-from aiokafka_lite.protocol import codec
+from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.encoding import Part
 from aiokafka_lite.protocol.messages.fetch import (
     AbortedTransaction,
@@ -31,6 +31,7 @@ from aiokafka_lite.protocol.messages.list_offsets import (
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
+from aiokafka_lite.protocol.registry import REQUESTS
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, run_to_end
 from aiokafka_lite.protocol.varint import encode_uvarint
@@ -111,6 +112,16 @@ def test_every_shortened_message_is_refused(cls: type[Message], version: int) ->
 def test_bytes_behind_a_message_are_refused(cls: type[Message], version: int) -> None:
     with pytest.raises(KafkaProtocolError, match="bytes came"):
         codec.decode(cls, version, codec.encode(cls(), version) + b"\0")
+
+
+@every_version
+def test_bytes_behind_an_answer_are_passed_over(cls: type[Message], version: int) -> None:
+    """As other clients do: librdkafka's mock cluster sends a byte too many."""
+    for request in REQUESTS.values():
+        if request.response is cls:
+            frame = framing.encode_response(cls(), version, 1)[4:]
+            exact = framing.decode_response(request, version, memoryview(frame))
+            assert framing.decode_response(request, version, memoryview(frame + b"\0")) == exact
 
 
 @pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)
