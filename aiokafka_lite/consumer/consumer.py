@@ -1085,7 +1085,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         states = self._states(partitions)
         self._require_group()
         with self._engine.until_stopped() as running:
-            committed = await running.commits.committed([state.tp for state in states])
+            committed = await running.commits.committed_at_rest([state.tp for state in states])
         result: dict[TopicPartition, int | None] = {}
         for state in states:
             offset = committed[state.tp]

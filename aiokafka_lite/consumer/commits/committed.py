@@ -6,6 +6,7 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
@@ -62,6 +63,10 @@ class CommittedReader(ABC):
     def is_settling(self) -> bool:
         """Commits are still to be made: what is committed is about to change."""
 
+    @abstractmethod
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        """Return a block within which no commit is sent, whatever the group does meanwhile."""
+
     def _deadline(self, timeout_s: float | None) -> float:
         if timeout_s is None:
             timeout_s = self._config.request_timeout_s
@@ -94,6 +99,15 @@ class CommittedReader(ABC):
         """Return what is committed, whatever commits are still to be made; see `committed`."""
         return _as_committed(await self._read(partitions, None, is_for_now=True))
 
+    async def committed_at_rest(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return what is committed, as it still is until the caller awaits anything else.
+
+        No commit and no transaction of this consumer is under way then; see `committed`.
+        """
+        return _as_committed(await self._read(partitions, None, is_at_rest=True))
+
     async def positions(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedPosition | KafkaError | None]:
@@ -114,11 +128,17 @@ class CommittedReader(ABC):
         timeout_s: float | None,
         *,
         is_for_now: bool = False,
+        is_at_rest: bool = False,
         failures: dict[TopicPartition, KafkaError] | None = None,
     ) -> dict[TopicPartition, FetchedOffset | None]:
-        """Read until all is answered; errors of partitions are put into `failures`, if given."""
+        """Read until all is answered; errors of partitions are put into `failures`, if given.
+
+        At rest all is answered at once, and between two attempts commits may go on: the answer may
+        wait for the end of a transaction, which waits for them.
+        """
         deadline = self._deadline(timeout_s)
-        left = set(partitions)
+        asked = set(partitions)
+        left = asked.copy()
         found: dict[TopicPartition, FetchedOffset | None] = {}
         backoff = self._backoff()
         last_error: KafkaError | None = None
@@ -130,7 +150,9 @@ class CommittedReader(ABC):
                         await self._member.wait_for_change()
                         self._cluster.raise_if_closed()
                     reader = self._member.reads_as
-                    answers = await self._fetch(left, deadline)
+                    async with self.alone() if is_at_rest else nullcontext():
+                        left |= asked if is_at_rest else set()
+                        answers = await self._fetch(left, deadline)
             except asyncio.TimeoutError:
                 break
             except KafkaError as error:

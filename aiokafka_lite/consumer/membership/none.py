@@ -141,6 +141,12 @@ class NoCommits:
         """Return None for every partition: positions start by auto_offset_reset."""
         return dict.fromkeys(partitions)
 
+    async def committed_at_rest(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return None for every partition, likewise."""
+        return dict.fromkeys(partitions)
+
     async def positions(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedPosition | KafkaError | None]:

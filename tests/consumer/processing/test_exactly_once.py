@@ -687,6 +687,37 @@ async def test_a_transaction_that_ends_after_unsubscribe_is_not_undone(auto_comm
         assert await copy.counts() == {b"%d" % n: 1 for n in range(3)}
 
 
+async def test_a_seek_to_the_committed_offset_waits_for_the_transaction_that_changes_it() -> None:
+    async with embedded() as (broker, copy), timeout(PATIENCE_S):
+        await copy.kafka.produce(copy.source, 0, numbered(5))
+        source = TopicPartition(copy.source, 0)
+        async with copy.running() as consumer:
+            with broker.on("TxnOffsetCommit").hold() as held:
+                await held.reached()
+                seeking = asyncio.create_task(consumer.seek_to_committed(source))
+                for _ in range(2):  # whatever the seek asks is answered before these
+                    assert await consumer.committed(source) is None
+                assert not seeking.done()
+            assert await seeking == {source: await consumer.committed(source)}
+            await eventually(copy.committed, 5)
+        assert await copy.counts() == {b"%d" % n: 1 for n in range(5)}
+
+
+async def test_seeks_to_the_committed_offset_copy_nothing_twice(copy: Copy) -> None:
+    await copy.kafka.produce(copy.source, 0, numbered(500, keys=50))
+    sought: set[int] = set()
+
+    async def handle(record: Record, outputs: Outputs) -> None:
+        if record.offset % 50 == 0 and record.offset not in sought:
+            sought.add(record.offset)
+            await consumer.seek_to_committed()
+        await copy.handle(record, outputs)
+
+    async with copy.running(handle, concurrency=20) as consumer:
+        await eventually(copy.committed, 500)
+    assert await copy.counts() == {b"%d" % n: 1 for n in range(500)}
+
+
 async def test_outputs_of_a_deleted_topic_hold_no_others_up() -> None:
     async with embedded() as (broker, copy), timeout(PATIENCE_S), copy.producer() as producer:
         other = await copy.kafka.create_topic()
