@@ -8,8 +8,10 @@ them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from operator import index
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Final, SupportsIndex
 
 from aiokafka_lite._compat import override
 from aiokafka_lite._settings import Settings
@@ -67,6 +69,36 @@ def check_text(what: str, text: str) -> None:
         raise ValueError(f"{what} is text that UTF-8 can encode, not {text!r}") from None
 
 
+def _number(name: str, given: object) -> int:
+    """Return a whole number, also of a float: seconds times 1000 is one."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        return given
+    if isinstance(given, float) and given.is_integer():
+        return int(given)
+    if isinstance(given, SupportsIndex) and not isinstance(given, bool):
+        return index(given)
+    raise TypeError(f"{name} is a whole number, not {given!r}")
+
+
+def _flag(name: str, given: object) -> bool:
+    """Return a flag; text is none, since Python takes "false" for true."""
+    if given is None or (isinstance(given, int) and given in (True, False)):
+        return bool(given)
+    raise TypeError(f"{name} is True or False, not {given!r}")
+
+
+def _text(name: str, given: object) -> str:
+    if isinstance(given, str):
+        return given
+    raise TypeError(f"{name} is a str, not {given!r}")
+
+
+# What checks an argument, by its annotation.
+_TYPE_CHECKS: Final[Mapping[str, Callable[[str, object], object]]] = MappingProxyType(
+    {"bool": _flag, "int": _number, "str": _text}
+)
+
+
 class ClientArguments(_Given, Settings):
     """The arguments that every client has, in a class with a constructor that lists its own.
 
@@ -75,6 +107,10 @@ class ClientArguments(_Given, Settings):
 
     secrets = frozenset({"sasl_plain_password", "sasl_oauth_token_provider"})
     _is_made = False
+    # Checked by themselves: in aiokafka's words, when it checks them, or without saying what it is.
+    _own_checks: ClassVar[frozenset[str]] = frozenset(
+        {"security_protocol", "sasl_mechanism", "sasl_plain_username", "sasl_plain_password"}
+    )
 
     if not TYPE_CHECKING:
 
@@ -96,7 +132,17 @@ class ClientArguments(_Given, Settings):
         return f"{type(self).__name__}({', '.join(given)})"
 
     def _made(self) -> None:
-        """Check what was given; from now on nothing changes."""
+        """Check what was given; from now on nothing changes.
+
+        Raises:
+            TypeError: An argument is of another type than its annotation says.
+        """
+        init = type(self).__init__
+        for name in (init.__kwdefaults__ or {}).keys() - self._own_checks:
+            annotation, given = str(init.__annotations__[name]), vars(self)[name]
+            kind = annotation.removesuffix(" | None")
+            if kind in _TYPE_CHECKS and not (given is None and kind != annotation):
+                vars(self)[name] = _TYPE_CHECKS[kind](name, given)
         self._is_made = True
         self._check()
 
@@ -193,9 +239,12 @@ class ClientArguments(_Given, Settings):
 
     @property
     def connections_max_idle_s(self) -> float | None:
-        """Seconds after which an unused connection is closed; None: never."""
+        """Seconds after which an unused connection is closed; None: never.
+
+        Java means that by a negative number, librdkafka by 0.
+        """
         idle_ms = self.connections_max_idle_ms
-        return None if idle_ms is None else idle_ms / 1000
+        return None if idle_ms is None or idle_ms <= 0 else idle_ms / 1000
 
     def client_config(self, *, max_frame_bytes: int, at_most_s: float = math.inf) -> ClientConfig:
         """Return what connections need to know.

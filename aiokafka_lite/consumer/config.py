@@ -111,12 +111,13 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     Raises:
         ValueError: A value cannot be used.
-        TypeError: A deserialiser, on_bad_record or ssl_context is none; a name or password is no
-            str.
+        TypeError: A value is of another type than its annotation says.
         InsecureConfigError: Credentials would leave this machine without TLS, or an ssl_context
             was given that security_protocol leaves unused on the way to another machine.
         NotImplementedError: sasl_mechanism is GSSAPI.
     """
+
+    _own_checks = ClientArguments._own_checks | {"max_poll_records", "max_records_per_partition"}
 
     # AIOKafkaConsumer takes these arguments (`takes_arguments_of`): they are written here only.
     def __init__(
@@ -231,8 +232,8 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
             security_protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL".
             api_version: Deprecated, without effect.
             exclude_internal_topics: Leave internal topics out of what a pattern matches.
-            connections_max_idle_ms: After how long a connection that nobody uses is closed; None is
-                never.
+            connections_max_idle_ms: After how long a connection that nobody uses is closed; None
+                or 0 is never.
             isolation_level: "read_uncommitted", or "read_committed": records of transactions only
                 when these are committed.
             sasl_mechanism: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512" or "OAUTHBEARER".
@@ -400,6 +401,10 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is not negative, as {getattr(self, name)!r} is")
+        if self.rebalance_timeout_ms is not None and self.rebalance_timeout_ms <= 0:
+            raise ValueError(
+                f"rebalance_timeout_ms is a positive number, not {self.rebalance_timeout_ms!r}"
+            )
         if self.rebalance_hold_ms is not None and self.rebalance_hold_ms < 0:
             raise ValueError(f"rebalance_hold_ms is not negative, as {self.rebalance_hold_ms!r} is")
         check_max_records(self.max_records_per_partition, "max_records_per_partition")

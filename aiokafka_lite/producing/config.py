@@ -38,7 +38,6 @@ POSITIVE: Final = (
     "max_request_size",
     "buffer_memory",
     "request_timeout_ms",
-    "delivery_timeout_ms",
     "metadata_max_age_ms",
     "transaction_timeout_ms",
 )
@@ -55,7 +54,7 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
 
     Raises:
         ValueError: A value cannot be used.
-        TypeError: A serializer, partitioner or ssl_context is none.
+        TypeError: A value is of another type than its annotation says.
         InsecureConfigError: Credentials would leave this machine without TLS, or an ssl_context
             was given that security_protocol leaves unused on the way to another machine.
         NotImplementedError: sasl_mechanism is GSSAPI.
@@ -126,8 +125,8 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
             retry_backoff_ms: How long to wait before a request is tried again, at first.
             security_protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL".
             ssl_context: For TLS; `aiokafka_lite.helpers.create_ssl_context` makes one.
-            connections_max_idle_ms: After how long a connection that nobody uses is closed; None is
-                never.
+            connections_max_idle_ms: After how long a connection that nobody uses is closed; None
+                or 0 is never.
             enable_idempotence: Without effect: always on. True does not go with acks 0 and 1.
             transactional_id: A name that makes this a producer of transactions. Whoever starts
                 another producer with it fences this one off.
@@ -177,12 +176,7 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
         self.allow_plaintext_credentials = allow_plaintext_credentials
         self.allow_auto_create_topics = allow_auto_create_topics
         self.buffer_memory = buffer_memory
-        least_ms = linger_ms + request_timeout_ms
-        self.delivery_timeout_ms = (
-            max(DEFAULT_DELIVERY_TIMEOUT_MS, least_ms)
-            if delivery_timeout_ms is None
-            else delivery_timeout_ms
-        )
+        self.delivery_timeout_ms = delivery_timeout_ms
         self._made()
 
     @override
@@ -210,10 +204,10 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
         if self.transactional_id == "":
             raise ValueError("transactional_id is a name that is not empty, or None")
         self._check_codec()
-        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
+        if self.delivery_timeout_ms is not None and self.delivery_timeout_ms < self._one_try_ms:
             raise ValueError(
                 f"delivery_timeout_ms={self.delivery_timeout_ms} is shorter than linger_ms + "
-                f"request_timeout_ms = {self.linger_ms + self.request_timeout_ms}: a record could "
+                f"request_timeout_ms = {self._one_try_ms}: a record could "
                 "not even be tried once; raise it, or lower request_timeout_ms"
             )
 
@@ -236,8 +230,15 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
         return self.linger_ms / 1000
 
     @property
+    def _one_try_ms(self) -> int:
+        """How long a record may take to be sent, and answered, once."""
+        return self.linger_ms + self.request_timeout_ms
+
+    @property
     def delivery_timeout_s(self) -> float:
-        return self.delivery_timeout_ms / 1000
+        if self.delivery_timeout_ms is not None:
+            return self.delivery_timeout_ms / 1000
+        return max(DEFAULT_DELIVERY_TIMEOUT_MS, self._one_try_ms) / 1000
 
     @property
     def brokers_timeout_ms(self) -> int:

@@ -1,0 +1,92 @@
+"""The arguments of consumers and producers: of which types they are, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.client.arguments import ClientArguments
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.producing.config import ProducerConfig
+from tests.support.reading import consumer_of
+
+CONFIGS: tuple[type[ClientArguments], ...] = (ConsumerConfig, ProducerConfig)
+OWN_WORDS = {"max_poll_records", "max_records_per_partition"}
+
+
+def arguments(kind: str) -> list[Any]:
+    """Return the arguments that are annotated as such, with whose they are."""
+    return [
+        pytest.param(config, name, id=f"{config.__name__}-{name}")
+        for config in CONFIGS
+        for name, annotation in config.__init__.__annotations__.items()
+        if annotation.removesuffix(" | None") == kind and name not in OWN_WORDS
+    ]
+
+
+def made(config: type[ClientArguments], name: str, given: object) -> ClientArguments:
+    values: dict[str, Any] = {name: given}
+    return config(**values)
+
+
+@pytest.mark.parametrize("given", ["5000", b"5", 1.5, float("nan"), float("inf"), True, [5]])
+@pytest.mark.parametrize(("config", "name"), arguments("int"))
+def test_what_is_no_whole_number_is_refused_by_name(
+    config: type[ClientArguments], name: str, given: object
+) -> None:
+    with pytest.raises(TypeError, match=f"^{name} is a whole number"):
+        made(config, name, given)
+
+
+@pytest.mark.parametrize(("config", "name"), arguments("int"))
+def test_whole_number_may_be_a_float(config: type[ClientArguments], name: str) -> None:
+    """As seconds times 1000 is; requests have room for ints only."""
+    given = getattr(made(config, name, 200_000.0), name)
+    assert (given, type(given)) == (200_000, int)
+
+
+@pytest.mark.parametrize("given", ["false", "true", "0", "", 2, []])
+@pytest.mark.parametrize(("config", "name"), arguments("bool"))
+def test_text_is_no_flag(config: type[ClientArguments], name: str, given: object) -> None:
+    """Python takes "false", as an environment variable is, for true."""
+    with pytest.raises(TypeError, match=f"^{name} is True or False"):
+        made(config, name, given)
+
+
+@pytest.mark.parametrize(("config", "name"), arguments("bool"))
+def test_flag_may_be_0_or_1(config: type[ClientArguments], name: str) -> None:
+    assert getattr(made(config, name, 0), name) is False
+    assert getattr(made(config, name, 1), name) is True
+
+
+@pytest.mark.parametrize("given", [5, b"name", ["name"], Decimal(5)])
+@pytest.mark.parametrize("name", ["client_id", "group_id", "group_instance_id", "client_rack"])
+def test_name_that_is_no_text_is_refused_by_name(name: str, given: object) -> None:
+    with pytest.raises(TypeError, match=f"^{name} is a str"):
+        made(ConsumerConfig, name, given)
+
+
+def test_transactional_id_that_is_no_text_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match=r"^transactional_id is a str"):
+        made(ProducerConfig, "transactional_id", 5)
+
+
+def test_password_that_is_no_text_is_not_shown() -> None:
+    values: dict[str, Any] = {"sasl_plain_username": "u", "sasl_plain_password": b"secret"}
+    with pytest.raises(TypeError, match="sasl_plain_password") as caught:
+        ConsumerConfig(security_protocol="SASL_PLAINTEXT", **values)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("idle_ms", [None, 0, -1])
+async def test_connections_are_never_too_idle(idle_ms: int | None) -> None:
+    """Java writes -1 for that, librdkafka 0."""
+    async with Broker() as broker:
+        broker.create_topic("t")
+        broker.produce("t", "v")
+        async with consumer_of(broker, "t", connections_max_idle_ms=idle_ms) as consumer:
+            assert (await asyncio.wait_for(consumer.getone(), 5)).value == b"v"
