@@ -167,10 +167,13 @@ def _unpacked(content: bytes | None) -> str:
     if content is None:
         return "null"
     try:
-        value: object = json.loads(content, parse_constant=_no_constant)
+        text = content.decode()
+        json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return _packed(content)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    # Written anew, numbers would be rounded and names that come twice dropped. Strings have no
+    # line breaks.
+    return text.strip().replace("\n", " ").replace("\r", " ")
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from aiokafka_lite.cli.cat import formats
 from tests.cli.cat.records import record
 
@@ -33,3 +35,12 @@ def test_unpacked_json_is_one_line_and_nothing_but_json() -> None:
     records = [record(b'{\n"a": [1, "\xc3\xa4"]}'), record(b"NaN"), record(b"{"), record(b"\xff")]
     values = [json.loads(line)["value"] for line in unpacked(records).splitlines()]
     assert values == [{"a": [1, "ä"]}, "NaN", "{", {"base64": "/w=="}]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['{"a":1e400}', '{"a":1,"a":2}', "0.1000000000000000055511151231257827", "1E2", r'"\ud800"'],
+)
+def test_unpacked_json_is_as_it_was_written(value: str) -> None:
+    line = formats.json_formatter(unpacks=True)([record(value.encode())]).decode()
+    assert line.endswith(f'"value":{value}}}\n')
