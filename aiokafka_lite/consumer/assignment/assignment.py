@@ -664,6 +664,19 @@ class Assignment:
                 found[tp] = Range(done, cursor.position)
         return found
 
+    def start_to_commit(self, cursor: Cursor, start: int) -> OffsetAndMetadata | None:
+        """Return a start that a search found, with what is finished behind it.
+
+        None: the application may still work on records before it that are not committed.
+        """
+        self._settle()
+        is_in_hand = cursor in self._latest or cursor.worked_by is not None
+        is_open = is_in_hand or cursor.decided_to(start) < start
+        if is_open and cursor.has_uncommitted(start):
+            return None
+        progress = cursor.progress
+        return self.to_commit(cursor, start, progress and progress.if_gone_back_to(start))
+
     def undecided(
         self,
         partitions: Iterable[TopicPartition],

@@ -215,6 +215,12 @@ class Progress:
         supposed._handed_out.extend(dropwhile(lambda o: o not in unfinished, self._handed_out))
         return supposed
 
+    def if_gone_back_to(self, offset: int) -> Progress:
+        """Return what this would be after `go_back_to`."""
+        supposed = self.if_finished(frozenset())
+        supposed.go_back_to(offset)
+        return supposed
+
     def finished_ranges(self, position: int = 0) -> Iterator[Range]:
         """Yield what is finished behind the first unfinished record, in offset order.
 

@@ -10,9 +10,11 @@ The resolver keeps the cursors that are UNPOSITIONED. What is sought of each (`S
 Where auto_offset_reset is "none", each reset and each cut is an error instead: the cursor is FAILED
 until the application seeks.
 
-A group that begins elsewhere than at the beginning of a log, as with "latest", commits where before
-it begins, if it commits by itself: otherwise the next owner after a crash would begin further on,
-and nobody would process what the first one had read.
+A consumer that commits by itself commits the offset that a reset by auto_offset_reset finds, before
+it returns records, with the ranges that are finished behind it. Otherwise a crash would skip
+records: the next owner begins at the end of its own time, or at the former committed offset once a
+truncated log is that long again. A group that begins with "earliest" commits nothing: the next
+owner finds the same offset.
 
 One task sends the questions, woken when cursors come or change. Each leader is asked in a task of
 its own (leader_requests.py), and so is the group's coordinator: one that hangs keeps nobody else's
@@ -356,8 +358,11 @@ class PositionResolver:
 
     # --- Reset ----------------------------------------------------------------------------
     def _found(self, search: Search, start: Start, leader_epoch: int) -> None:
-        is_of_group = search.reason == NOTHING_COMMITTED and self._commit_starts is not None
-        if not is_of_group or search.timestamp == EARLIEST_TIMESTAMP:
+        is_found_by_all = (
+            search.reason == NOTHING_COMMITTED
+            and self._config.reset_timestamp == EARLIEST_TIMESTAMP
+        )
+        if self._commit_starts is None or not search.reason or is_found_by_all:
             self._take(search, start, leader_epoch)
             return
         self._starts[search] = start, leader_epoch
@@ -368,11 +373,12 @@ class PositionResolver:
         """Commit starts, as far as that can be done, and take them."""
         while self._starts:
             starts = dict(self._starts)
-            current = {
-                search.cursor.tp: OffsetAndMetadata(start.offset.offset, "")
+            offsets = {
+                search.cursor.tp: self._state.start_to_commit(search.cursor, start.offset.offset)
                 for search, (start, _) in starts.items()
                 if search.is_current
             }
+            current = {tp: offset for tp, offset in offsets.items() if offset is not None}
             try:
                 if current and self._commit_starts is not None:
                     await self._commit_starts(current)
