@@ -31,7 +31,10 @@ def producer_of(kafka: KafkaHandle | Broker | str, **settings: object) -> AIOKaf
 async def read_all(
     kafka: KafkaHandle | Broker, topic: str, *, isolation_level: str = "read_uncommitted"
 ) -> Mapping[int, Records]:
-    """Everything that a topic holds now, by partition."""
+    """Everything that a topic holds now, by partition; no transaction stays open there.
+
+    A broker answers EndTxn before all logs have the markers, so the ends are those of all records.
+    """
     consumer = AIOKafkaConsumer(
         bootstrap_servers=kafka.bootstrap_servers,
         enable_auto_commit=False,
@@ -41,12 +44,19 @@ async def read_all(
         tps = [TopicPartition(topic, index) for index in range(await _count(kafka, topic))]
         consumer.assign(tps)
         await consumer.seek_to_beginning(*tps)
-        ends = await consumer.end_offsets(tps)
+        ends = await _ends(kafka, tps)
         found: dict[int, list[ConsumerRecord[bytes | None, bytes | None]]] = {}
         while any([await consumer.position(tp) < ends[tp] for tp in tps]):
             for tp, records in (await consumer.getmany(timeout_ms=200)).items():
                 found.setdefault(tp.partition, []).extend(records)
     return found
+
+
+async def _ends(
+    kafka: KafkaHandle | Broker, tps: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    async with AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap_servers) as consumer:
+        return await consumer.end_offsets(tps)
 
 
 async def _count(kafka: KafkaHandle | Broker, topic: str) -> int:
