@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.keep_alive import keep_alive
-from aiokafka_lite.client.network_errors import FailedAddresses, hosts, is_numeric, unresolved
+from aiokafka_lite.client.network_errors import (
+    NETWORK_ERRORS,
+    FailedAddresses,
+    hosts,
+    is_numeric,
+    unresolved,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -92,7 +98,7 @@ def connect(
     for host in _resolve(address):
         try:
             return _connect(host, address, ssl_context, connect_timeout_s, receive_buffer_bytes)
-        except OSError as error:
+        except NETWORK_ERRORS as error:
             failures.add(host, error)
     raise failures.error()
 
@@ -105,7 +111,7 @@ def _resolve(address: Address) -> list[str]:
     host = address.host.encode() if address.host.isascii() else address.host
     try:
         return hosts(socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM))
-    except (OSError, UnicodeError) as error:
+    except NETWORK_ERRORS as error:
         raise unresolved(address, error) from error
 
 

@@ -16,7 +16,13 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite._threads import resolving
 from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.keep_alive import keep_alive
-from aiokafka_lite.client.network_errors import FailedAddresses, hosts, is_numeric, unresolved
+from aiokafka_lite.client.network_errors import (
+    NETWORK_ERRORS,
+    FailedAddresses,
+    hosts,
+    is_numeric,
+    unresolved,
+)
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -66,7 +72,7 @@ async def dial(
                 )
         except asyncio.TimeoutError:
             failures.add(host, TimeoutError())  # as it is called before Python 3.11, too
-        except OSError as error:
+        except NETWORK_ERRORS as error:
             failures.add(host, error)
         else:
             keep_alive(transport.get_extra_info("socket"))
@@ -88,6 +94,6 @@ async def _resolve(address: Address, timeout_s: float) -> list[str]:
             )
     except asyncio.TimeoutError:
         raise unresolved(address, TimeoutError(), timeout_s) from None
-    except (OSError, UnicodeError) as error:
+    except NETWORK_ERRORS as error:
         raise unresolved(address, error, timeout_s) from error
     return hosts(found)

@@ -69,6 +69,11 @@ _ALERT: Final = "ALERT"
 _PASSING_ALERTS: Final = ("CLOSE_NOTIFY", "INTERNAL_ERROR", "USER_CANCELLED")
 
 
+# What resolving and connecting raise. The latter two are for addresses that are none, as brokers
+# may name: a port beyond 65535, or a host that is empty, has a NUL, or no certificate can have.
+NETWORK_ERRORS: Final = (OSError, OverflowError, ValueError)
+
+
 class FailedAddresses:
     """Collects the addresses of one host that could not be connected to, and why."""
 
@@ -116,7 +121,7 @@ def is_numeric(host: str) -> bool:
     try:
         # As bytes: a string would be encoded by the rules for international domain names.
         socket.getaddrinfo(host.encode("ascii"), None, flags=socket.AI_NUMERICHOST)
-    except (OSError, UnicodeError):
+    except NETWORK_ERRORS:
         return False
     return True
 

@@ -315,6 +315,17 @@ async def test_refused_connection_says_where_and_what_to_do() -> None:
     assert isinstance(caught.value.__cause__, ConnectionRefusedError)
 
 
+@pytest.mark.every_loop
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [("127.0.0.1", 70_000), ("127.0.0.1", -1), ("", 9092), (".test", 9092), ("a\0b", 9092)],
+)
+async def test_address_that_is_none_is_no_broker(host: str, port: int) -> None:
+    """As metadata and coordinators may name one."""
+    with pytest.raises(KafkaConnectionError, match=r"cannot (connect to|resolve)"):
+        await Connection.open(host, port, client_id="tests")
+
+
 class Resolver:
     """Stands in for the system's resolver; works like a hosts file that can be edited."""
 

@@ -1,4 +1,4 @@
-"""Gateways that reset a connection on a version of ApiVersions that they do not know."""
+"""Gateways that reset connections on versions that they do not know, or name wrong addresses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
+from aiokafka_lite.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from tests.support.reading import consumer_of
 
 
@@ -28,6 +29,17 @@ async def test_gateway_that_resets_newer_versions_is_read_and_written(newest: in
             await consumer.commit()
             assert consumer.health().is_ok
         assert resets.hits == (0 if newest >= 3 else 2)  # once for each client
+
+
+async def test_coordinator_at_a_port_that_is_none_is_looked_for_again() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        broker.produce("t", "v")
+        nowhere = Coordinator(key="g", node_id=1, host="127.0.0.1", port=-1)
+        rule = broker.on("FindCoordinator").answer(FindCoordinatorResponse(coordinators=[nowhere]))
+        async with consumer_of(broker, "t", group_id="g") as consumer:
+            assert (await asyncio.wait_for(consumer.getone(), 5)).value == b"v"
+        assert rule.hits == 1
 
 
 def test_gateway_that_resets_newer_versions_is_found_without_an_event_loop() -> None:

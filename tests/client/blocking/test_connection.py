@@ -374,6 +374,16 @@ def test_nothing_listens_says_so_for_every_address(broker: BrokerThread, address
         BlockingConnection.open(address._replace(host="kafka.invalid"), config)
 
 
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [("127.0.0.1", 70_000), ("127.0.0.1", -1), ("", 9092), (".test", 9092), ("a\0b", 9092)],
+)
+def test_address_that_is_none_is_no_broker(host: str, port: int) -> None:
+    config = config_of("127.0.0.1")
+    with pytest.raises(KafkaConnectionError, match=r"cannot (connect to|resolve)"):
+        BlockingConnection.open(Address(host, port), config)
+
+
 def test_name_with_several_addresses_is_tried_at_each(
     broker: BrokerThread, address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
