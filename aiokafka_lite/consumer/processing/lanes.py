@@ -79,6 +79,11 @@ class Job:
         progress = self.cursor.progress
         return progress is not None and progress.is_held_by(self.record.offset, self)
 
+    @property
+    def order_key(self) -> Hashable:
+        """What it has in common with the records of its lane, and no others; None: it has none."""
+        return None if self.lane is None else (self.cursor.tp, self.name)
+
 
 class Lanes:
     """The lanes of all partitions, and what may begin.

@@ -15,6 +15,9 @@ which they came, and so do the outputs of a lane.
 An entry is dropped if one of its records is not to be finished here any more: a rebalance took its
 partition away, or the application sought back. Its next owner handles it again.
 
+If a list of records was refused, or has lost some, the others are handled again. What came of later
+records of their lanes waits meanwhile, and what came of later ones than these.
+
 A commit says which records are finished in metadata, whose room is bounded. Records that it could
 not tell apart from unfinished ones wait, until those before them are finished.
 """
@@ -26,7 +29,7 @@ import logging
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiokafka_lite._event import Event
@@ -236,6 +239,11 @@ class Outbox:
         self._recipient = recipient
         self._entries: deque[Entry] = deque()
         self._writing: Sequence[Entry] = ()
+        # Records of lists that are handled again; what waits for something to come of them; and by
+        # lane from which offset on entries wait.
+        self._awaited: set[Job] = set()
+        self._waiting: list[Entry] = []
+        self._waits_from: dict[Hashable, int] = {}
         self._size = 0
         self._most_bytes = 0
         self._encoded: Callable[..., Output] = _not_open
@@ -278,8 +286,14 @@ class Outbox:
         if self._is_closing:
             entry.fail(IllegalStateError("nothing more is written"))
             return
-        self._entries.append(entry)
         self._size += entry.size
+        if not self._waits_from:
+            self._entries.append(entry)
+        elif self._awaited.isdisjoint(entry.jobs):
+            self._place(entry)
+        else:
+            self._awaited.difference_update(entry.jobs)
+            self._place_anew([*self._entries, entry, *self._waiting])
         self._is_blocked = False
         self._came.set()
 
@@ -300,11 +314,55 @@ class Outbox:
                 await entry.outcome
         finally:
             if entry in self._entries:
-                self._drop(entry)
+                self._entries.remove(entry)
+                self._size -= entry.size
 
-    def _drop(self, entry: Entry) -> None:
-        self._entries.remove(entry)
-        self._size -= entry.size
+    # --- What waits for earlier records of its lanes --------------------------------------
+    def awaits(self, job: Job) -> bool:
+        """Whether outputs wait until a record is handled again."""
+        return job in self._awaited
+
+    def look_again(self) -> None:
+        """Let go on what waits for records that are not to be finished here any more."""
+        if self._waits_from:
+            self._place_anew([*self._entries, *self._waiting])
+            self._came.set()
+
+    def _await(self, jobs: Iterable[Job]) -> None:
+        """Let what came of later records of their lanes wait for these, which are handled again."""
+        self._awaited.update(job for job in jobs if job.order_key is not None)
+        self._place_anew([*self._entries, *self._waiting])
+
+    def _place_anew(self, entries: Iterable[Entry]) -> None:
+        self._awaited = {job for job in self._awaited if job.is_current}
+        self._entries, self._waiting, self._waits_from = deque(), [], {}
+        self._wait_behind(self._awaited)
+        for entry in entries:
+            self._place(entry)
+
+    def _place(self, entry: Entry) -> None:
+        """Let an entry wait if it is to; one that is to be dropped, or somebody waits for, is not.
+
+        A worker waits for a dead letter, perhaps the one that is to handle the earlier record.
+        """
+        waits_from = self._waits_from
+        if (
+            entry.outcome is None
+            and entry.is_current
+            and any(
+                job.record.offset > waits_from.get(job.order_key, math.inf) for job in entry.jobs
+            )
+        ):
+            self._waiting.append(entry)
+            self._wait_behind(entry.jobs)
+        else:
+            self._entries.append(entry)
+
+    def _wait_behind(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            if (lane := job.order_key) is not None:
+                offset = job.record.offset
+                self._waits_from[lane] = min(offset, self._waits_from.get(lane, offset))
 
     async def close(self, wait_s: float | None = None) -> None:
         """Write nothing more, but end the transaction that is under way; give the producer back.
@@ -338,6 +396,7 @@ class Outbox:
     def _all(self) -> Iterator[Entry]:
         yield from self._writing
         yield from self._entries
+        yield from self._waiting
 
     def __contains__(self, job: Job) -> bool:
         return any(job in entry.jobs for entry in self._all())
@@ -348,9 +407,9 @@ class Outbox:
         return sum(len(entry.jobs) for entry in self._all())
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
-        """Return what of these partitions is in it."""
+        """Return what of these partitions is going to be written."""
         found: dict[TopicPartition, Range] = {}
-        for entry in self._all():
+        for entry in (*self._writing, *self._entries):
             for job in entry.jobs:
                 tp, offset = job.cursor.tp, job.record.offset
                 if tp in partitions and job.is_current:
@@ -363,16 +422,22 @@ class Outbox:
 
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
         """Drop what is of these partitions, and in no transaction yet."""
-        for entry in tuple(self._entries):
-            if any(job.cursor.tp in partitions for job in entry.jobs):
-                self._drop(entry)
-                self._gone(entry, partitions)
+        given_up = [
+            entry
+            for entry in (*self._entries, *self._waiting)
+            if any(job.cursor.tp in partitions for job in entry.jobs)
+        ]
+        self._take(given_up)
+        for entry in given_up:
+            self._size -= entry.size
+            self._gone(entry, partitions)
 
     def _gone(self, entry: Entry, partitions: Collection[TopicPartition] = ()) -> None:
         entry.fail(CommitFailedError("its partition is assigned no more"))
         if self._recipient is not None and entry.outcome is None:
             left = [each for each in entry.jobs if each.cursor.tp not in partitions]
             if left := [each for each in left if each.is_current]:
+                self._await(left)
                 self._recipient.handle_again(left)
 
     def troubles(self) -> Iterator[str]:
@@ -540,6 +605,7 @@ class Outbox:
             taken.remove(self._entries.popleft())
         if taken:
             self._entries = deque(each for each in self._entries if each not in taken)
+            self._waiting = [each for each in self._waiting if each not in taken]
 
     def _fail_left_out(self, entries: Collection[Entry], chosen: Collection[Entry]) -> None:
         kept = set(chosen)
@@ -610,6 +676,8 @@ class Outbox:
             self._size -= entry.size
             entry.fail(error)
             if self._recipient is not None and entry.outcome is None:
+                if len(entry.jobs) > 1:  # each is handled again, alone
+                    self._await(entry.jobs)
                 self._recipient.refused(entry.jobs, error)
         self._moved(errors)
 
@@ -650,7 +718,9 @@ class Outbox:
             self._recipient.outbox_failed(error)
 
     def _drop_all(self, error: BaseException) -> None:
-        entries, self._entries = self._entries, deque()
+        entries = [*self._entries, *self._waiting]
+        self._entries, self._waiting, self._waits_from = deque(), [], {}
+        self._awaited.clear()
         for entry in entries:
             self._size -= entry.size
             entry.fail(error)

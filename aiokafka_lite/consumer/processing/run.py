@@ -389,6 +389,8 @@ class Run:
 
     def _partition_changed(self, cursor: Cursor) -> None:
         """Look anew at what of a partition may begin, and how much of it there is."""
+        if self._outbox is not None:
+            self._outbox.look_again()
         allowance = self._allowance
         if allowance.is_exact and cursor in allowance:
             allowance.counted_anew(cursor)
@@ -402,6 +404,8 @@ class Run:
         for cursor in [each for each in self._parked if not each.is_assigned]:
             self._lanes.ready.extend(self._parked.pop(cursor))
         self._lanes.ready.extend(self._attempts.gone())
+        if self._outbox is not None:
+            self._outbox.look_again()
         self._offer()
 
     # --- Workers --------------------------------------------------------------------------
@@ -411,7 +415,7 @@ class Run:
             return
         wanted = len(self._lanes.ready)
         if self._outbox is not None and self._outbox.is_full:
-            wanted = int(self._put_first(_is_awaited))
+            wanted = int(self._put_first(self._is_awaited))
         if most is not None:
             wanted = min(wanted, most)
         idle = self._idle
@@ -498,7 +502,20 @@ class Run:
 
     def _is_awaited_first(self) -> bool:
         """Whether what begins next is for what a full outbox may wait."""
-        return bool(self._lanes.ready) and _is_awaited(self._lanes.ready[0])
+        return bool(self._lanes.ready) and self._is_awaited(self._lanes.ready[0])
+
+    def _is_awaited(self, job: Job) -> bool:
+        """Whether it may begin, and a full outbox may wait for what comes of it.
+
+        It is the first unfinished record of its partition, or is handled again.
+        """
+        cursor, progress = job.cursor, job.cursor.progress
+        is_first = progress is not None and progress.holder_of_first() is job
+        is_wanted = is_first or self._is_handled_again(job)
+        return is_wanted and not (cursor.is_revoking or cursor.is_paused)
+
+    def _is_handled_again(self, job: Job) -> bool:
+        return self._outbox is not None and self._outbox.awaits(job)
 
     def _put_first(self, is_wanted: Callable[[Job], bool]) -> bool:
         """Let the first ready record of a kind begin next; whether there is one."""
@@ -601,8 +618,9 @@ class Run:
         chains: list[list[Job]] = []
         left = self._handling.batch_size or 1
         while left > 0 and (job := self._next(now)) is not None:
-            is_alone = self._attempts.is_alone(job)
-            if is_alone and chains:
+            is_alone, is_again = self._attempts.is_alone(job), self._is_handled_again(job)
+            # What others wait for is in no list with those, or they would wait for each other.
+            if chains and (is_alone or is_again is not self._is_handled_again(chains[0][0])):
                 self._lanes.ready.appendleft(job)
                 break
             chain = [job] if is_alone else self._lanes.chain(job, left)
@@ -918,13 +936,6 @@ class Run:
             "uncommitted": self._allowance.uncommitted_count,
             "in_outbox": 0 if self._outbox is None else self._outbox.record_count,
         }
-
-
-def _is_awaited(job: Job) -> bool:
-    """Whether a record may begin that is the first unfinished one of its partition."""
-    cursor, progress = job.cursor, job.cursor.progress
-    is_first = progress is not None and progress.holder_of_first() is job
-    return is_first and not (cursor.is_revoking or cursor.is_paused)
 
 
 def _may_begin(job: Job) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pytest
 
@@ -407,6 +407,31 @@ async def test_an_output_that_is_refused_takes_no_other_along(
             await consumer.run(copy.handle, transactions=producer)
     assert (await copy.counts()).keys() <= wanted.keys()
     assert await copy.committed() in (None, 0, 1, 2, 3, 4, 5, 6, 7)
+
+
+@pytest.mark.parametrize("order", ["key", "partition"])
+async def test_outputs_keep_their_order_if_one_of_a_list_is_refused(
+    kafka: KafkaHandle, order: Literal["key", "partition"]
+) -> None:
+    copy = await Copy.of(kafka, configs={"max.message.bytes": "2000"})
+    dead = await kafka.create_topic()
+    await kafka.produce(copy.source, 0, numbered(100))
+
+    async def handle(records: list[Record], outputs: Outputs) -> None:
+        for record in records:
+            too_large = b"x" * 5000 if record.offset in (7, 8, 57) else b""
+            outputs.send(copy.target, (record.value or b"") + too_large, record.key)
+
+    async with copy.running(handle, batch_size=10, order=order, dead_letter=DeadLetters(dead)):
+        await eventually(copy.committed, 100)
+    found = await copy.copies()
+    assert Counter(record.value for record in found) == {
+        b"%d" % n: 1 for n in range(100) if n not in (7, 8, 57)
+    }
+    keys = {record.key for record in found} if order == "key" else {None}
+    for key in keys:
+        numbers = [int(each.value or b"") for each in found if key in (None, each.key)]
+        assert numbers == sorted(numbers)
 
 
 @pytest.mark.virtual_time

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence, Set
 from contextlib import asynccontextmanager
+from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -32,9 +33,10 @@ class FakeOutput:
 
 
 class FakeJob:
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: int, lane: str | None = None) -> None:
         self.record = self
         self.offset = offset
+        self.order_key = lane
         self.cursor = CURSOR
         self.is_current = True
 
@@ -147,9 +149,16 @@ async def outbox(transactions: Transactions) -> AsyncIterator[Outbox]:
     await outbox.close()
 
 
-def entry(*offsets: int) -> Entry:
-    jobs = [cast("Job", FakeJob(offset)) for offset in offsets]
+def entry(*offsets: int, lanes: str = "") -> Entry:
+    """Return what came of records; `lanes` has a letter for each of them."""
+    jobs = [cast("Job", FakeJob(*each)) for each in zip_longest(offsets, lanes)]
     return Entry(jobs, cast("Any", [FakeOutput(str(offset)) for offset in offsets]))
+
+
+def again(entry: Entry, number: int) -> Entry:
+    """Return what comes of one of its records when that is handled again."""
+    job = entry.jobs[number]
+    return Entry([job], cast("Any", [FakeOutput(f"{job.record.offset} again")]))
 
 
 async def settle() -> None:
@@ -202,6 +211,67 @@ async def test_one_that_is_refused_is_found_among_others_and_these_keep_their_or
         ("MessageSizeTooLargeError", [2]),
         ("ValueError", [5]),
     ]
+
+
+async def test_what_came_of_later_records_of_its_lanes_waits_for_a_list_that_is_refused(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    transactions.refused_names = {"2": MessageSizeTooLargeError("2")}
+    refused = entry(1, 2, 3, lanes="aba")
+    for each in (refused, entry(4, lanes="c"), entry(5, 6, lanes="cb"), entry(7, lanes="c")):
+        outbox.put(each)
+    await settle()
+    assert transactions.written == [["4"]]
+    assert not outbox.is_busy
+    assert outbox.record_count == 3
+    outbox.put(again(refused, 0))
+    outbox.put(entry(8, lanes="a"))
+    outbox.put(entry(9))
+    await settle()
+    assert transactions.written[1:] == [["1 again", "9"]]
+    outbox.put(again(refused, 1))
+    outbox.put(again(refused, 2))
+    outbox.put(entry(10, lanes="a"))
+    await settle()
+    assert [name for names in transactions.written[2:] for name in names] == [
+        *("2 again", "5", "6", "7", "3 again", "8", "10")
+    ]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_nothing_waits_for_a_record_that_is_not_to_be_finished_any_more(
+    transactions: Transactions, outbox: Outbox, *, is_lost: bool
+) -> None:
+    transactions.gate.clear()
+    outbox.put(entry(0))
+    await settle()
+    half = entry(1, 2, lanes="ab")
+    for each in (half, entry(3, 4, lanes="bc"), entry(5, lanes="c"), entry(6, lanes="a")):
+        outbox.put(each)
+    cast("Any", half.jobs[0]).is_current = False
+    transactions.gate.set()
+    await settle()
+    assert transactions.written == [["0"], ["6"]]
+    assert ("again", [2]) in transactions.told
+    assert outbox.awaits(half.jobs[1])
+    if is_lost:
+        outbox.give_up([TP])
+        assert outbox.record_count == 0
+        return
+    cast("Any", half.jobs[1]).is_current = False
+    outbox.look_again()
+    await settle()
+    assert transactions.written[2:] == [["3", "4", "5"]]
+
+
+async def test_a_dead_letter_does_not_wait_for_an_earlier_record(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    transactions.refused_names = {"1": MessageSizeTooLargeError("1")}
+    outbox.put(entry(1, 2, lanes="aa"))
+    await settle()
+    await outbox.deliver(cast("Any", FakeJob(3, "a")), cast("Any", FakeOutput("letter")))
+    assert transactions.written == [["letter"]]
 
 
 async def test_one_for_which_the_metadata_have_no_room_waits_for_those_before_it(
