@@ -205,11 +205,9 @@ class ProducerEngine:
         """Wait until everything sent has an outcome; a transaction that is open is aborted."""
         self._note_end()
         if self.transactions is not None:
-            ending = self.transactions.ending
-            if self.transactions.is_open:
-                ending = self.transactions.begin_abort()
-            if ending is not None:
-                await asyncio.wait([ending])
+            # A commit that is under way may leave a transaction that has to be aborted.
+            while (ending := self.transactions.ending) or self.transactions.is_open:
+                await asyncio.wait([ending or self.transactions.begin_abort()])
         await self.accumulator.flush()
 
     async def close(self) -> None:

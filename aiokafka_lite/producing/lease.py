@@ -173,6 +173,7 @@ class ProducerLease:
         """
         self._raise_if_ended()
         await self._transactions.begin()
+        self._raise_if_ended()  # while it waited for the end of the one before
         futures: list[asyncio.Future[RecordMetadata]] = []
         refused: dict[int, Exception] = {}
         try:

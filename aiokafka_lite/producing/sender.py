@@ -426,6 +426,9 @@ class BatchSender:
 
     def _split(self, batch: ProducerBatch) -> None:
         """Send a batch that the broker finds too large in two halves, and these if need be."""
+        if self.abort_reason is not None:  # nothing more is sent
+            self._fail(batch, self.abort_reason)
+            return
         queue = self._accumulator.queue_of(batch)
         parts = batch.split(batch.size_bytes // 2, self._config.codec)
         log.info("%s is too large for its broker: sent again in %d parts", batch, len(parts))

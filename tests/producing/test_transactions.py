@@ -20,7 +20,12 @@ from aiokafka_lite.errors import (
     TransactionAbortableError,
 )
 from aiokafka_lite.producing import AIOKafkaProducer
-from aiokafka_lite.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from aiokafka_lite.structs import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    RecordMetadata,
+    TopicPartition,
+)
 from tests.producing.sending import as_values, producer_of, send_numbers, values_in
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import committed, reading
@@ -142,6 +147,25 @@ async def test_a_stop_aborts_what_is_open(kafka: KafkaHandle, topic: str) -> Non
 
 
 # --- What is not allowed -----------------------------------------------------------------------
+async def test_a_stop_aborts_a_transaction_whose_commit_fails_meanwhile(
+    kafka: KafkaHandle, producer: AIOKafkaProducer
+) -> None:
+    topic = await kafka.create_topic(partitions=2, configs={"max.message.bytes": "2000"})
+    stopping: list[asyncio.Task[None]] = []
+
+    async def lose() -> None:
+        async with timeout(20), producer.transaction() as tx:
+            await tx.send_and_wait(topic, b"aborted", partition=1)
+            await tx.send(topic, bytes(5000), partition=0)
+            stopping.append(asyncio.create_task(producer.stop()))
+
+    with pytest.raises(KafkaError):
+        await lose()
+    await stopping[0]
+    await kafka.produce(topic, 1, [(None, b"later")])
+    assert await committed_in(kafka, topic, 1) == [b"later"]
+
+
 async def test_records_are_sent_in_transactions_only(
     topic: str, producer: AIOKafkaProducer
 ) -> None:
@@ -277,6 +301,27 @@ async def test_a_lost_record_keeps_the_whole_transaction_from_counting(
 
 
 # --- Offsets -----------------------------------------------------------------------------------
+async def test_a_batch_that_is_too_large_is_not_sent_in_parts_after_a_record_was_lost(
+    kafka: KafkaHandle, producer: AIOKafkaProducer
+) -> None:
+    topic = await kafka.create_topic(partitions=2, configs={"max.message.bytes": "2000"})
+    in_one_batch: list[asyncio.Future[RecordMetadata]] = []
+
+    async def lose() -> None:
+        async with timeout(20), producer.transaction() as tx:
+            await tx.send(topic, bytes(5000), partition=0)
+            for _ in range(30):
+                in_one_batch.append(await tx.send(topic, bytes(100), partition=1))  # noqa: PERF401
+
+    with pytest.raises(TransactionAbortableError):
+        await lose()
+    errors = await asyncio.gather(*in_one_batch, return_exceptions=True)
+    assert {type(error) for error in errors} == {TransactionAbortableError}
+    async with producer.transaction() as tx:
+        await tx.send(topic, b"next", partition=1)
+    assert await committed_in(kafka, topic, 1) == [b"next"]
+
+
 async def test_offsets_count_with_the_transaction(
     kafka: KafkaHandle, topic: str, producer: AIOKafkaProducer
 ) -> None:
