@@ -49,6 +49,7 @@ from aiokafka_lite.client.unknown_topics import UnknownTopics
 from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.client.watched_topics import WatchedTopics
 from aiokafka_lite.errors import (
+    BrokerResponseError,
     ClientClosedError,
     KafkaConnectionError,
     KafkaError,
@@ -56,6 +57,7 @@ from aiokafka_lite.errors import (
     NodeNotReadyError,
     RebootstrapRequiredError,
     RequestTimedOutError,
+    StaleMetadata,
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -563,7 +565,10 @@ class Cluster:
                 await self._refresh([])
             except KafkaError as error:
                 self._last_error = error
-                raise  # the scope restarts this task after a backoff
+                if error.retriable or not isinstance(error, BrokerResponseError):
+                    raise  # the scope restarts this task after a backoff, if it is retriable
+                # A broker's answer is how the broker is now: the next one may be another.
+                raise StaleMetadata(f"no metadata: {error}") from error
 
     def _due_at(self) -> float:
         """Loop time of the next refresh, as things are now."""

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from aiokafka_lite import records
+from aiokafka_lite import AIOKafkaProducer, records
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import ConsumerStoppedError
+from aiokafka_lite.protocol.messages.api_versions import ApiVersionsResponse
+from aiokafka_lite.protocol.messages.metadata import MetadataResponse
+from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
-from tests.support.reading import offsets_read, reading
+from tests.support.reading import consumer_of, offsets_read, reading
 from tests.support.rows import rows
+from tests.support.waiting import until
 
 
 @pytest.mark.virtual_time
@@ -107,3 +111,30 @@ async def test_a_consuming_loop_lets_others_run(kafka: KafkaHandle) -> None:
                 break
         counting.cancel()
     assert turns >= 10  # about one a millisecond
+
+
+@pytest.mark.parametrize("error_code", [-1, 1, 31, 35, 32_000])
+@pytest.mark.parametrize("api", ["Metadata", "ApiVersions"])
+async def test_answer_that_is_an_error_ends_neither_consumer_nor_producer(
+    api: str, error_code: int
+) -> None:
+    """As a broker answers in whose handler something fails."""
+    async with Broker() as broker:
+        broker.create_topic("t")
+        async with (
+            consumer_of(broker, "t", metadata_max_age_ms=20) as consumer,
+            AIOKafkaProducer(
+                bootstrap_servers=broker.bootstrap_servers, metadata_max_age_ms=20
+            ) as producer,
+        ):
+            await producer.send_and_wait("t", b"before")
+            assert (await consumer.getone()).value == b"before"
+            if api == "Metadata":
+                refusal: Response = MetadataResponse(error_code=error_code)
+            else:
+                refusal = ApiVersionsResponse(error_code=error_code)
+                broker.on("Metadata").disconnect(times=2)
+            rule = broker.on(api).answer(refusal, times=2)
+            await until(lambda: rule.hits == 2)
+            await producer.send_and_wait("t", b"after")
+            assert (await asyncio.wait_for(consumer.getone(), 10)).value == b"after"
