@@ -271,14 +271,14 @@ async def test_only_answers_that_may_be_large_may_be_large(broker: ScriptedBroke
     await asyncio.gather(small.wait_closed(), large.wait_closed())
 
 
-async def test_bytes_left_over_fail_the_request_not_the_connection(
+async def test_malformed_answer_fails_the_request_not_the_connection(
     broker: ScriptedBroker, connection: Connection
 ) -> None:
-    def with_a_byte_more(asked: Asked) -> Answer:
-        body = asked.encode(broker.metadata(asked))[4:] + b"\0"
+    def with_a_byte_less(asked: Asked) -> Answer:
+        body = asked.encode(broker.metadata(asked))[4:-1]
         return struct.pack(">i", len(body)) + body
 
-    broker.scripts[MetadataRequest] = with_a_byte_more
+    broker.scripts[MetadataRequest] = with_a_byte_less
     with pytest.raises(KafkaProtocolError, match=f"bad answer from {broker.address} to Metadata"):
         await connection.request(ask_topic("a"), timeout_s=TIMEOUT_S)
     broker.scripts[MetadataRequest] = broker.metadata

@@ -193,11 +193,11 @@ async def test_callback_may_close_the_connection(
 async def test_broken_answer_fails_where_it_is_decoded(
     broker: ScriptedBroker, connection: Connection
 ) -> None:
-    def with_a_byte_more(asked: Asked) -> Answer:
-        body = asked.encode(HeartbeatResponse())[4:] + b"\0"
+    def with_a_byte_less(asked: Asked) -> Answer:
+        body = asked.encode(HeartbeatResponse())[4:-1]
         return struct.pack(">i", len(body)) + body
 
-    broker.scripts[HeartbeatRequest] = with_a_byte_more
+    broker.scripts[HeartbeatRequest] = with_a_byte_less
     told = Told()
     beat(connection, told)
     await told.times(1)
