@@ -70,14 +70,14 @@ def check_text(what: str, text: str) -> None:
 
 
 def _number(name: str, given: object) -> int:
-    """Return a whole number, also of a float: seconds times 1000 is one."""
+    """Return a whole number; a float is rounded, as 0.57 s times 1000 is 569.9999999999999 ms."""
     if isinstance(given, int) and not isinstance(given, bool):
         return given
-    if isinstance(given, float) and given.is_integer():
-        return int(given)
+    if isinstance(given, float) and math.isfinite(given):
+        return round(given)
     if isinstance(given, SupportsIndex) and not isinstance(given, bool):
         return index(given)
-    raise TypeError(f"{name} is a whole number, not {given!r}")
+    raise TypeError(f"{name} is a number, not {given!r}")
 
 
 def _flag(name: str, given: object) -> bool:

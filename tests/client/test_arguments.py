@@ -33,19 +33,19 @@ def made(config: type[ClientArguments], name: str, given: object) -> ClientArgum
     return config(**values)
 
 
-@pytest.mark.parametrize("given", ["5000", b"5", 1.5, float("nan"), float("inf"), True, [5]])
+@pytest.mark.parametrize("given", ["5000", b"5", float("nan"), float("inf"), True, [5]])
 @pytest.mark.parametrize(("config", "name"), arguments("int"))
-def test_what_is_no_whole_number_is_refused_by_name(
+def test_what_is_no_number_is_refused_by_name(
     config: type[ClientArguments], name: str, given: object
 ) -> None:
-    with pytest.raises(TypeError, match=f"^{name} is a whole number"):
+    with pytest.raises(TypeError, match=f"^{name} is a number"):
         made(config, name, given)
 
 
 @pytest.mark.parametrize(("config", "name"), arguments("int"))
-def test_whole_number_may_be_a_float(config: type[ClientArguments], name: str) -> None:
+def test_number_may_be_a_float(config: type[ClientArguments], name: str) -> None:
     """As seconds times 1000 is; requests have room for ints only."""
-    given = getattr(made(config, name, 200_000.0), name)
+    given = getattr(made(config, name, 199_999.99999999997), name)
     assert (given, type(given)) == (200_000, int)
 
 
