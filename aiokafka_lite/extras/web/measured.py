@@ -7,6 +7,7 @@ import dataclasses
 import json
 import weakref
 from collections.abc import Callable, Hashable
+from time import thread_time
 from typing import Final, NamedTuple, TypeAlias
 
 from aiokafka_lite import AIOKafkaConsumer
@@ -84,6 +85,14 @@ class HealthAnswer(NamedTuple):
     until: float
 
 
+def _rest_s(began: float) -> float:
+    """Return how long to rest after work that began at a `thread_time`.
+
+    CPU time: a process that is suspended in the middle of it has not worked all the while.
+    """
+    return (thread_time() - began) * REST_PER_WORK
+
+
 class Measured:
     """A consumer's numbers at one moment, and the answers that were made of them.
 
@@ -99,14 +108,15 @@ class Measured:
         self._consumer = weakref.ref(consumer)
         self._clock = asyncio.get_running_loop().time
         self._bodies: dict[Hashable, bytes] = {}
-        began = self.measured_at = self.until = self._clock()
+        self.measured_at = self.until = self._clock()
+        began = thread_time()
         self.metrics = consumer.metrics()
         self.health = health
         self.exposition: bytes | None = None
         self._worked(began)
 
     def _worked(self, began: float) -> None:
-        self.until += (self._clock() - began) * REST_PER_WORK
+        self.until += _rest_s(began)
 
     @property
     def refresh_ms(self) -> int:
@@ -131,7 +141,7 @@ class Measured:
         if found is None:
             if len(self._bodies) >= MOST_BODIES:
                 raise TooManyError
-            began = self._clock()
+            began = thread_time()
             view = make(self)
             view |= {"measured_at_s": self.measured_at, "refresh_ms": self.refresh_ms}
             found = self._bodies[key] = json.dumps(view).encode()
@@ -144,6 +154,7 @@ class Measuring:
 
     def __init__(self, shown: Shown) -> None:
         self._source = source_of(shown)
+        self._of: weakref.ref[AnyConsumer] | None = None
         self._measured: Measured | None = None
         self._health: HealthAnswer | None = None
 
@@ -153,13 +164,13 @@ class Measuring:
         Raises:
             NoConsumerError: There is none.
         """
-        consumer = self._source()
+        consumer = self._consumer()
         loop = asyncio.get_running_loop()
-        began = loop.time()
-        if self._health is None or self._health.until <= began:
+        if self._health is None or self._health.until <= loop.time():
+            began = thread_time()
             found = consumer.health()
             body = json.dumps(dataclasses.asdict(found)).encode()
-            until = loop.time() + (loop.time() - began) * REST_PER_WORK
+            until = loop.time() + _rest_s(began)
             self._health = HealthAnswer(
                 found.verdict, found.reasons, found.verdict == "dead", body, until
             )
@@ -171,7 +182,15 @@ class Measuring:
         Raises:
             NoConsumerError: There is none.
         """
-        consumer = self._source()
+        consumer = self._consumer()
         if self._measured is None or self._measured.until <= asyncio.get_running_loop().time():
             self._measured = Measured(consumer, self.health())
         return self._measured
+
+    def _consumer(self) -> AnyConsumer:
+        """Return the consumer to show; what was measured of another one is forgotten."""
+        consumer = self._source()
+        if self._of is None or self._of() is not consumer:
+            self._of = weakref.ref(consumer)
+            self._measured = self._health = None
+        return consumer

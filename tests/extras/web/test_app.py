@@ -8,7 +8,7 @@ import re
 import time
 import warnings
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import cast
@@ -18,6 +18,7 @@ import pytest
 from aiohttp import web as aiohttp_web
 
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
+from aiokafka_lite._compat import timeout
 from aiokafka_lite._pages.values import ROWS
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.consumer.monitoring.diagnosis import TROUBLES
@@ -271,24 +272,32 @@ class Slow:
     """Takes the place of a consumer that takes long to measure."""
 
     consumer: AIOKafkaConsumer
+    work: Callable[[], object]
     calls: int = 0
 
     def metrics(self) -> dict[str, object]:
         self.calls += 1
-        time.sleep(0.02)
+        self.work()
         return self.consumer.metrics()
 
     def health(self) -> object:
         self.calls += 1
-        time.sleep(0.02)
+        self.work()
         return self.consumer.health()
+
+
+def compute() -> None:
+    """Take 20 ms of CPU time."""
+    end = time.thread_time() + 0.02
+    while time.thread_time() < end:
+        pass
 
 
 async def test_consumer_that_takes_long_to_measure_is_measured_rarely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(measured, "REST_PER_WORK", 10_000)
-    slow = Slow(AIOKafkaConsumer())
+    slow = Slow(AIOKafkaConsumer(), compute)
     measuring = Measuring(cast("AIOKafkaConsumer", slow))
     for _ in range(1_000):
         measuring.health()
@@ -300,6 +309,35 @@ async def test_consumer_that_takes_long_to_measure_is_measured_rarely(
     with pytest.raises(TooManyError):
         measuring.now().body("one more", lambda _: {})
     await slow.consumer.stop()
+
+
+async def test_process_that_was_suspended_while_it_measured_measures_again_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measured, "REST_PER_WORK", 199)
+    slow = Slow(AIOKafkaConsumer(), lambda: time.sleep(0.2))
+    measuring = Measuring(cast("AIOKafkaConsumer", slow))
+    measuring.health()
+    slow.work = lambda: None
+    async with timeout(10):
+        while slow.calls < 2:
+            measuring.health()
+            await asyncio.sleep(0.01)
+    await slow.consumer.stop()
+
+
+async def test_health_of_a_consumer_is_not_answered_for_its_successor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measured, "REST_PER_WORK", 10_000)
+    stopped, successor = AIOKafkaConsumer(), AIOKafkaConsumer()
+    await stopped.stop()
+    shown = [stopped]
+    measuring = Measuring(lambda: shown[0])
+    assert (measuring.health().verdict, measuring.now().health.verdict) == ("dead", "dead")
+    shown[0] = successor
+    assert measuring.health().verdict == measuring.now().health.verdict != "dead"
+    await successor.stop()
 
 
 async def test_thousand_slow_clients_hold_up_neither_the_consumer_nor_a_probe() -> None:
