@@ -57,12 +57,15 @@ class _Given:
     allow_auto_create_topics: bool
 
 
-def check_text(what: str, text: str) -> None:
+def check_text(what: str, text: object) -> None:
     """Refuse text that cannot be sent: a request with it would fail whoever shares that.
 
     Raises:
+        TypeError: It is no text.
         ValueError: UTF-8 does not have it, as half of a surrogate pair.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"{what} is a str, not {text!r}")
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -367,7 +367,7 @@ class ProducerEngine:
         """Wait until metadata have a topic, and the partition if one is named.
 
         Raises:
-            ValueError: Requests cannot name the topic.
+            TypeError, ValueError: Requests cannot name the topic.
             ProducerClosed: The producer was stopped meanwhile.
             UnknownTopicOrPartitionError: They do not have it at the deadline; of a topic that is
                 known, a partition that is not there after metadata were asked for again.

@@ -11,6 +11,7 @@ import warnings
 import weakref
 from asyncio import _get_running_loop
 from collections.abc import Callable, Mapping, Sequence
+from operator import index
 from types import TracebackType
 from typing import Any, Final, Generic, NoReturn, SupportsIndex, cast
 
@@ -305,7 +306,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             KafkaTimeoutError: There was no room within `request_timeout_ms`.
             MessageSizeTooLargeError: The record is larger than `max_request_size`.
             TopicAuthorizationFailedError, InvalidTopicError: The topic cannot be written to.
-            TypeError: Key, value, timestamp or headers are not what can be written.
+            TypeError: Topic, partition, key, value, timestamp or headers are of a wrong type.
             ValueError: The timestamp is negative, or 2**63 or more.
             ProducerClosed: The producer is stopped.
             IllegalStateError: It was not started.
@@ -322,6 +323,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             sent = self._value_serializer(value)  # type: ignore[arg-type]
         if timestamp_ms is not None:
             check_timestamp(timestamp_ms)
+        if type(partition) is not int and partition is not None:
+            partition = _partition(partition)
         if type(sent) is not bytes and sent is not None:
             sent = _bytes("value", sent)
         if type(sent_key) is not bytes and sent_key is not None:
@@ -404,6 +407,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         """
         if not batch.record_count():
             raise ValueError("a batch needs a record: append one")
+        if partition is not None:
+            partition = _partition(partition)
         batch.close()
         engine = self._running()
         transaction = engine.transaction
@@ -780,6 +785,12 @@ class TransactionBlock(Generic[SentKT, SentVT]):
             ValueError, TypeError: A dict has another shape, or there is no group.
         """
         self._producer._commit_offsets_at_the_end(self._transaction, source, group)
+
+
+def _partition(given: object) -> int:
+    if isinstance(given, SupportsIndex) and not isinstance(given, bool):
+        return index(given)
+    raise TypeError(f"a partition is a number, not {given!r}")
 
 
 def _bytes(what: str, given: object) -> bytes:

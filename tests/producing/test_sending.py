@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiokafka
 import confluent_kafka
@@ -253,6 +254,28 @@ async def test_a_timestamp_that_no_record_can_have_is_refused(
         await producer.flush()
         assert broker.end_offsets("t") == [0]
         assert (await producer.send_and_wait("t", b"v", timestamp_ms=0)).timestamp == 0
+
+
+@pytest.mark.parametrize("partition", ["0", 0.0, True, b"0"])
+async def test_a_partition_that_is_no_number_is_refused(partition: Any) -> None:
+    async with Broker() as broker, producer_of(broker) as producer:
+        for _ in range(2):  # before the topic is known, and after
+            with pytest.raises(TypeError, match=r"^a partition is a number, not"):
+                await producer.send("t", b"v", partition=partition)
+            await producer.partitions_for("t")
+        batch = producer.create_batch()
+        batch.append(timestamp=None, key=None, value=b"v")
+        with pytest.raises(TypeError, match=r"^a partition is a number, not"):
+            await producer.send_batch(batch, "t", partition=partition)
+
+
+@pytest.mark.parametrize("topic", [None, 5, b"t"])
+async def test_a_topic_that_is_no_text_is_refused(topic: Any) -> None:
+    async with Broker() as broker, producer_of(broker) as producer:
+        with pytest.raises(TypeError, match=r"^a topic.s name is a str, not"):
+            await producer.send(topic, b"v")
+        with pytest.raises(TypeError, match=r"^a topic.s name is a str, not"):
+            await producer.partitions_for(topic)
 
 
 async def test_a_topic_that_no_request_can_name_is_refused_and_others_are_written() -> None:
