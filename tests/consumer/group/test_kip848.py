@@ -18,8 +18,11 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.kip848.beats import UNSETTLED_FOR_S
 from aiokafka_lite.errors import (
+    BrokerResponseError,
     CommitFailedError,
+    GroupAuthorizationFailedError,
     IllegalStateError,
+    InvalidRequestError,
     NotCoordinatorError,
     UnsupportedAssignorError,
 )
@@ -654,3 +657,23 @@ async def test_a_recreated_topic_is_read_and_committed_when_the_coordinator_has_
             ]
             await consumer.commit()
             assert broker.committed(consumer.group_metadata().group_id) == {tp: 3}
+
+
+@pytest.mark.parametrize("error", [GroupAuthorizationFailedError, InvalidRequestError])
+async def test_member_that_was_refused_has_nobody_to_leave(
+    error: type[BrokerResponseError], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        broker.on("ConsumerGroupHeartbeat").fail(error, times=None)
+        consumer = AIOKafkaConsumer(
+            "t",
+            bootstrap_servers=broker.bootstrap_servers,
+            group_id="g",
+            group_protocol="consumer",
+        )
+        with pytest.raises(error):
+            await consumer.start()
+        await consumer.stop()
+        (_,) = broker.requests.of("ConsumerGroupHeartbeat")
+    assert not [text for text in caplog.messages if "leaving" in text]

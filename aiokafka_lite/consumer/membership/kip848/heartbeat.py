@@ -33,9 +33,11 @@ from aiokafka_lite.consumer.membership.lease import Lease
 from aiokafka_lite.consumer.membership.recovery import KEPT_CLASSIC, Recovery, recovery_for
 from aiokafka_lite.consumer.membership.stand_in import Outcome, StandIn
 from aiokafka_lite.errors import (
+    BrokerResponseError,
     IncompatibleBrokerVersion,
     InvalidRegularExpressionError,
     KafkaError,
+    UnknownError,
     UnknownMemberIdError,
     UnreleasedInstanceIdError,
     UnsupportedVersionError,
@@ -269,6 +271,11 @@ class Heartbeat:
             if member.drop(said.sent_as, loss, self._why_silent() or str(error)):
                 self._gate.hold(Hold.LOST)  # until the group task has dropped what is lost
         elif recovery is Recovery.SURFACE:
+            # An error without a name may come after the member was counted in.
+            is_named = isinstance(error, BrokerResponseError) and not isinstance(
+                error, UnknownError
+            )
+            self.is_refused = is_joining and is_named
             self._note_trouble(str(error))
             self._pause(SURFACED_PAUSE_S)
             self._on_error(error)
