@@ -25,8 +25,7 @@ class Handled(Protocol):
     def offset(self) -> int: ...
 
 
-Handler = Callable[[bytes, int], Awaitable[None]]
-"""Takes a record's key and offset."""
+Handler = Callable[[Handled], Awaitable[None]]
 
 
 def open_handling(
@@ -46,9 +45,6 @@ async def run(workload: Workload, group: str, handler: Handler) -> AsyncIterator
     """Handle with `run` of ours, in order by key."""
     import aiokafka_lite
 
-    async def handle(record: Handled) -> None:
-        await handler(record.key, record.offset)
-
     consumer = aiokafka_lite.AIOKafkaConsumer(
         *workload.topics,
         bootstrap_servers=workload.bootstrap_servers,
@@ -57,7 +53,7 @@ async def run(workload: Workload, group: str, handler: Handler) -> AsyncIterator
     )
     async with consumer:
         task = asyncio.ensure_future(
-            consumer.run(handle, concurrency=CONCURRENCY)  # type: ignore[arg-type]
+            consumer.run(handler, concurrency=CONCURRENCY)  # type: ignore[arg-type]
         )
         yield aiokafka_lite.__version__
         await consumer.stop()
@@ -77,7 +73,7 @@ async def semaphore(workload: Workload, group: str, handler: Handler) -> AsyncIt
 
     async def handle(record: Handled) -> None:
         try:
-            await handler(record.key, record.offset)
+            await handler(record)
         finally:
             gate.release()
 
@@ -118,7 +114,7 @@ async def faststream(workload: Workload, group: str, handler: Handler) -> AsyncI
     async def handle(body: bytes, message: KafkaMessage) -> None:
         record = message.raw_message
         assert not isinstance(record, tuple)
-        await handler(record.key or b"", record.offset)
+        await handler(record)
 
     await broker.start()
     try:

@@ -14,7 +14,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from benchmarks.contestants.handlers import CONCURRENCY, open_handling
+from benchmarks.contestants.handlers import CONCURRENCY, Handled, open_handling
 from benchmarks.loading import QUIET
 from benchmarks.measure import Measurement, Meter, RunError, StarvedError, Workload, cpu_seconds
 
@@ -26,6 +26,14 @@ CHEAPER_PART: Final = 0.5
 # Of the records, handled without a client, before the others and once more behind them.
 BASELINE_SHARE: Final = 0.25
 KEYS: Final = 10_000
+
+
+class Record:
+    """A record that no client has read."""
+
+    __slots__ = ("key", "offset")
+    key: bytes
+    offset: int
 
 
 class Ledger:
@@ -41,8 +49,9 @@ class Ledger:
         self.handled = 0
         self.is_done = asyncio.Event()
 
-    async def handle(self, key: bytes, offset: int) -> None:
+    async def handle(self, record: Handled) -> None:
         """Wait, and finish a record."""
+        key, offset = record.key, record.offset
         if offset < self._latest.get(key, -1) or key in self._at_work:
             self.disordered += 1
         self._latest[key] = offset
@@ -122,10 +131,11 @@ async def _baseline_us(workload: Workload) -> list[float]:
 
     async def work(number: int) -> None:
         await asyncio.sleep(number * workload.pause_s / CONCURRENCY)
-        lane = lanes[number]
+        lane, record = lanes[number], Record()
         while lane:
-            offset = lane.popleft()
-            await ledger.handle(b"%d" % (offset % KEYS), offset)
+            record.offset = lane.popleft()
+            record.key = b"%d" % (record.offset % KEYS)
+            await ledger.handle(record)
 
     working = asyncio.gather(*(work(number) for number in range(CONCURRENCY)))
     await asyncio.sleep(2 * workload.pause_s)  # until all of them have begun

@@ -147,13 +147,14 @@ cdef class Steps:
     cdef object attempts
     cdef object breaker
     cdef object allowance
+    cdef object begin_slice
     cdef object lanes
     cdef object ready
     cdef bint is_by_key
     cdef object popleft
     cdef object append
 
-    def __init__(self, state, lanes, attempts, allowance):
+    def __init__(self, state, lanes, attempts, allowance, begin_slice):
         require(state, Assignment)
         require(attempts, Attempts)
         require(allowance, Allowance)
@@ -163,6 +164,7 @@ cdef class Steps:
         self.attempts = attempts
         self.breaker = get(attempts, attempts_breaker)
         self.allowance = allowance
+        self.begin_slice = begin_slice
         self.observers = get(state, assignment_observers)
         self.lanes = lanes
         self.is_by_key = lanes.order == "key"
@@ -231,8 +233,7 @@ cdef class Steps:
         cursor = get(job, job_cursor)
         if (
             self.is_finishing
-            or self.slice_ends_at is None
-            or now >= self.slice_ends_at
+            or (self.slice_ends_at is not None and now >= self.slice_ends_at)
             or len(self.ready) <= self.feed_below
             or is_true(cursor, cursor_is_revoking)
             or not is_true(cursor, cursor_is_assigned)
@@ -241,6 +242,8 @@ cdef class Steps:
             or get(self.gate, gate_holds)
         ):
             return None
+        if self.slice_ends_at is None:
+            self.begin_slice(now)
         success_count = get(self.attempts, attempts_success_count) + 1
         following = self.begin(now, success_count)
         if following is not None:

@@ -23,6 +23,7 @@ class Steps:
         lanes: Has those that may begin.
         attempts: Counts calls that succeed, and knows whether the breaker is closed.
         allowance: Knows whether it has to be told of each record.
+        begin_slice: Sets `slice_ends_at`, for this turn of the loop.
 
     Attributes:
         is_finishing: Nothing more begins.
@@ -35,7 +36,12 @@ class Steps:
     __slots__ = ("_lanes", "_state", "feed_below", "is_finishing", "isolates", "slice_ends_at")
 
     def __init__(
-        self, state: Assignment, lanes: Lanes, attempts: Attempts, allowance: Allowance
+        self,
+        state: Assignment,
+        lanes: Lanes,
+        attempts: Attempts,
+        allowance: Allowance,
+        begin_slice: Callable[[float], None],
     ) -> None:
         self._state: Final = state
         self._lanes: Final = lanes

@@ -180,7 +180,7 @@ class Run:
             state, handling, rng, again=self._begin_again, look_again=self._offer
         )
         self._allowance = Allowance(state, budget, handling.max_uncommitted)
-        self._steps = Steps(state, self._lanes, self._attempts, self._allowance)
+        self._steps = Steps(state, self._lanes, self._attempts, self._allowance, self._begin_slice)
         # Of whoever has called `run`.
         self._context = copy_context()
         self._context.run(HANDLED.set, self._delivery_of)
@@ -446,6 +446,11 @@ class Run:
         self._idle.append(waiter)
         await waiter
 
+    def _begin_slice(self, now: float) -> None:
+        """Limit what begins in this turn of the loop: handlers may never wait."""
+        self._steps.slice_ends_at = now + SLICE_S
+        self._loop.call_soon(self._end_slice)
+
     def _end_slice(self) -> None:
         self._steps.slice_ends_at = None
         if count := min(self._displaced_count, MOST_WOKEN):
@@ -455,9 +460,7 @@ class Run:
     def _next(self, now: float) -> Job | None:
         """Return what begins now; None: there is nothing, or nothing may."""
         if (slice_ends_at := self._steps.slice_ends_at) is None:
-            # Handlers that never wait would keep the loop for ever.
-            self._steps.slice_ends_at = now + SLICE_S
-            self._loop.call_soon(self._end_slice)
+            self._begin_slice(now)
         elif now >= slice_ends_at:
             return None
         if self._steps.is_finishing or self._state.gate.holds:
