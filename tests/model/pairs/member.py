@@ -358,6 +358,9 @@ class Member:
         sought = self._sought.get(tp)
         if sought is not None and self.around.world.now() > sought.sought_at + LOOKED_UP_S:
             self.journal.seek(self.around.group, tp, offset)
+            if sought.age != self.ages[tp]:
+                del self._sought[tp]  # the partition has gone meanwhile
+                return
             self.ages[tp] += 1
             sought.age = self.ages[tp]
 
