@@ -138,7 +138,7 @@ CALLS_IN: dict[str, Callable[[Cursor], object]] = {
     "a seek": lambda cursor: cursor.start_at(0, -1, -1, is_in_work=False),
     "a reset": lambda cursor: cursor.await_reset(-1, ""),
     "a check of the log": lambda cursor: cursor.await_validation(),
-    "another log": lambda cursor: cursor.forget_log(),
+    "another log": lambda cursor: cursor.forget_log(b"other"),
     "what was buffered is dropped": lambda cursor: cursor.refetch(),
     "the end of the assignment": lambda cursor: cursor.end_assignment(),
     "another source": lambda cursor: cursor.read_from(Keeper(2), 3, ID),

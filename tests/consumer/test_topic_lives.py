@@ -12,6 +12,7 @@ import pytest
 
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.client.view import NO_LEADER, PartitionView
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.topics import match_pattern
 from aiokafka_lite.consumer.events.kinds import (
@@ -496,6 +497,66 @@ async def test_an_offset_of_a_deleted_topic_is_committed_after_a_seek_there() ->
             await keys_read(consumer, 2)
             await consumer.commit({tp: 4})
         assert broker.committed("g") == {tp: 4}
+    assert broker.failure is None
+
+
+async def test_an_offset_that_was_sought_is_committed_though_the_new_topic_has_no_leader() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        tp = TopicPartition("t", 0)
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        settings = {"group_id": "g", "enable_auto_commit": False, "metadata_max_age_ms": 300_000}
+        async with reading_by("assign", kafka, {"t": 1}, **settings) as consumer:
+            events, cluster = consumer.events(), inside.cluster(consumer)
+            broker.produce("t", b"old")
+            await keys_read(consumer, 1)
+            topic_id = broker.recreate_topic("t").topic_id
+            former = cluster.view.topics["t"]
+            new = former._replace(topic_id=topic_id, partitions={0: PartitionView(NO_LEADER)})
+            with broker.on("Metadata").hold():
+                inside.show_metadata(consumer, cluster.view._replace(topics={"t": new}))
+                await next_of(events, TopicRecreated)
+                consumer.seek(tp, 1)
+                await consumer.commit({tp: 1})
+        assert broker.committed("g") == {tp: 1}
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("api", ["OffsetCommit", "OffsetFetch"])
+async def test_an_answer_about_a_deleted_topic_does_not_say_what_its_successor_has_committed(
+    api: str,
+) -> None:
+    async with Broker(nodes=2) as broker:
+        await broker.open_offsets_topic()
+        broker.create_topic("t")
+        tp = TopicPartition("t", 0)
+        leader = broker.leader_of(tp)
+        # The leader's answers do not wait behind the coordinator's late one.
+        group = next(name for name in "abcdef" if broker.coordinator_of(name) != leader)
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        settings = {"group_id": group, "enable_auto_commit": False}
+        async with reading_by("assign", kafka, {"t": 1}, **settings) as consumer:
+            events, cluster = consumer.events(), inside.cluster(consumer)
+            for _ in range(3):
+                broker.produce("t", b"old")
+            await keys_read(consumer, 3)
+            if api == "OffsetFetch":
+                await consumer.commit()
+            with broker.on(api).delay(5.0, handled=True) as rule:
+                asking = consumer.commit() if api == "OffsetCommit" else consumer.committed(tp)
+                late = asyncio.ensure_future(asking)
+                await until(lambda: rule.hits and broker.committed(group))
+                topic_id = broker.recreate_topic("t").topic_id
+                for _ in range(3):
+                    broker.produce("t", b"new")
+                assert broker.leader_of(tp) == leader
+                new = cluster.view.topics["t"]._replace(topic_id=topic_id)
+                inside.show_metadata(consumer, cluster.view._replace(topics={"t": new}))
+                await next_of(events, TopicRecreated)
+                await keys_read(consumer, 3)
+                assert not late.done()
+                await late
+            assert inside.cursor(consumer, tp).committed is None
     assert broker.failure is None
 
 

@@ -112,6 +112,53 @@ async def test_records_of_a_batch_that_is_given_up_are_returned_again_as_far_as_
         assert found == [*[b"a", b"b", b"c"][:kept], b"new"]
 
 
+@pytest.mark.parametrize("told_by", ["committed()", "a transaction"])
+async def test_records_that_replaced_committed_ones_are_returned_again_after_an_abort(
+    cluster: Broker, told_by: str
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+
+    async def lose() -> None:
+        cluster.truncate(TP, 2)
+        await until(lambda: inside.cursor(consumer, TP).position == 2)
+
+    async def give_up() -> None:
+        async with producer.transaction() as tx:
+            async with consumer.batch(max_records=1) as batch:
+                assert [record.value for record in batch] == [b"C"]
+                tx.commit_offsets(batch)
+            raise GivenUpError
+
+    settings = {"group_id": "g", "enable_auto_commit": False}
+    async with (
+        AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers, transactional_id="tx"
+        ) as producer,
+        consumer_of(cluster, "t", fetch_max_wait_ms=10, **settings) as consumer,
+    ):
+        if told_by == "committed()":
+            assert await values(consumer, 3) == [b"a", b"b", b"c"]
+            await consumer.commit()
+            await lose()
+            assert await consumer.committed(TP) == 3
+        else:
+            assert await values(consumer, 3) == [b"a", b"b", b"c"]
+            with cluster.on("EndTxn").hold() as held:
+                ending = asyncio.ensure_future(commit_all(producer, consumer))
+                await held.reached()
+                await lose()
+            await ending
+        append(cluster, b"C")
+        with pytest.raises(GivenUpError):
+            await give_up()
+        assert await asyncio.wait_for(values(consumer, 1), 10) == [b"C"]
+
+
+async def commit_all(producer: AIOKafkaProducer, consumer: AIOKafkaConsumer) -> None:
+    async with producer.transaction() as tx:
+        tx.commit_offsets(consumer)
+
+
 @pytest.mark.parametrize("how", ["a block that fails", "an aborted transaction"])
 async def test_the_position_is_compared_though_a_batch_is_given_up_meanwhile(
     cluster: Broker, how: str

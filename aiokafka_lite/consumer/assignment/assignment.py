@@ -355,8 +355,8 @@ class Assignment:
         partition.await_reset(timestamp, reason)
         self.observers.partition_changed(partition)
 
-    def replace_log(self, partition: Cursor) -> None:
-        """Forget all that is known of a partition's log: there is another in its place.
+    def replace_log(self, partition: Cursor, topic_id: bytes) -> None:
+        """Forget all that is known of a partition's log: another topic has its topic's name.
 
         Its position is unknown then, until one is asked for by `request_reset` or `seek`.
         """
@@ -367,7 +367,7 @@ class Assignment:
         for handed_out in (self._handed_out_earlier.pop(tp, None), partition.handed_out):
             if handed_out is not None:
                 former[tp] = joined(former.get(tp), handed_out)
-        partition.forget_log()
+        partition.forget_log(topic_id)
         self.observers.partition_changed(partition)
 
     def return_to_committed(self, cursors: Iterable[Cursor]) -> None:

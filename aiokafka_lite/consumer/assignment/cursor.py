@@ -50,6 +50,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiokafka_lite.errors import IllegalStateError, KafkaError
+from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Chunk
 
 NO_EPOCH: Final = -1
+# Of a topic whose id is not known.
+NO_IDS: Final = (b"", ZERO_UUID)
 # Of one partition: the chunk that is worked on, and the one that is asked for meanwhile.
 MOST_CHUNKS: Final = 2
 # Of one partition: leader epochs of returned records that are kept for commits.
@@ -262,10 +265,10 @@ class Cursor:
     """One assigned partition. Made anew for each assignment, so identity tells them apart."""
 
     __slots__ = (
+        "_committed",
+        "_committed_epoch",
         "assigned_id",
         "chunks",
-        "committed",
-        "committed_epoch",
         "corrupt_at",
         "current_epoch",
         "epoch_starts",
@@ -283,6 +286,7 @@ class Cursor:
         "leader_epoch",
         "loan",
         "log_start_offset",
+        "new_topic_id",
         "next_truncation",
         "place",
         "position",
@@ -322,6 +326,9 @@ class Cursor:
         # What a request to that names it by: the leader's epoch, and the topic's id.
         self.current_epoch = NO_EPOCH
         self.topic_id = assigned_id
+        # The id of the topic that has replaced that one, until it is read, or sought in it: commits
+        # of what was read before need the former.
+        self.new_topic_id = assigned_id
         # What is buffered of it, in offset order.
         self.chunks: tuple[Chunk, ...] = ()
         # Next offset to hand out; None until it is known.
@@ -343,8 +350,9 @@ class Cursor:
         self.validated_epoch = NO_EPOCH
         # The newest leader epoch of its log before those began again.
         self.void_epoch = NO_EPOCH
-        self.committed: OffsetAndMetadata | None = None
-        self.committed_epoch = NO_EPOCH
+        # What the group was last known to have committed, and in which leader epoch.
+        self._committed: OffsetAndMetadata | None = None
+        self._committed_epoch = NO_EPOCH
         self.high_watermark: int | None = None
         self.last_stable_offset: int | None = None
         self.log_start_offset: int | None = None
@@ -479,6 +487,7 @@ class Cursor:
         The committed offset needs no keeping: a partition that comes back begins there, and
         passes over what is finished behind it.
         """
+        self._name(self.new_topic_id or self.topic_id)
         self.keeps_position = self.is_revoking and not is_committed
         self.seeks += 1
 
@@ -524,9 +533,14 @@ class Cursor:
             self.progress.forget_ahead()
         self._search(Search(self, Sought.COMMITTED, replaced=first))
 
-    def forget_log(self) -> None:
-        """Forget all that is known of its log: there is another in its place."""
-        self.committed = None
+    def forget_log(self, topic_id: bytes) -> None:
+        """Forget all that is known of its log: there is another in its place.
+
+        Args:
+            topic_id: Of the topic that is there now. The one that is assigned stays.
+        """
+        self.new_topic_id = self.assigned_id or topic_id
+        self._committed = None
         self.high_watermark = self.last_stable_offset = self.log_start_offset = None
         self.reach = self.started_at = None
         self.leader_epoch = self.validated_epoch = NO_EPOCH
@@ -543,13 +557,7 @@ class Cursor:
             self._search(Search(self, Sought.RESET))
 
     def truncated(self, end_offset: int) -> None:
-        """Note that the log has lost its records from an offset on.
-
-        A commit of a later offset was of those: the same offset is committed again, in the epoch
-        of the records that replaced them.
-        """
-        if self.committed is not None and self.committed.offset > end_offset:
-            self.committed = None
+        """Note that the log has lost its records from an offset on."""
         this, self.next_truncation = self.next_truncation, Truncation()
         this.end_offset, this.later = end_offset, self.next_truncation
 
@@ -570,20 +578,44 @@ class Cursor:
         self.retry_at = 0.0
         self._rest()
 
-    def note_committed(self, offset: OffsetAndMetadata | None, leader_epoch: int) -> None:
-        """Note what the group has committed of it, None: nothing; and in which leader epoch."""
-        self.committed, self.committed_epoch = offset, leader_epoch
+    def is_of_topic(self, topic_id: bytes) -> bool:
+        """Whether its log is of the topic with this id, as far as known."""
+        return topic_id in (self.topic_id, *NO_IDS) or self.topic_id in NO_IDS
+
+    def note_committed(
+        self, offset: OffsetAndMetadata | None, leader_epoch: int, topic_id: bytes
+    ) -> None:
+        """Note what the group has committed of it, None: nothing.
+
+        Args:
+            offset: With its metadata.
+            leader_epoch: Of the record before it.
+            topic_id: Of the topic whose offset it is; of a former one it is not noted.
+        """
+        if self.is_of_topic(topic_id):
+            self._committed, self._committed_epoch = offset, leader_epoch
+
+    @property
+    def committed(self) -> OffsetAndMetadata | None:
+        """What the group has committed, as far as known; None: nothing of the present log.
+
+        In another leader epoch it is of records that a truncation took away: the same offset is
+        committed again, in the epoch of the records that replaced them.
+        """
+        committed = self._committed
+        if committed is None:
+            return None
+        epochs = {self._committed_epoch, self.epoch_before(committed.offset)} - {NO_EPOCH}
+        return committed if len(epochs) < 2 else None
 
     def is_committed(self, offset: OffsetAndMetadata) -> bool:
-        """Whether the group has committed an offset, with its metadata if it has any.
-
-        In another leader epoch it is of records that a truncation took away.
-        """
+        """Whether the group has committed an offset, with its metadata if it has any."""
         committed = self.committed
-        if committed is None or committed.offset != offset.offset:
-            return False
-        epochs = {self.committed_epoch, self.epoch_before(offset.offset)} - {NO_EPOCH}
-        return len(epochs) < 2 and (not offset.metadata or committed.metadata == offset.metadata)
+        return (
+            committed is not None
+            and committed.offset == offset.offset
+            and (not offset.metadata or committed.metadata == offset.metadata)
+        )
 
     def _set_position(self, position: int | None) -> None:
         """Set the position, or give it up; keep in mind what was handed out up to the former."""
@@ -659,11 +691,19 @@ class Cursor:
             return
         self.source = source
         self.current_epoch = current_epoch
-        self.topic_id = topic_id
+        self._name(topic_id)
         if before is not None and before is not source:
             self.come_back()
             before.left(self)
         self._tell_source()
+
+    def _name(self, topic_id: bytes) -> None:
+        """Be called by the id of a topic; what was committed of another one is not of its log."""
+        if topic_id == self.topic_id:
+            return
+        if not self.is_of_topic(topic_id):
+            self._committed = None
+        self.topic_id = self.new_topic_id = topic_id
 
     @property
     def node_id(self) -> int | None:

@@ -37,7 +37,7 @@ from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client import Cluster, ClusterView
-from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
+from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, NO_IDS, Cursor
 from aiokafka_lite.consumer.assignment.finished_ranges import is_ours, shortened, united
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.caller import is_in_callback
@@ -57,7 +57,7 @@ from aiokafka_lite.consumer.events.kinds import CommitFailed
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NOBODY, GroupMember, Identity, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
-from aiokafka_lite.consumer.positions.topic_changes import NO_IDS, is_gone
+from aiokafka_lite.consumer.positions.topic_changes import is_gone
 from aiokafka_lite.errors import (
     CommitFailedError,
     IllegalOperation,
@@ -742,8 +742,8 @@ class Commits(CommittedReader):
         if (offset := commit.left.pop(tp, None)) is None:
             return  # a transaction has overtaken it
         partition = self._state.assignment.get(tp)
-        if partition is not None and offset.offset <= commit.end_of_log(tp):
-            partition.note_committed(offset, leader_epoch)
+        if partition is not None:
+            partition.note_committed(offset, leader_epoch, commit.topic_ids[tp])
 
     @staticmethod
     def _raise_refusals(

@@ -235,7 +235,9 @@ class CommittedReader(ABC):
             found[tp] = answer if is_committed else None
             if (partition := self._state.assignment.get(tp)) is not None:
                 offset = OffsetAndMetadata(answer.offset, answer.metadata)
-                partition.note_committed(offset if is_committed else None, answer.leader_epoch)
+                partition.note_committed(
+                    offset if is_committed else None, answer.leader_epoch, answer.topic_id
+                )
         return why_left
 
 

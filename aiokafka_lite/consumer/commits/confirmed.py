@@ -16,8 +16,9 @@ from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.client import Cluster
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster_requests import metadata_request
+from aiokafka_lite.consumer.assignment.cursor import NO_IDS
 from aiokafka_lite.consumer.commits.committed import pause
-from aiokafka_lite.consumer.positions.topic_changes import NO_IDS, is_gone
+from aiokafka_lite.consumer.positions.topic_changes import is_gone
 from aiokafka_lite.errors import (
     ClientClosedError,
     CommitFailedError,

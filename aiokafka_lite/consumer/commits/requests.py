@@ -44,6 +44,7 @@ class FetchedOffset(NamedTuple):
     metadata: str
     leader_epoch: int
     error_code: int
+    topic_id: bytes
 
 
 class TopicIds:
@@ -72,6 +73,10 @@ class TopicIds:
         for tp in sorted(partitions):
             topics.setdefault((tp.topic, self._ids[tp]), []).append(tp.partition)
         return topics
+
+    def id_of(self, tp: TopicPartition) -> bytes:
+        """Return the id of a partition's topic, ZERO_UUID for an unknown one."""
+        return self._ids.get(tp, ZERO_UUID)
 
     def name_of(self, name: str, topic_id: bytes) -> str:
         """Return the name of a topic that an answer gives by name or by id."""
@@ -167,17 +172,17 @@ def fetch_results(
 ) -> dict[TopicPartition, FetchedOffset]:
     """Return what the answer says of each partition that it mentions."""
     return {
-        TopicPartition(ids.name_of(topic.name, topic.topic_id), found.partition_index): (
-            FetchedOffset(
-                found.committed_offset,
-                found.metadata or "",
-                found.committed_leader_epoch,
-                found.error_code,
-            )
+        tp: FetchedOffset(
+            found.committed_offset,
+            found.metadata or "",
+            found.committed_leader_epoch,
+            found.error_code,
+            ids.id_of(tp),
         )
         for group in response.groups
         for topic in group.topics
         for found in topic.partitions
+        for tp in (TopicPartition(ids.name_of(topic.name, topic.topic_id), found.partition_index),)
     }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 from aiokafka_lite._transaction import BegunTransaction
-from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords, Enlisted
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.commits.commits import Commits
@@ -200,15 +200,15 @@ class OffsetsInTransaction:
 
     def settle_named(
         self,
-        cursors: Mapping[TopicPartition, Cursor],
+        group: HeldGroup,
         offsets: Offsets,
         is_committed: bool | None,
-        seeks: Seeks,
     ) -> None:
         """Note what became of a transaction with offsets that were named."""
+        cursors, seeks = group.cursors, group.moved
         if is_committed:
+            self.note_committed(group, offsets)
             found = {tp: OffsetAndMetadata(*offset[:2]) for tp, offset in offsets.items()}
-            self.note_committed({cursors[tp]: found[tp] for tp in found if tp in cursors})
             self._state.finish_offsets(cursors, found)
         elif is_committed is None:
             self.begin_anew({cursors[tp]: seeks[cursors[tp]] for tp in offsets if tp in cursors})
@@ -280,22 +280,20 @@ class OffsetsInTransaction:
             )
         return found[0]
 
-    def finish(
-        self, delivery: DeliveredRecords, offsets: Mapping[TopicPartition, OffsetToCommit]
-    ) -> None:
-        """Count a delivery as finished: a transaction has committed these offsets."""
-        committed = {
-            tp: OffsetAndMetadata(offset.offset, offset.metadata) for tp, offset in offsets.items()
-        }
-        self.note_committed({c: committed[c.tp] for c in delivery.cursors if c.tp in committed})
+    def finish(self, delivery: DeliveredRecords) -> None:
+        """Count a delivery as finished: a transaction has committed it."""
         self._state.finish_delivery(delivery)
 
-    def note_committed(self, offsets: OffsetsByCursor) -> None:
+    def note_committed(self, group: HeldGroup, offsets: Offsets) -> None:
         """Note what a transaction has committed, also of partitions that were given up since."""
-        for cursor, offset in offsets.items():
+        for tp, (offset, metadata, leader_epoch) in offsets.items():
+            cursor, topic_id = group.cursors.get(tp), group.topic_ids.get(tp, b"")
+            if cursor is None or not cursor.is_of_topic(topic_id):
+                continue
+            committed = OffsetAndMetadata(offset, metadata)
             if cursor.is_assigned:
-                cursor.note_committed(offset, NO_EPOCH)
-            self.commits.overtake(cursor, offset)
+                cursor.note_committed(committed, leader_epoch, topic_id)
+            self.commits.overtake(cursor, committed)
 
     def begin_anew(self, seeks: Seeks) -> None:
         """Let partitions start from their committed offsets, as the outcome is not known.
@@ -385,7 +383,9 @@ class DeliveryToCommit:
         for receipt in self._delivery.receipts:
             receipt.enlist(None)
         if is_committed:
-            self._offsets.finish(self._delivery, self._committed)
+            if self._group is not None:
+                self._offsets.note_committed(self._group, self._committed)
+            self._offsets.finish(self._delivery)
         elif is_committed is None:
             self._offsets.begin_anew(self._seeks)
         for block in self._delivery.blocks:
@@ -471,9 +471,7 @@ class NamedOffsets:
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
         """Note that the transaction is over, and count the records as finished if it did so."""
         if self._is_told:
-            self._group.offsets.settle_named(
-                self._group.cursors, self.offsets, is_committed, self._group.moved
-            )
+            self._group.offsets.settle_named(self._group, self.offsets, is_committed)
             for block in self._blocks:
                 block.decide(transaction, is_committed=bool(is_committed))
             self._group.offsets.decided()

@@ -23,18 +23,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.view import GONE_AFTER_S, TopicView
-from aiokafka_lite.consumer.assignment.cursor import Cursor, Sought
+from aiokafka_lite.consumer.assignment.cursor import NO_IDS, Cursor, Sought
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.errors import KafkaError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.buffer import Buffer
 
 RECREATED: Final = "topic recreated"
-# Of a topic whose id is not known.
-NO_IDS: Final = (b"", ZERO_UUID)
 
 
 class ResetByPolicy(Protocol):
@@ -187,12 +184,15 @@ class TopicChanges:
         for partition in list(self._assigned(name)):
             if partition.assigned_id not in (b"", topic.topic_id):
                 self._state.begin_revocation([partition.tp])
-            self._start_over(partition, f"{event}")
+            # Of one that the new topic lacks there is no other log.
+            has_log = partition.tp.partition in topic.partitions
+            topic_id = topic.topic_id if has_log else partition.topic_id
+            self._start_over(partition, topic_id, f"{event}")
 
-    def _start_over(self, partition: Cursor, why: str) -> None:
+    def _start_over(self, partition: Cursor, topic_id: bytes, why: str) -> None:
         """Read a partition from where the policy says, not from where the old log was read."""
         position, search = partition.position, partition.search
-        self._state.replace_log(partition)
+        self._state.replace_log(partition, topic_id)
         if search is not None and search.sought is Sought.COMMITTED:
             return
         if search is not None and search.timestamp is not None:

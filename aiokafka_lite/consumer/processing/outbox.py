@@ -505,8 +505,7 @@ class Outbox:
         if refused:
             self._refused(written, refused)
             return 0.0
-        # No await in between: the next commit of the consumer says so, too.
-        self._offsets.note_committed(offsets)
+        # No await since that was noted: the next commit of the consumer says so, too.
         self._failures, self._error = 0, None
         for entry in written:
             self._size -= entry.size
@@ -538,15 +537,17 @@ class Outbox:
         """
         # As whom the offsets were looked at: a later generation may have given them to others.
         group = self._offsets.group()
+        by_tp = {
+            cursor.tp: (*offset, cursor.epoch_before(offset.offset))
+            for cursor, offset in offsets.items()
+        }
         outputs = [output for entry in self._writing for output in entry.outputs]
         if self._source.can_replace:
             await self._offsets.tell_apart(offsets)
         try:
-            by_tp = {
-                cursor.tp: (*offset, cursor.epoch_before(offset.offset))
-                for cursor, offset in offsets.items()
-            }
-            return await lease.write(outputs, NamedOffsets(group, by_tp, is_told=False))
+            refused = await lease.write(outputs, NamedOffsets(group, by_tp, is_told=False))
+            if refused:
+                return refused
         except KafkaError as error:
             if lease.fatal_error is None:
                 raise
@@ -557,6 +558,7 @@ class Outbox:
             await self._source.dismiss()
             if not await self._is_committed_after_all(offsets):
                 raise
+        self._offsets.note_committed(group, by_tp)
         return {}
 
     async def _is_committed_after_all(self, offsets: OffsetsByCursor) -> bool:

@@ -111,7 +111,7 @@ class Transactions:
     async def tell_apart(self, offsets: object) -> None:
         pass
 
-    def note_committed(self, offsets: object) -> None:
+    def note_committed(self, group: object, offsets: object) -> None:
         self.told.append(("noted", []))
 
     def begin_anew(self, cursors: object) -> None:
