@@ -807,11 +807,15 @@ class Assignment:
 
     def finish_named(
         self, offsets: dict[TopicPartition, OffsetAndMetadata]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Count as processed what the application commits by name; return what is to be committed.
+    ) -> tuple[dict[TopicPartition, OffsetAndMetadata], set[TopicPartition]]:
+        """Count as processed what the application commits by name.
 
         In `consumer.run` other handlers have records before the offset, and queued ones have none
         yet. So it finishes the records of the current task, and what is finished is committed.
+
+        Returns:
+            What is to be committed, and the partitions of which that is exactly what was named. Of
+            the others it is what is finished by then.
 
         Raises:
             IllegalStateError: `run` goes on, and it would finish records of other handlers.
@@ -819,7 +823,11 @@ class Assignment:
         own = None if self.processing is None else self.processing.own_records()
         if own is None:
             self.note_finished(offsets)
-            return {tp: self._naming(tp, offset) for tp, offset in offsets.items()}
+            exact = {tp for tp, offset in offsets.items() if not self._is_as_finished(tp, offset)}
+            for tp in offsets.keys() - exact:
+                cursor = self._assignment[tp]
+                offsets[tp] = self.to_commit(cursor, offsets[tp].offset, cursor.progress)
+            return offsets, exact
         for tp, (offset, metadata) in offsets.items():
             records = own.get(self._assignment[tp])
             if not records:
@@ -844,20 +852,18 @@ class Assignment:
                     self.finish(cursor, record, holder)
             self.observers.partition_changed(cursor)
         finished = self.processed_offsets()
-        return {tp: finished[tp] for tp in offsets if tp in finished}
+        return {tp: finished[tp] for tp in offsets if tp in finished}, set()
 
-    def _naming(self, tp: TopicPartition, named: OffsetAndMetadata) -> OffsetAndMetadata:
-        """Return what to commit for an offset that the application names.
+    def _is_as_finished(self, tp: TopicPartition, named: OffsetAndMetadata) -> bool:
+        """Whether `commit()` would commit an offset that the application names, too.
 
-        One that `commit()` would commit, too, says as much: what is finished behind it.
+        Then it says as much: what is finished behind it.
         """
         cursor = self._assignment[tp]
         if cursor.progress is None or named.metadata:
-            return named
+            return False
         first = cursor.progress.first_unfinished
-        if named.offset != (cursor.handed_out_to if first is None else first):
-            return named
-        return self.to_commit(cursor, named.offset, cursor.progress)
+        return named.offset == (cursor.handed_out_to if first is None else first)
 
     # --- Deliveries -----------------------------------------------------------------------
     def delivery(self) -> DeliveredRecords:

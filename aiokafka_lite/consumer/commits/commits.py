@@ -89,6 +89,7 @@ class PendingCommit:
         view: ClusterView,
         is_asked_for: bool,
         names_partitions: bool = False,
+        exact: Collection[TopicPartition] = (),
         is_departed: bool = False,
         is_last: bool = False,
     ) -> None:
@@ -112,6 +113,8 @@ class PendingCommit:
         self.is_asked_for = is_asked_for
         # By the application: then each of them is committed, or the commit fails.
         self.names_partitions = names_partitions
+        # What is committed of these is what the application has named, whatever is finished by now.
+        self.exact = {*exact}
         # The application has given the partitions up since, or stops the consumer: there is no
         # other one after it.
         self.is_departed = is_departed
@@ -131,6 +134,7 @@ class PendingCommit:
     def take_over(self, tp: TopicPartition, other: PendingCommit) -> None:
         """Commit what another commit says of a partition."""
         self.left[tp] = other.left[tp]
+        self.exact = self.exact - {tp} | (other.exact & {tp})
         self.said_at[tp] = max(self.said_at[tp], other.said_at[tp])
         if tp in other._truncations:
             self._truncations[tp] = other._truncations[tp]
@@ -229,10 +233,11 @@ class Commits(CommittedReader):
                 raise IllegalOperation(
                     f"an open transaction commits offsets of {held}: commit after its end"
                 )
+            exact = set[TopicPartition]()
             if offsets is None:
                 self._state.note_finished(wanted)
             else:
-                wanted = self._state.finish_named(wanted)
+                wanted, exact = self._state.finish_named(wanted)
             commit = PendingCommit(
                 self._next(),
                 wanted,
@@ -241,6 +246,7 @@ class Commits(CommittedReader):
                 view=self._cluster.view,
                 is_asked_for=True,
                 names_partitions=offsets is not None,
+                exact=exact,
             )
             await self._commit(commit, self._deadline(timeout_s))
 
@@ -533,7 +539,7 @@ class Commits(CommittedReader):
         if not commit.names_partitions:
             self._leave_out_what_is_in_doubt(commit)
             self._leave_out_what_went(commit)
-            self._say_what_is_finished(commit)
+        self._say_what_is_finished(commit)
         self._leave_out_what_was_truncated(commit)
         if not commit.left:
             return
@@ -686,7 +692,11 @@ class Commits(CommittedReader):
         """
         now: Offsets = {}
         for tp, cursor in commit.cursors.items():
-            if cursor is None or cursor.progress is None or tp not in commit.left:
+            if (
+                cursor is None
+                or cursor.progress is None
+                or tp not in commit.left.keys() - commit.exact
+            ):
                 continue
             if self._state.assignment.get(tp) is cursor:
                 now = now or self._state.processed_offsets()

@@ -378,6 +378,35 @@ async def test_a_letter_is_not_undone_by_what_is_committed_of_a_partition_given_
         assert await origins(job) == {(b"0", b"1"): 1}
 
 
+@pytest.mark.virtual_time
+async def test_a_letter_is_not_undone_by_an_offset_that_a_handler_commits_meanwhile() -> None:
+    async with Broker() as broker:
+        job = await Job.of(KafkaHandle("embedded", broker.bootstrap_servers))
+        tp = TopicPartition(job.topic, 0)
+        await job.kafka.produce(job.topic, 0, [(b"0", b"ok"), (b"1", b"bad")])
+        found: list[dict[TopicPartition, int]] = []
+
+        async def handle(record: Record) -> None:
+            if record.offset == 0:
+                await held.reached()
+                asyncio.get_running_loop().call_later(0.05, held.release)
+                await consumer.commit({tp: 1})
+                found.append(broker.committed(job.group))
+            await refuse(record)
+
+        letters = DeadLetters(job.dead, transactional_id=unique("letters"))
+        settings = {"auto_commit_interval_ms": 60_000}
+        async with timeout(PATIENCE_S), job.consumer(**settings) as consumer:
+            held = broker.on("EndTxn").hold()
+            task = asyncio.create_task(
+                consumer.run(handle, retry=Retry(dead=ValueError), dead_letter=letters)
+            )
+            await until(lambda: found)
+            await consumer.stop()
+            await task
+        assert found == [{tp: 2}]
+
+
 async def test_what_a_transaction_has_committed_is_not_committed_once_more() -> None:
     async with Broker() as broker:
         job = await Job.of(KafkaHandle("embedded", broker.bootstrap_servers))
