@@ -7,6 +7,7 @@ itself, before somebody waits for an answer over it.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -20,8 +21,12 @@ KEEP_ALIVE: Final[Mapping[str, int]] = MappingProxyType(
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Have the kernel ask, as far as the system can be told so."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEP_ALIVE.items():
-        if (option := getattr(socket, name, None)) is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    """Have the kernel ask, as far as the system can be told so.
+
+    A connection may be lost before: then its protocol is told.
+    """
+    with contextlib.suppress(OSError, ValueError):  # uvloop: ValueError once the socket closed
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEP_ALIVE.items():
+            if (option := getattr(socket, name, None)) is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)

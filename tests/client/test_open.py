@@ -308,6 +308,22 @@ async def test_answers_are_small_until_authenticated(broker: ScriptedBroker) -> 
 
 # --- Names and addresses ---------------------------------------------------------------------
 @pytest.mark.every_loop
+async def test_a_connection_that_is_lost_while_it_is_opened_is_an_error_that_passes(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Connection.connection_made
+
+    def lose(self: Connection, transport: asyncio.BaseTransport) -> None:
+        made(self, transport)
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()  # as the end of a TLS handshake may
+
+    monkeypatch.setattr(Connection, "connection_made", lose)
+    with pytest.raises(KafkaConnectionError) as raised:
+        await open_connection(broker)
+    assert raised.value.retriable
+
+
 async def test_refused_connection_says_where_and_what_to_do() -> None:
     port = await closed_port()
     with pytest.raises(KafkaConnectionError, match=f"127.0.0.1:{port}.*refused.*broker") as caught:
