@@ -331,10 +331,13 @@ class PositionResolver:
         asked = partition.newest_epoch
         is_known = end.is_defined and end.leader_epoch == asked
         self._state.verify_ahead(partition, end.end_offset if is_known else None, current_epoch)
-        if partition.leader_epoch == NO_EPOCH:  # only that was to be found out
-            self._state.validated(partition, current_epoch)
+        # Without an epoch of its own it is compared by that of what is finished behind it: what
+        # lies before it is not of a newer one.
+        has_epoch = partition.leader_epoch != NO_EPOCH
+        if has_epoch and partition.newest_epoch != asked:
             return
-        if partition.newest_epoch != asked:  # the position has an epoch of its own
+        if not (has_epoch or end.is_defined):  # only the finished ranges were to be compared
+            self._state.validated(partition, current_epoch)
             return
         if not end.is_defined:
             text = f"whether {partition.tp} was truncated below offset {position} is not known"

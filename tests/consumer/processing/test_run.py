@@ -14,7 +14,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.processing import CircuitBreaker, DeadLetters, DeadRecord, Retry
 from aiokafka_lite.records import build_batch
-from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.consumer.processing.running import PATIENCE_S, member, running
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.rows import rows
@@ -262,6 +262,39 @@ async def test_after_a_truncation_what_replaces_finished_records_is_handled_and_
         async with running(member(kafka, "t", "g"), again):
             await until(lambda: any(record.offset == 3 for record in again.done))
         assert sorted(record.value or b"" for record in again.done) == handled
+
+
+async def test_a_committed_offset_without_an_epoch_is_compared_by_that_of_what_is_finished() -> (
+    None
+):
+    async with Broker(nodes=2) as broker:
+        broker.create_topic("t")
+        kafka, tp = KafkaHandle("embedded", broker.bootstrap_servers), TopicPartition("t", 0)
+        for value in (b"a", b"b", b"c", b"d", b"e"):
+            broker.partition(*tp).append(build_batch([(1_000, None, value, ())]))
+        handler = Handler()
+        handler.hold(3)
+        async with running(member(kafka, "t", "g"), handler) as task:
+            await until(lambda: sorted(handler.offsets) == [0, 1, 2, 4])
+            await asyncio.sleep(0.3)
+            task.cancel()
+            await asyncio.wait([task])
+        found = await committed(kafka, "g", tp)
+        assert found is not None
+        assert found[0] == 3
+        async with AIOKafkaConsumer(
+            bootstrap_servers=broker.bootstrap_servers, group_id="g", enable_auto_commit=False
+        ) as other:
+            other.assign([tp])
+            other.seek(tp, 0)  # it has read no record whose epoch it could commit
+            await other.commit({tp: OffsetAndMetadata(*found)})
+        broker.truncate(tp, 2)
+        for value in (b"C", b"D", b"E"):
+            broker.partition(*tp).append(build_batch([(1_000, None, value, ())]))
+        again = Handler()
+        async with running(member(kafka, "t", "g"), again):
+            await until(lambda: any(record.offset == 4 for record in again.done))
+        assert sorted(record.value or b"" for record in again.done) == [b"C", b"D", b"E"]
 
 
 async def test_other_gets_after_it_begin_at_the_first_that_is_not_finished(
