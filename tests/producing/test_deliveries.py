@@ -545,7 +545,7 @@ async def test_records_are_read_from_the_committed_offset_where_the_outcome_is_n
                 assert (await consumer.getone()).offset == (5 if is_committed else 0)
 
 
-@pytest.mark.parametrize("names", ["batch", "offsets"])
+@pytest.mark.parametrize("names", ["batch", "offsets", "run"])
 @pytest.mark.parametrize("seek", ["back", "forward", "to the beginning"])
 async def test_a_seek_holds_though_the_outcome_of_a_transaction_before_it_is_not_known(
     seek: str, names: str
@@ -557,11 +557,16 @@ async def test_a_seek_holds_though_the_outcome_of_a_transaction_before_it_is_not
         async with copying.consumer() as consumer, lost:
 
             async def copy() -> None:
+                if names == "run":
+                    await consumer.run(process, transactions=lost)
                 async with consumer.batch(5) as batch, lost.transaction() as tx:
                     if names == "batch":
                         tx.commit_offsets(batch)
                     else:
                         tx.commit_offsets({copying.tp: 5}, consumer.group_metadata())
+
+            async def process(record: object, outputs: object) -> None:
+                pass
 
             with broker.on("EndTxn").silence(times=None, handled=True) as rule:
                 copied = asyncio.create_task(copy())

@@ -334,9 +334,12 @@ class Assignment:
         search = partition.search
         if not is_asked_for and search is not None and search.is_first:
             partition.forget_undecided()
+        is_sought = is_asked_for or (search is not None and search.is_asked_for)
+        if is_sought:
+            partition.note_sought(offset)
         if partition.progress is not None:
             partition.progress.go_back_to(offset)
-            if is_asked_for or (search is not None and search.is_asked_for):
+            if is_sought:
                 partition.progress.forget_ahead()
         is_in_work = partition in self._latest or partition.worked_by is not None
         partition.start_at(offset, leader_epoch, validated_epoch, is_in_work=is_in_work)
@@ -381,6 +384,16 @@ class Assignment:
                 self.observers.discarded(cursor)
                 cursor.await_committed()
                 self.observers.partition_changed(cursor)
+
+    def forget_before_seek(self, cursors: Iterable[Cursor]) -> None:
+        """Take from its holders what lies before where the application has moved partitions.
+
+        It is not known what of that was committed: none of it is returned again.
+        """
+        for cursor in cursors:
+            if cursor.is_assigned and cursor.progress is not None:
+                cursor.forget_before_seek()
+                self.settle_progress(cursor)
 
     def request_validation(self, partition: Cursor) -> None:
         """Fetch nothing more until the position was compared with the leader's log (KIP-320).

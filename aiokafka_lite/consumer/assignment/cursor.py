@@ -299,6 +299,7 @@ class Cursor:
         "retry_reason",
         "search",
         "seeks",
+        "sought_to",
         "source",
         "started_at",
         "topic_id",
@@ -379,6 +380,8 @@ class Cursor:
         self.keeps_position = False
         # How often the application has moved it.
         self.seeks = 0
+        # Where to; None: that is being looked up.
+        self.sought_to: int | None = None
         self.keeps_pause = False
         # Loop time before which nothing is asked of a broker for it, 0: at once; and why.
         self.retry_at = 0.0
@@ -491,6 +494,10 @@ class Cursor:
         self.keeps_position = self.is_revoking and not is_committed
         self.seeks += 1
 
+    def note_sought(self, offset: int) -> None:
+        """Note where the application has moved it, once that is known."""
+        self.sought_to = offset
+
     def await_reset(self, timestamp: int, reason: str) -> None:
         """Give the position up until ListOffsets has found the one of a timestamp.
 
@@ -504,6 +511,7 @@ class Cursor:
             self.processed = None
         else:
             self.seeks += 1
+            self.sought_to = None
         self.leader_epoch = NO_EPOCH
         self.keeps_position = self.is_revoking and not reason
         self.retry_at = 0.0
@@ -532,6 +540,15 @@ class Cursor:
             self.progress.go_back_to(0)
             self.progress.forget_ahead()
         self._search(Search(self, Sought.COMMITTED, replaced=first))
+
+    def forget_before_seek(self) -> None:
+        """Have nobody finish what lies before where the application has moved the position."""
+        if self.progress is None:
+            return
+        if self.sought_to is None:  # it is being looked up
+            self.progress.go_back_to(0)
+        else:
+            self.progress.finish_before(self.sought_to)
 
     def forget_log(self, topic_id: bytes) -> None:
         """Forget all that is known of its log: there is another in its place.

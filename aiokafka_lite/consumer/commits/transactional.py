@@ -305,6 +305,9 @@ class OffsetsInTransaction:
         self._state.return_to_committed(
             [cursor for cursor, count in seeks.items() if cursor.seeks == count]
         )
+        self._state.forget_before_seek(
+            [cursor for cursor, count in seeks.items() if cursor.seeks != count]
+        )
         for cursor in seeks:
             self.commits.overtake(cursor, None)
 
