@@ -546,10 +546,11 @@ async def test_records_are_read_from_the_committed_offset_where_the_outcome_is_n
 
 
 @pytest.mark.parametrize("names", ["batch", "offsets", "run"])
-@pytest.mark.parametrize("seek", ["back", "forward", "to the beginning"])
+@pytest.mark.parametrize("seek", ["back", "to the position", "forward", "to the beginning"])
 async def test_a_seek_holds_though_the_outcome_of_a_transaction_before_it_is_not_known(
     seek: str, names: str
 ) -> None:
+    places = {"back": 2, "to the position": 5, "forward": 7, "to the beginning": 0}
     async with on_broker() as (broker, copying):
         lost = producer_of(
             broker, transactional_id="t", delivery_timeout_ms=700, request_timeout_ms=300
@@ -574,11 +575,10 @@ async def test_a_seek_holds_though_the_outcome_of_a_transaction_before_it_is_not
                 if seek == "to the beginning":
                     await consumer.seek_to_beginning(copying.tp)
                 else:
-                    consumer.seek(copying.tp, 2 if seek == "back" else 7)
+                    consumer.seek(copying.tp, places[seek])
                 with pytest.raises(KafkaError):
                     await copied
-            first = {"back": 2, "forward": 7, "to the beginning": 0}[seek]
-            assert (await consumer.getone()).offset == first
+            assert (await consumer.getone()).offset == places[seek]
 
 
 @pytest.mark.parametrize("commits", ["auto-commit", "transaction"])

@@ -951,10 +951,23 @@ class Assignment:
         self._keep_latest(lambda cursor: cursor.worked_by is None)
         return spans
 
-    def end_work(self, work: Work, spans: Mapping[Cursor, Range], *, is_done: bool) -> None:
+    def end_work(
+        self,
+        work: Work,
+        spans: Mapping[Cursor, Range],
+        *,
+        is_done: bool,
+        moved: Collection[Cursor] = (),
+    ) -> None:
         """Count what `begin_work` gave as processed, or have it handed out again.
 
         Where the application has moved the position since, it stays where that is.
+
+        Args:
+            work: Ends.
+            spans: The offsets of its records.
+            is_done: They are processed.
+            moved: The application has moved these, if only to where they were.
         """
         self.works.remove(work)
         for cursor, (first, end) in spans.items():
@@ -967,7 +980,11 @@ class Assignment:
                 self._latest[cursor] = None
             if is_done:
                 self._release([cursor])
-            elif cursor.position == end and cursor.processed not in (None, end):
+            elif (
+                cursor.position == end
+                and cursor not in moved
+                and cursor.processed not in (None, end)
+            ):
                 self._return_to(cursor, max(first, cursor.processed))
             self.observers.partition_changed(cursor)
         self.observers.acted()

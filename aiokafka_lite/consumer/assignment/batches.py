@@ -184,7 +184,15 @@ class OpenBatch(Block):
         hold_s: How long it may hold up a rebalance; None: as long as other work.
     """
 
-    __slots__ = ("_around", "_assignment", "_given_up", "_returned", "_topic_ids", "_truncations")
+    __slots__ = (
+        "_around",
+        "_assignment",
+        "_given_up",
+        "_returned",
+        "_seeks",
+        "_topic_ids",
+        "_truncations",
+    )
 
     def __init__(self, assignment: Assignment, hold_s: float | None = None) -> None:
         super().__init__(hold_s)
@@ -194,6 +202,8 @@ class OpenBatch(Block):
         # The first truncations of their logs since then.
         self._truncations: dict[Cursor, Truncation] = {}
         self._topic_ids: dict[Cursor, bytes] = {}
+        # How often the application had moved each by then.
+        self._seeks: dict[Cursor, int] = {}
         # The transaction whose block is around this one.
         self._around: BegunTransaction | None = None
         # Those that went though they were not finished.
@@ -205,6 +215,7 @@ class OpenBatch(Block):
         self._returned = self._assignment.begin_work(self, found)
         self._truncations = {cursor: cursor.next_truncation for cursor in self._returned}
         self._topic_ids = {cursor: cursor.topic_id for cursor in self._returned}
+        self._seeks = {cursor: cursor.seeks for cursor in self._returned}
 
     @property
     def spans(self) -> dict[Cursor, Range]:
@@ -219,7 +230,8 @@ class OpenBatch(Block):
     @override
     def _end(self, *, is_done: bool) -> None:
         """Count its records as processed, or have them handed out again."""
-        self._assignment.end_work(self, self.spans, is_done=is_done)
+        moved = {cursor for cursor, count in self._seeks.items() if cursor.seeks != count}
+        self._assignment.end_work(self, self.spans, is_done=is_done, moved=moved)
 
     @override
     def _begin_in(self, transaction: BegunTransaction) -> None:
