@@ -545,7 +545,7 @@ async def test_records_are_read_from_the_committed_offset_where_the_outcome_is_n
                 assert (await consumer.getone()).offset == (5 if is_committed else 0)
 
 
-@pytest.mark.parametrize("names", ["batch", "offsets", "run"])
+@pytest.mark.parametrize("names", ["batch", "ended batch", "offsets", "run"])
 @pytest.mark.parametrize("seek", ["back", "to the position", "forward", "to the beginning"])
 async def test_a_seek_holds_though_the_outcome_of_a_transaction_before_it_is_not_known(
     seek: str, names: str
@@ -560,6 +560,9 @@ async def test_a_seek_holds_though_the_outcome_of_a_transaction_before_it_is_not
             async def copy() -> None:
                 if names == "run":
                     await consumer.run(process, transactions=lost)
+                if names == "ended batch":
+                    async with lost.transaction() as tx, consumer.batch(5) as batch:
+                        tx.commit_offsets(batch)
                 async with consumer.batch(5) as batch, lost.transaction() as tx:
                     if names == "batch":
                         tx.commit_offsets(batch)

@@ -230,8 +230,11 @@ class OpenBatch(Block):
     @override
     def _end(self, *, is_done: bool) -> None:
         """Count its records as processed, or have them handed out again."""
-        moved = {cursor for cursor, count in self._seeks.items() if cursor.seeks != count}
-        self._assignment.end_work(self, self.spans, is_done=is_done, moved=moved)
+        self._assignment.end_work(self, self.spans, is_done=is_done, moved=self._moved())
+
+    def _moved(self) -> set[Cursor]:
+        """Return the cursors that the application has moved since."""
+        return {cursor for cursor, count in self._seeks.items() if cursor.seeks != count}
 
     @override
     def _begin_in(self, transaction: BegunTransaction) -> None:
@@ -258,9 +261,10 @@ class OpenBatch(Block):
 
     @override
     def _undo(self) -> None:
-        """Have its records returned again, if they are not committed and no seek went back."""
+        """Have its records returned again, if they are not committed and nobody has sought."""
+        moved = self._moved()
         for cursor, (first, end) in self.spans.items():
-            present = self._present(cursor)
+            present = None if cursor in moved else self._present(cursor)
             if present is not None and present.position is not None and present.position >= end:
                 self._assignment.return_again(present, first, end)
 
