@@ -97,6 +97,10 @@ class ProducerLease:
         """Let others use the producer again; idempotent."""
         self._engine.lend_to(None)
 
+    def knows(self) -> Callable[[str], bool]:
+        """Return what tells whether a topic can be written to without asking for it."""
+        return self._engine.accumulator.is_known
+
     async def count_partitions(self, topic: str) -> int:
         """Return how many partitions a topic has.
 

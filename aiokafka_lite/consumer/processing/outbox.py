@@ -15,6 +15,7 @@ which they came, and so do the outputs of a lane.
 An entry is dropped if one of its records is not to be finished here any more: a rebalance took its
 partition away, or the application sought back. Its next owner handles it again.
 
+What names a topic that is not known waits until that was found, and is refused if it is missing.
 If a list of records was refused, or has lost some, the others are handled again. What came of later
 records of their lanes waits meanwhile, and what came of later ones than these.
 
@@ -29,7 +30,16 @@ import logging
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence, Set
+from collections.abc import (
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiokafka_lite._event import Event
@@ -244,6 +254,9 @@ class Outbox:
         self._awaited: set[Job] = set()
         self._waiting: list[Entry] = []
         self._waits_from: dict[Hashable, int] = {}
+        # Topics that are being asked for: what names one waits, too.
+        self._asked_for: dict[str, asyncio.Task[None]] = {}
+        self._knows: Callable[[str], bool] = _not_open
         self._size = 0
         self._most_bytes = 0
         self._encoded: Callable[..., Output] = _not_open
@@ -267,7 +280,7 @@ class Outbox:
         """
         lease = await self._source.lend()
         self._most_bytes = lease.most_bytes
-        self._encoded = lease.encoded
+        self._encoded, self._knows = lease.encoded, lease.knows()
         if not self._source.can_replace:
             self._lease = lease
             lease.on_end(self._came.set)
@@ -287,9 +300,7 @@ class Outbox:
             entry.fail(IllegalStateError("nothing more is written"))
             return
         self._size += entry.size
-        if not self._waits_from:
-            self._entries.append(entry)
-        elif self._awaited.isdisjoint(entry.jobs):
+        if not self._awaited or self._awaited.isdisjoint(entry.jobs):
             self._place(entry)
         else:
             self._awaited.difference_update(entry.jobs)
@@ -345,18 +356,19 @@ class Outbox:
 
         A worker waits for a dead letter, perhaps the one that is to handle the earlier record.
         """
-        waits_from = self._waits_from
-        if (
-            entry.outcome is None
-            and entry.is_current
-            and any(
-                job.record.offset > waits_from.get(job.order_key, math.inf) for job in entry.jobs
-            )
-        ):
+        is_free = not self._waits_from and all(self._knows(each.topic) for each in entry.outputs)
+        waits = not is_free and entry.outcome is None and entry.is_current
+        if waits and (self._asks_for_topics(entry) or self._is_behind(entry)):
             self._waiting.append(entry)
             self._wait_behind(entry.jobs)
         else:
             self._entries.append(entry)
+
+    def _is_behind(self, entry: Entry) -> bool:
+        waits_from = self._waits_from
+        return any(
+            job.record.offset > waits_from.get(job.order_key, math.inf) for job in entry.jobs
+        )
 
     def _wait_behind(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
@@ -391,7 +403,39 @@ class Outbox:
     @property
     def is_busy(self) -> bool:
         """Whether something in it is going to be written."""
-        return bool(self._writing) or (bool(self._entries) and not self._is_blocked)
+        is_next = bool(self._entries) and not self._is_blocked
+        return bool(self._writing) or is_next or bool(self._asked_for)
+
+    # --- What waits for its topic ---------------------------------------------------------
+    def _asks_for_topics(self, entry: Entry) -> bool:
+        """Whether one of its topics is not known, which is asked for: a transaction would wait."""
+        unknown = {each.topic for each in entry.outputs if not self._knows(each.topic)}
+        for topic in unknown - self._asked_for.keys():
+            self._asked_for[topic] = self._scope.spawn(self._ask_for(topic), name=f"find {topic}")
+        return bool(unknown)
+
+    async def _ask_for(self, topic: str) -> None:
+        """Have the producer find a topic; refuse what is to be written to one that is missing."""
+        error: Exception | None = None
+        lease = await self._source.lend()
+        try:
+            await lease.count_partitions(topic)
+        except Exception as refusal:  # noqa: BLE001 -- the record's, unless the producer failed
+            error = refusal
+        del self._asked_for[topic]
+        if lease.fatal_error is not None:
+            return  # everything ends
+        if error is not None:
+            self._refuse(
+                {
+                    entry: error
+                    for entry in self._waiting
+                    if any(output.topic == topic for output in entry.outputs)
+                }
+            )
+        self._place_anew([*self._entries, *self._waiting])
+        self._is_blocked = False
+        self._came.set()
 
     def _all(self) -> Iterator[Entry]:
         yield from self._writing
@@ -409,7 +453,8 @@ class Outbox:
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
         """Return what of these partitions is going to be written."""
         found: dict[TopicPartition, Range] = {}
-        for entry in (*self._writing, *self._entries):
+        waiting = self._waiting if self._asked_for else ()
+        for entry in (*self._writing, *self._entries, *waiting):
             for job in entry.jobs:
                 tp, offset = job.cursor.tp, job.record.offset
                 if tp in partitions and job.is_current:
@@ -674,6 +719,11 @@ class Outbox:
             self._put_back(entries)
             return
         self._put_back([entry for entry in entries if entry not in errors])
+        self._refuse(errors)
+
+    def _refuse(self, errors: Mapping[Entry, Exception]) -> None:
+        """Part with entries that cannot be written."""
+        self._take(errors)
         for entry, error in errors.items():
             self._size -= entry.size
             entry.fail(error)
@@ -748,5 +798,5 @@ async def _until_done(task: asyncio.Task[None], wait_s: float | None) -> None:
         raise cancellation
 
 
-def _not_open(*_: object) -> Output:
+def _not_open(*_: object) -> Any:
     raise AssertionError("an outbox is opened before handlers are called")

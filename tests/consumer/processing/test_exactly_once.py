@@ -449,6 +449,32 @@ async def test_a_topic_that_is_not_there_is_told_with_the_record() -> None:
             await consumer.run(handle, transactions=producer)
 
 
+async def test_a_topic_that_is_not_there_holds_up_one_key_only(copy: Copy) -> None:
+    await copy.kafka.produce(copy.source, 0, numbered(20))
+    dead = await copy.kafka.create_topic()
+
+    async def handle(record: Record, outputs: Outputs) -> None:
+        topic = unique("missing") if record.offset == 5 else copy.target
+        outputs.send(topic, record.value, record.key)
+
+    async with (
+        timeout(PATIENCE_S),
+        copy.producer(request_timeout_ms=4_000, allow_auto_create_topics=False) as producer,
+        copy.consumer() as consumer,
+    ):
+        running = asyncio.create_task(
+            consumer.run(handle, transactions=producer, dead_letter=DeadLetters(dead))
+        )
+        while len(found := await copy.copies()) < 17:
+            assert not running.done()
+        assert consumer.metrics()["processing_dead_total"] == 0
+        assert {record.value for record in found}.isdisjoint([b"5", b"10", b"15"])
+        await eventually(copy.committed, 20)
+        await consumer.stop()
+        await running
+    assert await copy.counts() == {b"%d" % n: 1 for n in range(20) if n != 5}
+
+
 async def test_outputs_take_nothing_after_the_handler_has_returned(copy: Copy) -> None:
     await copy.kafka.produce(copy.source, 0, numbered(1))
     kept: list[Outputs] = []

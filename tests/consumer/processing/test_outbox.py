@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import asynccontextmanager
 from itertools import zip_longest
 from types import SimpleNamespace
@@ -12,13 +12,14 @@ from typing import Any, Final, cast
 
 import pytest
 
-from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.processing.lanes import Job
 from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
 from aiokafka_lite.errors import (
     IllegalStateError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
+    UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
@@ -28,8 +29,9 @@ TP: Final = TopicPartition("t", 0)
 class FakeOutput:
     size = 10
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, topic: str = "known") -> None:
         self.name = name
+        self.topic = topic
 
 
 class FakeJob:
@@ -72,6 +74,8 @@ class Transactions:
         # Above which offset the metadata have no room.
         self.room_to = 1_000
         self.told: list[tuple[str, list[int]]] = []
+        self.known = {"known"}
+        self.found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def lend(self) -> Transactions:
         return self
@@ -81,6 +85,14 @@ class Transactions:
 
     async def dismiss(self) -> None:
         pass
+
+    def knows(self) -> Callable[[str], bool]:
+        return self.known.__contains__
+
+    async def count_partitions(self, topic: str) -> int:
+        count = await self.found
+        self.known.add(topic)
+        return count
 
     async def write(self, outputs: Sequence[FakeOutput], offsets: object) -> dict[int, Exception]:
         await self.gate.wait()
@@ -135,7 +147,7 @@ class Transactions:
 
 
 @pytest.fixture
-def transactions() -> Transactions:
+async def transactions() -> Transactions:
     return Transactions()
 
 
@@ -149,10 +161,10 @@ async def outbox(transactions: Transactions) -> AsyncIterator[Outbox]:
     await outbox.close()
 
 
-def entry(*offsets: int, lanes: str = "") -> Entry:
+def entry(*offsets: int, lanes: str = "", topic: str = "known") -> Entry:
     """Return what came of records; `lanes` has a letter for each of them."""
     jobs = [cast("Job", FakeJob(*each)) for each in zip_longest(offsets, lanes)]
-    return Entry(jobs, cast("Any", [FakeOutput(str(offset)) for offset in offsets]))
+    return Entry(jobs, cast("Any", [FakeOutput(str(offset), topic) for offset in offsets]))
 
 
 def again(entry: Entry, number: int) -> Entry:
@@ -262,6 +274,35 @@ async def test_nothing_waits_for_a_record_that_is_not_to_be_finished_any_more(
     outbox.look_again()
     await settle()
     assert transactions.written[2:] == [["3", "4", "5"]]
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+async def test_what_names_an_unknown_topic_holds_up_its_lanes_only(
+    transactions: Transactions, outbox: Outbox, *, is_found: bool
+) -> None:
+    outbox.put(entry(1, lanes="a", topic="other"))
+    outbox.put(entry(2, lanes="a"))
+    outbox.put(entry(3, 4, lanes="bc", topic="other"))
+    outbox.put(entry(5, lanes="c"))
+    outbox.put(entry(6, lanes="d"))
+    await settle()
+    assert transactions.written == [["6"]]
+    assert outbox.is_busy
+    assert outbox.undone([TP]) == {TP: Range(1, 6)}
+    if is_found:
+        transactions.found.set_result(1)
+        await settle()
+        assert transactions.written[1:] == [["1", "2", "3", "4", "5"]]
+    else:
+        transactions.found.set_exception(UnknownTopicOrPartitionError("other"))
+        await settle()
+        assert transactions.written[1:] == [["2"]]
+        refused = [each for each in transactions.told if each[0] == "UnknownTopicOrPartitionError"]
+        assert [offsets for _, offsets in refused] == [[1], [3, 4]]
+        outbox.put(again(entry(3, lanes="b"), 0))
+        assert outbox.record_count == 2  # 5 waits for 4, which is handled again
+    await settle()
+    assert not outbox.is_busy
 
 
 async def test_a_dead_letter_does_not_wait_for_an_earlier_record(
