@@ -21,7 +21,9 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest
 from aiokafka_lite.protocol.schema import Request, Response
+from aiokafka_lite.structs import ConsumerRecord
 from tests.support.reading import consumer_of, values
+from tests.support.waiting import until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "producing.md").read_text()
 WAIT_S = 30
@@ -69,6 +71,28 @@ async def test_what_is_written_in_a_transaction_is_read_together() -> None:
 
 def is_commit(context: object, request: Request[Response]) -> bool:
     return isinstance(request, EndTxnRequest) and request.committed
+
+
+async def test_a_batch_after_run_returns_again_what_run_had_finished_behind_the_offset() -> None:
+    finished: set[int] = set()
+
+    async def handle(record: ConsumerRecord) -> None:
+        if record.offset == 0:
+            await asyncio.get_running_loop().create_future()
+        finished.add(record.offset)
+
+    async with Broker() as broker:
+        broker.create_topic("orders")
+        for number in range(3):
+            broker.produce("orders", b"%d" % number, key=b"%d" % number)
+        async with consumer_of(broker, "orders", group_id="invoices") as consumer:
+            running = asyncio.ensure_future(consumer.run(handle, concurrency=3))
+            await until(lambda: finished == {1, 2})
+            running.cancel()
+            await asyncio.wait([running])
+            async with consumer.batch(max_records=3) as batch:
+                assert [record.offset for record in batch] == [0, 1, 2]
+    assert "[read in one way](processing.md#what-is-committed)" in PAGE
 
 
 async def test_the_copy_is_exact_though_transactions_fail() -> None:
