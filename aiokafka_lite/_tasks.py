@@ -22,11 +22,19 @@ from typing import TypeVar
 
 from aiokafka_lite._compat import is_being_cancelled
 from aiokafka_lite._forks import tell_of_forks
-from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.errors import (
+    IllegalArgumentError,
+    IllegalStateError,
+    KafkaError,
+    KafkaProtocolError,
+)
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+# In a task these are mistakes of this client or of the broker: the traceback shows where.
+BUGS = (IllegalStateError, IllegalArgumentError, KafkaProtocolError)
 
 FIRST_RESTART_DELAY_S = 0.1
 LAST_RESTART_DELAY_S = 1.0
@@ -138,7 +146,7 @@ class TaskScope:
         if self._failure is not None or self._is_closed:
             return
         self._failure = error
-        log.error("%s: %s failed", self.name, name, exc_info=error)
+        self._log_failure(f"{name} failed", error)
         self._end_after_failure(error)
 
     def supervise(
@@ -209,8 +217,15 @@ class TaskScope:
         if isinstance(error, LoopEndedError):
             log.info("%s: %s", self.name, error)
         elif not (self._is_closed and isinstance(error, KafkaError)):  # what closing may cause
-            log.error("%s: task %s died", self.name, task.get_name(), exc_info=error)
+            self._log_failure(f"task {task.get_name()} died", error)
         self._end_after_failure(error)
+
+    def _log_failure(self, what: str, error: BaseException) -> None:
+        """Log the failure: a bug with its traceback, what brokers or the network caused without."""
+        if isinstance(error, KafkaError) and not isinstance(error, BUGS):
+            log.error("%s: %s: %s", self.name, what, error)
+        else:
+            log.error("%s: %s", self.name, what, exc_info=error)
 
     def _is_loop_ending(self) -> bool:
         """Whether every task of the loop is cancelled, as `asyncio.run` does at its end."""

@@ -8,7 +8,12 @@ import logging
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.errors import IllegalStateError, KafkaConnectionError
+from aiokafka_lite.errors import (
+    FencedInstanceIdError,
+    IllegalStateError,
+    KafkaConnectionError,
+    KafkaProtocolError,
+)
 
 pytestmark = pytest.mark.every_loop
 
@@ -130,6 +135,38 @@ async def test_bug_in_the_clean_up_of_a_cancelled_task_is_told(
         await settle()
     assert ("scope: task scope:messy died" in caplog.messages) is is_told
     assert scope.failure is error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_bug"),
+    [
+        (ValueError("bug"), True),
+        (IllegalStateError("misuse"), True),
+        (KafkaProtocolError("not Kafka"), True),
+        (FencedInstanceIdError("taken over"), False),
+        (KafkaConnectionError("lost"), False),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("is_callback", [False, True])
+async def test_only_a_bug_is_told_with_its_traceback(
+    error: Exception, is_bug: bool, is_callback: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        raise error
+
+    scope = TaskScope("scope")
+    with caplog.at_level(logging.ERROR):
+        if is_callback:
+            scope.fail(error, name="dying")
+        else:
+            scope.spawn(run(), name="dying")
+        await settle()
+    (record,) = caplog.records
+    assert bool(record.exc_info) is is_bug
+    what = "scope: dying failed" if is_callback else "scope: task scope:dying died"
+    assert record.getMessage() == (what if is_bug else f"{what}: {error}")
+    await scope.close()
 
 
 async def test_task_that_somebody_else_cancels_has_died(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 
 import pytest
@@ -127,7 +128,9 @@ async def state_of(kafka: KafkaHandle, group: str) -> str:
     return answer.groups[0].group_state
 
 
-async def test_the_older_of_two_with_one_instance_id_is_fenced(kafka: KafkaHandle) -> None:
+async def test_the_older_of_two_with_one_instance_id_is_fenced(
+    kafka: KafkaHandle, caplog: pytest.LogCaptureFixture
+) -> None:
     topic = await kafka.create_topic()
     group = unique("g")
     settings = {"group_instance_id": "twin"}
@@ -139,6 +142,9 @@ async def test_the_older_of_two_with_one_instance_id_is_fenced(kafka: KafkaHandl
     assert isinstance(older.scope.failure, FencedInstanceIdError)
     assert older.member.state is MemberState.FENCED
     assert older.partitions == set()
+    (told,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert "'twin'" in told.getMessage()
+    assert told.exc_info is None
 
     await older.close()
 
