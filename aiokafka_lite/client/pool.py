@@ -36,6 +36,7 @@ from aiokafka_lite.errors import (
     KafkaConnectionError,
     KafkaError,
     NodeNotReadyError,
+    ThrottlingQuotaExceededError,
 )
 from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
@@ -143,6 +144,20 @@ class Pool:
         """Return why the node cannot be reached, None when it can or was not tried."""
         state = self._nodes.get(node_id)
         return None if state is None else state.last_error
+
+    def why_not_ready(self, node_id: int, lane: Lane) -> KafkaError | None:
+        """Return what ``connect`` waits for, or why the latest attempt failed; None when ready."""
+        state = self._nodes.get(node_id)
+        if state is None or self.is_ready(node_id, lane):
+            return None
+        slot = state.slots[lane]
+        if (mute_s := self._slot_mute_s(slot)) > 0:
+            return ThrottlingQuotaExceededError(
+                f"{state} throttles this client, for {mute_s:.1f} s more"
+            )
+        if state.last_error is not None:
+            return state.last_error
+        return KafkaConnectionError(f"{state} is being connected to")
 
     def lost_at(self, node_id: int) -> float | None:
         """Return since which loop time the node cannot be reached.

@@ -136,6 +136,8 @@ class Accumulator:
         wake: Called with a queue that has something to send, and is not listed.
         give_up: Called with a batch whose time is over, or whose partition is gone, and the error
             for its senders.
+        why_unsent: Called with a queue whose batch waits to be sent; returns what it waits for, if
+            that is its leader.
         on_loss: Called with an error when what a transaction has written is gone with its topic;
             returns whether the transaction is aborted.
         tell: Called with the outcomes of records by their numbers, which begin with 1, in place of
@@ -150,6 +152,7 @@ class Accumulator:
         *,
         wake: Callable[[PartitionQueue], None],
         give_up: Callable[[PartitionQueue, ProducerBatch, KafkaError], None],
+        why_unsent: Callable[[PartitionQueue], KafkaError | None],
         on_loss: Callable[[KafkaError], bool],
         tell: Tell | None = None,
     ) -> None:
@@ -161,6 +164,7 @@ class Accumulator:
         self._rng = rng
         self._wake = wake
         self._give_up = give_up
+        self._why_unsent = why_unsent
         self._on_loss = on_loss
         self._codec = config.codec
         self._is_transactional = config.transactional_id is not None
@@ -522,15 +526,19 @@ class Accumulator:
         is_there = self.has(*batch.tp)
         error_class = KafkaTimeoutError if is_there else UnknownTopicOrPartitionError
         tried = f"was sent {batch.attempts} times" if batch.attempts else "could not be sent"
+        unsent = None
+        if batch.state is not BatchState.ON_WIRE:
+            unsent = self._why_unsent(self.queue_of(batch))
+        cause = unsent or batch.last_error
         error = error_class(
             ("" if is_there else f"topic {batch.tp.topic!r} does not exist any more: ")
             + f"{batch.count} records for {batch.tp.topic}-{batch.tp.partition} are not "
             f"acknowledged within delivery_timeout_ms={self._delivery_timeout_s * 1000:g}: the "
             f"batch {tried}"
-            + (f", last {batch.last_error}" if batch.last_error else "")
+            + (f", last {cause}" if cause else "")
             + ("; it may have been written" if batch.attempts else "")
         )
-        error.__cause__ = batch.last_error
+        error.__cause__ = cause
         return error
 
     def fail_unsent(self, error: KafkaError) -> None:

@@ -121,6 +121,7 @@ class ProducerEngine:
             rng,
             wake=self.sender.wake,
             give_up=self.sender.expired,
+            why_unsent=self.sender.why_unsent,
             on_loss=self._records_lost,
             tell=tell,
         )

@@ -290,6 +290,13 @@ class BatchSender:
             self._until_connected(leader), name=f"connect to leader {leader.node_id}"
         )
 
+    def why_unsent(self, queue: PartitionQueue) -> KafkaError | None:
+        """Return what keeps the leader from being sent a queue's batches; None if nothing does."""
+        leader = None if queue.leader is None else self._leaders[queue.leader]
+        if leader is None or leader.connecting is None or queue not in leader.listed:
+            return None
+        return self._cluster.pool.why_not_ready(leader.node_id, Lane.PRODUCE)
+
     async def _until_connected(self, leader: Destination) -> None:
         try:
             await self._cluster.pool.connect(leader.node_id, Lane.PRODUCE)

@@ -38,6 +38,7 @@ class Sending:
             random.Random(1),
             wake=self._wake,
             give_up=self._give_up,
+            why_unsent=lambda queue: None,
             on_loss=self._lose,
         )
         self.accumulator.add_topic("t")

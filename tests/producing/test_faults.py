@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +20,7 @@ from aiokafka_lite.errors import (
     DuplicateSequenceNumber,
     InvalidProducerEpoch,
     InvalidTimestampError,
+    KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
     LeaderNotAvailableError,
@@ -28,6 +30,7 @@ from aiokafka_lite.errors import (
     OutOfOrderSequenceNumber,
     ProducerClosed,
     RequestTimedOutError,
+    ThrottlingQuotaExceededError,
     TopicAuthorizationFailedError,
     UnknownProducerId,
     UnknownTopicOrPartitionError,
@@ -463,3 +466,32 @@ async def test_a_throttled_producer_holds_back(broker: Broker) -> None:
         began = loop.time()
         await producer.send_and_wait("t", b"1", partition=0)
         assert loop.time() - began > 0.3
+
+
+@pytest.mark.parametrize("what", ["throttled", "not reachable", "does not answer"])
+async def test_what_expires_unsent_names_what_its_leader_was_waited_for(
+    broker: Broker, what: str
+) -> None:
+    reasons = {
+        "throttled": (ThrottlingQuotaExceededError, r"node \d at \S+ throttles this client, for"),
+        "not reachable": (KafkaConnectionError, "cannot connect"),
+        "does not answer": (KafkaConnectionError, "is being connected to"),
+    }
+    async with producer_of(broker, request_timeout_ms=500, delivery_timeout_ms=500) as producer:
+        await producer.partitions_for("t")
+        if what == "throttled":
+            broker.on("Produce").throttle(5)
+            await producer.send_and_wait("t", b"0", partition=0)
+        elif what == "not reachable":
+            for node in (1, 2, 3):
+                await broker.stop_node(node, clean=False)
+            # It has been waited for before the batch is there.
+            await asyncio.wait([await producer.send("t", b"0", partition=0)], timeout=0.3)
+        else:
+            broker.on("ApiVersions").silence(times=None)
+        late = await producer.send("t", b"late", partition=0)
+        with pytest.raises(KafkaTimeoutError, match="could not be sent, last ") as caught:
+            await late
+        kind, text = reasons[what]
+        assert isinstance(caught.value.__cause__, kind)
+        assert re.search(text, str(caught.value))
