@@ -51,6 +51,7 @@ from aiokafka_lite.client.watched_topics import WatchedTopics
 from aiokafka_lite.errors import (
     BrokerResponseError,
     ClientClosedError,
+    IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
@@ -446,19 +447,32 @@ class Cluster:
         max_version: int | None = None,
         failures: list[KafkaError] | None = None,
         exclude: Iterable[int] = (),
+        is_always_offered: bool = False,
     ) -> tuple[int, R]:
-        """Like request_any; returns the node, too, and adds to ``failures`` why others did not."""
+        """Like request_any; returns the node, too, and adds to ``failures`` why others did not.
+
+        A node that does not offer what every broker should is passed over, and its next
+        connections ask anew what it offers.
+        """
         failures = [] if failures is None else failures
         excluded = set(exclude)
+        incompatible: IncompatibleBrokerVersion | None = None
         while (node_id := self._next_to_ask(frozenset(excluded))) is not None:
             excluded.add(node_id)
             try:
                 return node_id, await self.request(
                     node_id, request, timeout_s=timeout_s, max_version=max_version
                 )
+            except IncompatibleBrokerVersion as error:
+                if not is_always_offered:
+                    raise
+                incompatible = error
+                self.pool.ask_versions_anew(node_id)
             except PASSED_OVER as error:
                 failures.append(error)
         self.raise_if_closed()
+        if incompatible is not None:
+            raise incompatible
         raise nobody_answered(failures)
 
     def _next_to_ask(self, excluded: frozenset[int]) -> int | None:
@@ -474,7 +488,8 @@ class Cluster:
         """Return the node id of a group's coordinator, which can be sent requests at once.
 
         Errors that pass (coordinator not available yet, broker not reachable) are retried with
-        backoff until ``timeout_s`` (``request_timeout_s`` by default) is over.
+        backoff until ``timeout_s`` (``request_timeout_s`` by default) is over. If no broker offers
+        the request, they are asked once more what they offer.
 
         Raises:
             GroupAuthorizationFailedError: The client may not use the group.
@@ -482,19 +497,25 @@ class Cluster:
         """
         backoff = self._new_backoff()
         give_up_at = self._loop.time() + (timeout_s or self.config.request_timeout_s)
+        may_be_offered = True
         while True:
             try:
                 return await self._find_coordinator_once(key, key_type)
             except KafkaError as error:
+                may_pass = error.retriable
+                if isinstance(error, IncompatibleBrokerVersion):
+                    may_pass, may_be_offered = may_be_offered, False
                 delay_s = backoff.next_delay_s()
-                if not error.retriable or self._loop.time() + delay_s >= give_up_at:
+                if not may_pass or self._loop.time() + delay_s >= give_up_at:
                     raise
             await asyncio.sleep(delay_s)
 
     async def _find_coordinator_once(self, key: str, key_type: int) -> int:
         response = await self._foreseen_coordinator(key, key_type)
         if response is None:
-            _, response = await self._ask_any(coordinator_request(key, key_type))
+            _, response = await self._ask_any(
+                coordinator_request(key, key_type), is_always_offered=True
+            )
         node = coordinator_of(key, response)
         if (view := self._view.with_coordinator(node)) is not self._view:
             self._swap(view)
@@ -701,7 +722,11 @@ class Cluster:
             if self._refresher is None:
                 self._foresee_coordinator()
             self._answered_by, response = await self._ask_any(
-                request, timeout_s=timeout_s, failures=failures, exclude=unreachable
+                request,
+                timeout_s=timeout_s,
+                failures=failures,
+                exclude=unreachable,
+                is_always_offered=True,
             )
             raise_for_rebootstrap(response)
         except (KafkaConnectionError, RebootstrapRequiredError) as error:
@@ -715,7 +740,11 @@ class Cluster:
             )
             unreachable = await self._connect_one(failures)
             self._answered_by, response = await self._ask_any(
-                request, timeout_s=timeout_s, failures=failures, exclude={*known, *unreachable}
+                request,
+                timeout_s=timeout_s,
+                failures=failures,
+                exclude={*known, *unreachable},
+                is_always_offered=True,
             )
         connection = self.pool.usable(self._answered_by)
         if connection is not None:

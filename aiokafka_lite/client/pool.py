@@ -559,6 +559,22 @@ class Pool:
         for each in hanging:
             each.give_up(error)
 
+    def ask_versions_anew(self, node_id: int) -> None:
+        """Let a node's next connections ask what its broker offers, after the node's backoff.
+
+        All its connections close once their answers are there: while one is open, the others are
+        used by what it was told.
+        """
+        state = self._nodes.get(node_id)
+        if state is None:
+            return
+        for slot in state.slots.values():
+            if slot.connection is not None:
+                slot.muted_until = slot.connection.muted_until
+                self._let_go(slot, slot.connection)
+        delay_s = state.backoff.next_delay_s()
+        state.next_attempt_at = max(state.next_attempt_at, self._loop.time() + delay_s)
+
     def _new_backoff(self) -> Backoff:
         config = self._config
         return Backoff(config.reconnect_backoff_s, config.reconnect_backoff_max_s, self._rng)

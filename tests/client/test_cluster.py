@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import ClientConfig, Cluster, ClusterView, Node
+from aiokafka_lite.client import ClientConfig, Cluster, ClusterView, Lane, Node
 from aiokafka_lite.client import cluster as cluster_module
 from aiokafka_lite.client import view as view_module
 from aiokafka_lite.client.versions import MisroutedError
@@ -16,6 +16,7 @@ from aiokafka_lite.errors import (
     ClusterAuthorizationFailedError,
     CoordinatorNotAvailableError,
     GroupAuthorizationFailedError,
+    IncompatibleBrokerVersion,
     KafkaConfigurationError,
     KafkaConnectionError,
     KafkaError,
@@ -31,6 +32,7 @@ from aiokafka_lite.protocol.messages.find_coordinator import (
 )
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 from tests.client.conftest import TIMEOUT_S, closed_port, quick_config
 from tests.support.scripted_broker import (
@@ -810,6 +812,79 @@ async def test_node_whose_address_leads_to_another_is_looked_up_again(
         await cluster.request(2, HeartbeatRequest())
         assert other.count(HeartbeatRequest) == 1
         await cluster.close()
+
+
+# --- Brokers that do not offer what they should ------------------------------------------------
+def versions_without(missing: type[Request[Response]]) -> ApiVersionsResponse:
+    answer = all_versions()
+    answer.api_keys = [each for each in answer.api_keys if each.api_key != missing.api_key]
+    return answer
+
+
+async def connect_anew(broker: ScriptedBroker, cluster: Cluster) -> None:
+    """Lose every connection, and open two, the second by what the first was told."""
+    for connection in broker.connections:
+        connection.transport.abort()
+    await until(lambda: cluster.pool.connection_failed(1))
+    await cluster.pool.connect(1)
+    await cluster.pool.connect(1, Lane.FETCH)
+
+
+async def test_a_broker_that_did_not_offer_metadata_is_asked_again_what_it_offers(
+    broker: ScriptedBroker, cluster: Cluster, scope: TaskScope
+) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: versions_without(MetadataRequest)
+    await connect_anew(broker, cluster)
+    before = broker.count(ApiVersionsRequest)
+    waiting = asyncio.ensure_future(cluster.refresh())
+    await until(lambda: broker.count(ApiVersionsRequest) >= before + 4)
+    assert scope.degraded
+    broker.scripts[ApiVersionsRequest] = lambda _: all_versions()
+    assert 1 in (await waiting).nodes
+    assert not scope.degraded
+
+
+@pytest.mark.virtual_time
+async def test_a_broker_that_never_offers_metadata_is_not_asked_in_a_hurry(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: versions_without(MetadataRequest)
+    await connect_anew(broker, cluster)
+    before = broker.count(ApiVersionsRequest)
+    with pytest.raises(KafkaTimeoutError, match="does not offer MetadataRequest"):
+        await cluster.refresh()
+    # In 5 s, with pauses of up to 0.1 s.
+    assert 10 < broker.count(ApiVersionsRequest) - before < 120
+
+
+@pytest.mark.parametrize("is_offered_by_then", [True, False])
+async def test_a_broker_that_did_not_offer_find_coordinator_is_asked_once_more(
+    broker: ScriptedBroker, cluster: Cluster, is_offered_by_then: bool
+) -> None:
+    broker.scripts[FindCoordinatorRequest] = lambda _: coordinator(broker)
+    broker.scripts[ApiVersionsRequest] = lambda _: versions_without(FindCoordinatorRequest)
+    await connect_anew(broker, cluster)
+    before = broker.count(ApiVersionsRequest)
+    if is_offered_by_then:
+        broker.scripts[ApiVersionsRequest] = lambda _: all_versions()
+        assert await cluster.find_coordinator("g") == 1
+    else:
+        with pytest.raises(IncompatibleBrokerVersion, match="does not offer FindCoordinator"):
+            await cluster.find_coordinator("g")
+    assert broker.count(ApiVersionsRequest) == before + 1
+
+
+async def test_another_broker_is_asked_for_what_one_does_not_offer(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: versions_without(MetadataRequest)
+    async with ScriptedBroker(2) as other:
+        broker.brokers = other.brokers = [broker.as_broker, other.as_broker]
+        for brokers in ((broker, other), (other, broker)):
+            cluster = new_cluster(quick_config(*brokers))
+            await cluster.start()
+            assert set(cluster.view.nodes) == {1, 2}
+            await cluster.close()
 
 
 # --- Coordinators ----------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.structs import TopicPartition
+from tests.support.protocols import offering
 
 COUNT = 40
 Fault = Callable[[Broker], Rule]
@@ -121,6 +122,9 @@ async def test_records_come_all_and_once(broker: Broker, fault: str) -> None:
 
 IN_A_GROUP: dict[str, Fault] = {
     "no coordinator yet": lambda b: b.on("FindCoordinator").fail(15, times=2),
+    "coordinators not offered": lambda b: b.on("ApiVersions").answer(
+        offering(FindCoordinator=None)
+    ),
     "committed offsets unstable": lambda b: b.on("OffsetFetch").fail(88, times=2, at="partition"),
     "committed offsets refused": lambda b: b.on("OffsetFetch").fail(
         CoordinatorLoadInProgressError, times=2
