@@ -260,6 +260,10 @@ class Journal:
         """Whether a topic was recreated at a time or later."""
         return self._recreated_at.get(topic, -1.0) >= at
 
+    def has_partition(self, tp: TopicPartition) -> bool:
+        """Whether a partition is one of the present topic."""
+        return tp in self._book.partitions
+
     def is_gone(self, number: int) -> bool:
         """Whether no log holds a record any more."""
         return number in self._book.gone

@@ -380,7 +380,8 @@ class Member:
     def check_sought(self) -> None:
         """Find records that were asked for by a seek, and did not come though later ones have."""
         for tp, sought in list(self._sought.items()):
-            if self.journal.is_recreated_since(tp.topic, sought.sought_at):
+            is_recreated = self.journal.is_recreated_since(tp.topic, sought.sought_at)
+            if is_recreated or not self.journal.has_partition(tp):
                 del self._sought[tp]
                 continue
             is_late = sought.passed_at is not None and (
