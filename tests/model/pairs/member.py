@@ -355,8 +355,10 @@ class Member:
 
     def found(self, tp: TopicPartition, offset: int) -> None:
         """Note that a seek was looked up: what was returned meanwhile may be returned again."""
-        sought = self._sought.get(tp)
-        if sought is not None and self.around.world.now() > sought.sought_at + LOOKED_UP_S:
+        sought, was_returned = self._sought.get(tp), self.next.get(tp, offset) != offset
+        if sought is not None and (
+            was_returned or self.around.world.now() > sought.sought_at + LOOKED_UP_S
+        ):
             self.journal.seek(self.around.group, tp, offset)
             if sought.age != self.ages[tp]:
                 del self._sought[tp]  # the partition has gone meanwhile
