@@ -100,7 +100,7 @@ def test_a_seek_meanwhile_holds(assignment: Assignment, is_going: bool) -> None:
     moved = B if is_going else A
     assignment.begin_revocation([B])
     assignment.seek(assignment.partition(moved), 2)
-    assignment.change([B], [B])
+    assignment.change([B], [B], is_unbroken=True)
     assert assignment.partition(moved).position == 2
     assert assignment.partition(moved).is_fetchable
 
@@ -110,7 +110,7 @@ def test_a_search_for_a_position_meanwhile_goes_on(assignment: Assignment, is_go
     moved = B if is_going else A
     assignment.begin_revocation([B])
     assignment.request_reset(assignment.partition(moved), EARLIEST_TIMESTAMP)
-    assignment.change([B], [B])
+    assignment.change([B], [B], is_unbroken=True)
     search = assignment.partition(moved).search
     assert search is not None
     assert search.sought is Sought.RESET
@@ -155,6 +155,13 @@ def test_records_that_run_has_of_what_was_sought_and_came_back_are_not_processed
     give_to_run(assignment.partition(B), 6, 8)
     assignment.begin_get()  # the next one of run
     assert assignment.processed_offsets()[B].offset == 6
+
+
+def test_a_seek_in_what_others_may_have_had_meanwhile_is_forgotten(assignment: Assignment) -> None:
+    assignment.begin_revocation([B])
+    assignment.seek(assignment.partition(B), 2)
+    assignment.change([B], [B])
+    assert assignment.partition(B).position is None
 
 
 def test_a_seek_in_what_goes_for_good_is_forgotten(assignment: Assignment) -> None:
@@ -297,7 +304,7 @@ async def test_a_seek_while_a_part_is_given_back(reader: Reader, moved: TopicPar
     reader.consumer.seek(moved, 4)
     reader.read[moved].clear()
     await reader.check_that_nothing_comes_of(B)
-    reader.assignment.change([B], [B])
+    reader.assignment.change([B], [B], is_unbroken=True)
     reader.write(A, B)
     await reader.until_read(A, B)
     assert reader.read[moved] == list(range(4, reader.written[moved]))

@@ -213,7 +213,7 @@ class Assignment:
         What stays keeps its position, what is buffered of it and whether it is paused, and is
         fetched all the while. What is assigned starts from its committed offset. So does one
         that is in both. But the application may have moved or paused it since its revocation
-        began: then it starts from there, or paused.
+        began: then it starts paused, and from there unless somebody else can have had it.
 
         Args:
             revoke: Partitions that are not assigned are ignored.
@@ -241,8 +241,10 @@ class Assignment:
         for tp in sorted(wanted - self._assignment.keys()):
             cursor = self._assignment[tp] = Cursor(tp, kept.get(tp), topic_ids.get(tp, b""))
             if tp in gone:
-                self._carry_over(gone[tp], cursor)
+                if gone[tp].keeps_pause:
+                    cursor.pause()
                 if is_unbroken:
+                    self._carry_over(gone[tp], cursor)
                     cursor.carry_over(gone[tp])
         for cursor in gone.values():
             if self._readers is not None:
@@ -262,9 +264,7 @@ class Assignment:
         self._latest = {cursor: None for cursor in self._latest if is_kept(cursor)}
 
     def _carry_over(self, old: Cursor, new: Cursor) -> None:
-        """Apply to a partition that comes back what the application asked for in the meantime."""
-        if old.keeps_pause:
-            new.pause()
+        """Apply to a partition that comes back a seek of the application in the meantime."""
         if not old.keeps_position:
             return
         if old.position is not None:

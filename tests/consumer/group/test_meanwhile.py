@@ -11,7 +11,7 @@ import pytest
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.errors import RebalanceInProgressError
+from aiokafka_lite.errors import RebalanceInProgressError, UnknownMemberIdError
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
@@ -155,6 +155,22 @@ async def test_the_last_of_several_seeks_holds_over_a_rebalance_of_three_attempt
                 consumer.seek(T, 5)
             assert len(broker.requests.of("JoinGroup", since=mark)) == 3
             assert await next_offset(consumer) == 5
+
+
+async def test_a_seek_is_forgotten_if_the_member_is_given_up_in_the_rebalance() -> None:
+    """Others may have had the partition: what they have committed holds."""
+    async with Broker() as broker:
+        broker.create_topic("t")
+        for number in range(10):
+            broker.produce("t", b"%d" % number)
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with member(kafka, "t") as (consumer, rebalances):
+            assert [await next_offset(consumer) for _ in range(4)] == [0, 1, 2, 3]
+            await consumer.commit()
+            broker.on("JoinGroup").fail(UnknownMemberIdError)
+            async with rebalances.one():
+                consumer.seek(T, 2)
+            assert await next_offset(consumer) == 4
 
 
 async def test_a_listener_may_move_what_it_gives_back(kafka: KafkaHandle) -> None:
