@@ -378,7 +378,7 @@ class Cursor:
         self.is_revoking = False
         # Whether the application has moved or paused it since: that holds if it comes back.
         self.keeps_position = False
-        # How often the application has moved it.
+        # How often the application has moved it, but for seeks in a rebalance.
         self.seeks = 0
         # Where to; None: that is being looked up.
         self.sought_to: int | None = None
@@ -492,7 +492,12 @@ class Cursor:
         """
         self._name(self.new_topic_id or self.topic_id)
         self.keeps_position = self.is_revoking and not is_committed
-        self.seeks += 1
+        self._count_seek()
+
+    def _count_seek(self) -> None:
+        # In a rebalance listeners restore positions that they keep: no word on what is in work.
+        if not self.is_revoking:
+            self.seeks += 1
 
     def note_sought(self, offset: int) -> None:
         """Note where the application has moved it, once that is known."""
@@ -510,7 +515,7 @@ class Cursor:
         if reason:
             self.processed = None
         else:
-            self.seeks += 1
+            self._count_seek()
             self.sought_to = None
         self.leader_epoch = NO_EPOCH
         self.keeps_position = self.is_revoking and not reason
