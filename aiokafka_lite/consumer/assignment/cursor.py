@@ -1029,13 +1029,17 @@ class Cursor:
 
     @property
     def newest_epoch(self) -> int:
-        """The newest leader epoch of a returned record, or of one that was finished before.
+        """The leader epoch to be compared: of a returned record, or of one finished before.
 
-        A log that has this epoch has all records before it, too: logs part where epochs do.
+        It is the newest one. A log that has it has all records before it, too: logs part where
+        epochs do. Ranges of an older epoch than the position's are compared first, by their own:
+        a commit may have the epoch of a later record than the one before its offset.
         """
         progress = self.progress
         if progress is None or not progress.has_ahead:
             return self.leader_epoch
+        if not progress.is_verified and progress.ahead_epoch != NO_EPOCH:
+            return progress.ahead_epoch
         return max(self.leader_epoch, progress.ahead_epoch)
 
     def needs_validation(self, current_epoch: int) -> bool:

@@ -92,6 +92,11 @@ class Progress:
         return bool(self._ahead)
 
     @property
+    def is_verified(self) -> bool:
+        """Whether a leader's log was found to have what lies ahead."""
+        return self._verified_epoch != NO_EPOCH
+
+    @property
     def first_ahead(self) -> int | None:
         """The first offset ahead that was finished before."""
         return self._ahead[0].first if self._ahead else None

@@ -17,6 +17,7 @@ from aiokafka_lite.records import build_batch
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.consumer.processing.running import PATIENCE_S, member, running
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.group_requests import GroupRequests
 from tests.support.rows import rows
 from tests.support.waiting import until
 
@@ -295,6 +296,34 @@ async def test_a_committed_offset_without_an_epoch_is_compared_by_that_of_what_i
         async with running(member(kafka, "t", "g"), again):
             await until(lambda: any(record.offset == 4 for record in again.done))
         assert sorted(record.value or b"" for record in again.done) == [b"C", b"D", b"E"]
+
+
+async def test_finished_ranges_of_an_older_epoch_than_the_committed_offsets_are_passed_over() -> (
+    None
+):
+    """A commit may have the epoch of a later record than the one before its offset."""
+    async with Broker(nodes=2) as broker:
+        broker.create_topic("t")
+        kafka, tp = KafkaHandle("embedded", broker.bootstrap_servers), TopicPartition("t", 0)
+        for value in (b"a", b"b", b"c", b"d", b"e"):
+            broker.produce("t", value)
+        handler = Handler()
+        handler.hold(1)
+        async with running(member(kafka, "t", "g"), handler) as task:
+            await until(lambda: sorted(handler.offsets) == [0, 2, 3, 4])
+            await asyncio.sleep(0.3)
+            task.cancel()
+            await asyncio.wait([task])
+        found = await committed(kafka, "g", tp)
+        assert found is not None
+        broker.move_leader(tp)
+        broker.produce("t", b"f")
+        group = GroupRequests(kafka, "g")
+        assert await group.commit("t", found[0], leader_epoch=1, metadata=found[1]) == 0
+        again = Handler()
+        async with running(member(kafka, "t", "g"), again):
+            await until(lambda: any(record.offset == 5 for record in again.done))
+        assert sorted(record.value or b"" for record in again.done) == [b"b", b"f"]
 
 
 async def test_other_gets_after_it_begin_at_the_first_that_is_not_finished(
