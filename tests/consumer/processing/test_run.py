@@ -265,6 +265,21 @@ async def test_after_a_truncation_what_replaces_finished_records_is_handled_and_
         assert sorted(record.value or b"" for record in again.done) == handled
 
 
+async def commit_of_all_but(kafka: KafkaHandle, tp: TopicPartition, held: int) -> tuple[int, str]:
+    """Handle the first five records but one, which is cancelled; return what is committed."""
+    handler = Handler()
+    handler.hold(held)
+    async with running(member(kafka, tp.topic, "g"), handler) as task:
+        await until(lambda: set(handler.offsets) == {*range(5)} - {held})
+        task.cancel()
+        await asyncio.wait([task])
+    found = await committed(kafka, "g", tp)
+    assert found is not None
+    assert found[0] == held
+    assert found[1]
+    return found
+
+
 async def test_a_committed_offset_without_an_epoch_is_compared_by_that_of_what_is_finished() -> (
     None
 ):
@@ -273,16 +288,7 @@ async def test_a_committed_offset_without_an_epoch_is_compared_by_that_of_what_i
         kafka, tp = KafkaHandle("embedded", broker.bootstrap_servers), TopicPartition("t", 0)
         for value in (b"a", b"b", b"c", b"d", b"e"):
             broker.partition(*tp).append(build_batch([(1_000, None, value, ())]))
-        handler = Handler()
-        handler.hold(3)
-        async with running(member(kafka, "t", "g"), handler) as task:
-            await until(lambda: sorted(handler.offsets) == [0, 1, 2, 4])
-            await asyncio.sleep(0.3)
-            task.cancel()
-            await asyncio.wait([task])
-        found = await committed(kafka, "g", tp)
-        assert found is not None
-        assert found[0] == 3
+        found = await commit_of_all_but(kafka, tp, 3)
         async with AIOKafkaConsumer(
             bootstrap_servers=broker.bootstrap_servers, group_id="g", enable_auto_commit=False
         ) as other:
@@ -307,15 +313,7 @@ async def test_finished_ranges_of_an_older_epoch_than_the_committed_offsets_are_
         kafka, tp = KafkaHandle("embedded", broker.bootstrap_servers), TopicPartition("t", 0)
         for value in (b"a", b"b", b"c", b"d", b"e"):
             broker.produce("t", value)
-        handler = Handler()
-        handler.hold(1)
-        async with running(member(kafka, "t", "g"), handler) as task:
-            await until(lambda: sorted(handler.offsets) == [0, 2, 3, 4])
-            await asyncio.sleep(0.3)
-            task.cancel()
-            await asyncio.wait([task])
-        found = await committed(kafka, "g", tp)
-        assert found is not None
+        found = await commit_of_all_but(kafka, tp, 1)
         broker.move_leader(tp)
         broker.produce("t", b"f")
         group = GroupRequests(kafka, "g")
