@@ -477,7 +477,11 @@ async def test_what_expires_unsent_names_what_its_leader_was_waited_for(
         "not reachable": (KafkaConnectionError, "cannot connect"),
         "does not answer": (KafkaConnectionError, "is being connected to"),
     }
-    async with producer_of(broker, request_timeout_ms=500, delivery_timeout_ms=500) as producer:
+    # What the producer asks for metadata is not the leader: the leader is connected to later.
+    asked = next(node for node in broker.live_nodes if node.id != broker.leader_of(TP))
+    async with producer_of(
+        asked.bootstrap_servers, request_timeout_ms=500, delivery_timeout_ms=500
+    ) as producer:
         await producer.partitions_for("t")
         if what == "throttled":
             broker.on("Produce").throttle(5)
