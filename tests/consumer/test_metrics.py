@@ -217,7 +217,7 @@ def test_every_event_is_documented_and_there_is_every_one_that_is() -> None:
 
 
 def test_every_cause_is_documented_and_there_is_every_one_that_is() -> None:
-    assert documented("Why nothing comes of a partition") == {cause.value for cause in Cause}
+    assert documented("Why a partition returns no records") == {cause.value for cause in Cause}
 
 
 async def test_while_the_loop_is_late_it_is_no_later_than_at_most() -> None:
