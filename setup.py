@@ -99,9 +99,10 @@ def extensions(wanted: str) -> list[Extension]:
 def long_description() -> str:
     """Return README.md for where the files that it links to are not: with whole addresses."""
     project = tomllib.loads(HERE.joinpath("pyproject.toml").read_text("utf-8"))["project"]
-    base = f"{project['urls']['Source']}/blob/v{project['version']}/"
+    source, version = project["urls"]["Source"], project["version"]
     text = HERE.joinpath("README.md").read_text("utf-8")
-    return re.sub(r"\]\((?![a-z]+:|#)", f"]({base}", text)
+    text = re.sub(r"(!\[[^\]]*\]\()(?![a-z]+:)", rf"\1{source}/raw/v{version}/", text)
+    return re.sub(r"\]\((?![a-z]+:|#)", f"]({source}/blob/v{version}/", text)
 
 
 class BuildExtensions(build_ext):

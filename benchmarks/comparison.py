@@ -1,4 +1,4 @@
-"""The table of docs/why.md: ours beside the other clients, in what was measured of several.
+"""The tables of docs/why.md and README: ours next to the other clients.
 
 Who loses a row stays in it: the best of a row is printed in bold, whoever it is.
 """
@@ -57,6 +57,44 @@ ROWS: Final = (
         ("import aiokafka_lite.consumer", "import aiokafka", "import confluent_kafka", ""),
     ),
 )  # fmt: skip
+
+
+SHORT_CLIENTS: Final = CLIENTS[:3]
+SHORT_ROWS: Final = (
+    Row("CPU per record, full speed, in batches", "plain", "cpu_ns", _BATCHES),
+    Row("CPU per record, 1,000 records a second", "trickle", "cpu_us", _SINGLE),
+)
+# Without figures: README repeats a few rows of docs/why.md, which tests compare with the packages.
+FEATURES: Final = (
+    ("[Kafka 4's group protocol (KIP-848)](docs/groups.md)", "yes", "–", "yes"),
+    ("[handlers: concurrency, retries, dead letters](docs/processing.md)", "yes", "–", "–"),
+    (
+        "[a broker for tests](docs/testing.md)",
+        "embedded, for any client", "–", "a mock in librdkafka",
+    ),
+    ("admin client", "–", "yes", "yes"),
+)  # fmt: skip
+
+
+def short_table(runs: Shown) -> str:
+    """Return the table of README: two rows of figures, then features."""
+    count = len(SHORT_CLIENTS)
+    lines = [f"| | {' | '.join(SHORT_CLIENTS)} |", "|---" * (count + 1) + "|"]
+    for row in SHORT_ROWS:
+        figures = [runs.best(row.scenario, name, row.figure) for name in row.contestants[:count]]
+        if figures[0] is not None:
+            kind = _figure(runs, row)
+            cells = [
+                NOT_MEASURED if each is None else f"{each:,.0f} {_short(kind.unit)}"
+                for each in figures
+            ]
+            lines.append(f"| [{row.title}](docs/benchmarks.md) | {' | '.join(cells)} |")
+    lines += [f"| {' | '.join(feature)} |" for feature in FEATURES]
+    return "\n".join(lines) + "\n"
+
+
+def _short(unit: str) -> str:
+    return unit.partition(" ")[0]
 
 
 def table(runs: Shown) -> str:

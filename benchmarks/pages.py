@@ -1,6 +1,6 @@
 """`python -m benchmarks.pages`: write the figures of README and the documentation anew.
 
-They stand in blocks, which are made of the runs that are kept and of nothing else:
+They are written into blocks, and into the picture of README, from the runs that are kept:
 
     <!-- figures: NAME -->
     ...
@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from benchmarks import comparison
+from benchmarks import comparison, picture
 from benchmarks.figures import Figure
 from benchmarks.kept import FOLDER, ROOT, Kept, Question, Shown, shown
 from benchmarks.results import Summary, Verdict
 
-PAGES: Final = ("README.md", "docs/benchmarks.md", "docs/why.md")
+PAGES: Final = ("README.md", "docs/benchmarks.md", "docs/testing.md", "docs/why.md")
+PICTURE: Final = "docs/assets/cpu.svg"
 EXIT_DIFFERS: Final = 1
 _BLOCK: Final = re.compile(
     r"(?P<begin>^<!-- figures: (?P<name>[\w -]+) -->\n)(?P<text>.*?)(?P<end>^<!-- /figures -->$)",
@@ -59,6 +60,12 @@ def update(root: Path, folder: Path, *, is_check: bool) -> int:
             differing.append(name)
             if not is_check:
                 path.write_text(written)
+    path, drawn = root / PICTURE, _draw(runs["bench"])
+    if not path.exists() or path.read_text() != drawn:
+        differing.append(PICTURE)
+        if not is_check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(drawn)
     if not is_check:
         print(f"written: {', '.join(differing) or 'nothing, all is up to date'}")
         return 0
@@ -70,6 +77,12 @@ def update(root: Path, folder: Path, *, is_check: bool) -> int:
         )
         return EXIT_DIFFERS
     return 0
+
+
+def _draw(runs: Shown) -> str:
+    """Return the picture of README: CPU time per record at full speed, the least first."""
+    found = {label: runs.best("plain", name, "cpu_ns") for name, label in picture.BARS}
+    return picture.draw({label: ns for label, ns in found.items() if ns is not None})
 
 
 def rewrite(text: str, runs: Runs) -> str:
@@ -201,76 +214,15 @@ def _verdict(reached: Sequence[Verdict]) -> str:
 
 
 # --- README --------------------------------------------------------------------------------
-PLAIN: Final = "plain"
-POLL: Final = "lite poll"
-ASYNC_FOR: Final = "lite async for"
-ROWS: Final = (
-    ("lite batches", "aiokafka_lite `batches()`, Arrow"),
-    (POLL, "aiokafka_lite `poll()`"),
-    (ASYNC_FOR, "aiokafka_lite `async for`"),
-    ("confluent consume, least CPU", "confluent-kafka `consume()`, set for least CPU"),
-    ("confluent consume", "confluent-kafka `consume()`, its defaults"),
-    ("Java ConsumerPerformance", "Java `ConsumerPerformance`"),
-    ("aiokafka getmany", "aiokafka `getmany()`"),
-    ("aiokafka async for", "aiokafka `async for`"),
-)
-
-
-def readme_bulk(runs: Shown) -> str:
-    """Return what a record costs at full speed."""
-    poll = runs.best(PLAIN, POLL, "cpu_ns")
-    async_for = runs.best(PLAIN, ASYNC_FOR, "cpu_ns")
-    lines = [about(runs), "| | CPU ns a record | times `poll()` |", "|---|---:|---:|"]
-    for name, label in ROWS:
-        figure = runs.best(PLAIN, name, "cpu_ns")
-        if figure is None:
-            continue
-        times = _MISSING if not poll else f"{figure / poll:.1f}"
-        if name == "aiokafka async for" and async_for:
-            times += f" ({figure / async_for:.0f} × our `async for`)"
-        lines.append(f"| {label} | {figure:,.0f} | {times} |")
-    return "\n".join(lines) + "\n"
-
-
-def readme_loop(runs: Shown) -> str:
-    """Say what an idle consumer, a held loop and a trickle are like."""
-    lines = []
-    idle = runs.best("idle", ASYNC_FOR, "cpu_percent")
-    if idle is not None:
-        lines.append(f"- An idle consumer of 3,000 partitions takes {idle:.2f} % of a core.")
-    ours, theirs = _lateness(runs, "lite"), _lateness(runs, "aiokafka")
-    if ours and theirs:
-        lines.append(
-            "- A task that is due every millisecond, beside a full-speed `async for`, is at most "
-            f"{max(ours):.1f} ms late (p99); beside aiokafka's {min(theirs):.0f} to "
-            f"{max(theirs):.0f}."
-        )
-    trickle = {
-        name: runs.best("trickle", contestant, "cpu_us")
-        for name, contestant in (
-            ("ours", ASYNC_FOR),
-            ("librdkafka's", "confluent poll"),
-            ("aiokafka's", "aiokafka async for"),
-        )
-    }
-    if all(trickle.values()):
-        costs = ", ".join(f"{name} {figure:.0f}" for name, figure in trickle.items())
-        lines.append(
-            f"- A trickle of 1,000 records a second costs, in µs of CPU a record: {costs}."
-        )
-    return "\n".join(lines) + "\n" if lines else _NOT_MEASURED.format("bench", "trickle")
-
-
-def _lateness(runs: Shown, client: str) -> list[float]:
-    found = (
-        run.best(question.name, f"{client} async for", "late_p99_ms")
-        for run in runs.of("hold")[-1:]
-        for question in run.family("hold")
+def readme_comparison(runs: Shown) -> str:
+    """Return the rows that a reader of README asks for first, and where the figures are from."""
+    return (
+        f"{comparison.short_table(runs)}\nCPU times are the best of several rounds, with a real "
+        f"Kafka on the same machine ({runs.main.label}).\n"
     )
-    return [each for each in found if each is not None]
 
 
-def readme_broker(runs: Shown) -> str:
+def broker_ratios(runs: Shown) -> str:
     """Say how fast others' clients are with the embedded broker, beside a real Kafka."""
     if not runs.of("broker"):
         return _NOT_MEASURED.format("bench", "broker")
@@ -286,9 +238,9 @@ def readme_broker(runs: Shown) -> str:
             if with_us and with_kafka:
                 ratios.append(with_kafka / with_us)
     return (
-        "Java's and librdkafka's producers and consumers are "
-        f"{min(ratios):.2f} to {max(ratios):.2f} times as fast with it as with a real Kafka on the "
-        f"same machine ({run.label}).\n"
+        f"Producers and consumers of Java and librdkafka reach {min(ratios):.2f} to "
+        f"{max(ratios):.2f} times the speed that they have with a real Kafka on the same machine "
+        f"({run.label}).\n"
     )
 
 
@@ -358,10 +310,9 @@ def why_goals(runs: Shown) -> str:
 BLOCKS: Final[Mapping[str, Callable[[Shown], str]]] = {
     "about": about,
     "goals": goals_table,
-    "readme bulk": readme_bulk,
-    "readme loop": readme_loop,
-    "readme broker": readme_broker,
-    "readme spark": spark_ranges,
+    "readme comparison": readme_comparison,
+    "broker": broker_ratios,
+    "spark ranges": spark_ranges,
     "spark": spark_tables,
     "why figures": why_figures,
     "why goals": why_goals,

@@ -21,6 +21,7 @@ ROOT: Final = Path(__file__).parents[1]
 SOURCE: Final = "https://github.com/aiokafka-lite/aiokafka-lite/blob/main/"
 # Where files lie, from the root, and where their pages are on the site.
 MOVED: Final = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
+_BADGES: Final = re.compile(r"^\[!\[.*\n", re.M)
 _LINK: Final = re.compile(
     r"\[(?P<text>[^\]]*)\]\((?![a-z]+:|#)(?P<path>[^)#\s]+)(?P<anchor>#[^)]*)?\)"
 )
@@ -29,7 +30,9 @@ _LINK: Final = re.compile(
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made of files elsewhere."""
     for name, page in MOVED.items():
-        files.append(File.generated(config, page, content=ROOT.joinpath(name).read_text("utf-8")))
+        # The site loads nothing from elsewhere, so it has no badges.
+        content = _BADGES.sub("", ROOT.joinpath(name).read_text("utf-8"))
+        files.append(File.generated(config, page, content=content))
     for path in sorted(ROOT.glob("docs/examples/*.py")):
         page = f"examples/{path.stem}.md"
         files.append(File.generated(config, page, content=shown(path)))

@@ -50,7 +50,7 @@ def a_run(
 
 PAGE = """Text before.
 
-<!-- figures: readme bulk -->
+<!-- figures: readme comparison -->
 what stood here
 <!-- /figures -->
 
@@ -126,8 +126,10 @@ def test_a_family_measured_by_itself_is_shown_of_its_own_run_which_is_named() ->
 def test_a_family_that_nobody_has_measured_says_how_to_measure_it() -> None:
     runs = Shown([a_run(family="trickle")])
     assert "`make bench ARGS='--scenario hold'` measures it" in pages.family(runs, "hold")
-    assert "ARGS='--scenario broker'" in pages.readme_broker(runs)
-    assert "ARGS='--scenario trickle'" in pages.readme_loop(Shown([a_run(family="bulk")]))
+    assert "ARGS='--scenario broker'" in pages.broker_ratios(runs)
+    short = pages.readme_comparison(Shown([a_run(family="bulk")]))
+    assert "full speed" in short
+    assert "1,000 records a second" not in short
     assert "1,000 records a second: CPU" in pages.why_figures(runs)
 
 
@@ -144,12 +146,13 @@ def test_blocks_are_written_of_the_newest_run_and_checked(
     written = (root / "README.md").read_text()
     assert written.startswith("Text before.\n")
     assert written.endswith("Text behind: 42.\n")
-    assert "| aiokafka `getmany()` | 100 | 2.0 |" in written
-    assert "commit `abcdef12`: Test CPU, 2 cores" in written
+    assert "| 50 ns | 100 ns | 100 ns |" in written
+    assert "(2026-11-23, commit abcdef12)" in written
+    assert ">50</text>" in (root / pages.PICTURE).read_text()
     assert "50.00 (100.00)" in written  # of the family
     assert "what stood here" not in written
     # By hand, and by another run: both are found.
-    (root / "README.md").write_text(written.replace("| 100 | 2.0 |", "| 100 | 9.0 |"))
+    (root / "README.md").write_text(written.replace("| 50 ns |", "| 9 ns |"))
     assert pages.update(root, results, is_check=True) == pages.EXIT_DIFFERS
     (root / "README.md").write_text(written)
     keep(a_run(at="2026-11-24T10:00:00+00:00", figure=77), results)
@@ -177,7 +180,7 @@ def test_sparks_ranges_are_those_of_all_runs_which_are_named_beside_the_rule() -
     first = a_run("spark", ours=0.25)
     second = a_run("spark", "2026-11-24T10:00:00+00:00", ours=0.5)
     runs = Shown([first, second])
-    text = pages.BLOCKS["readme spark"](runs)
+    text = pages.BLOCKS["spark ranges"](runs)
     assert "The rule: " in text
     assert f"{first.label}; {second.label}" in text
     assert "| count and sum of lengths | 2.0 to 4.0 | 2.0 to 4.0 |" in text

@@ -98,7 +98,8 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
 
 def test_pages_from_outside_of_docs_are_there_with_links_that_fit(site: Path) -> None:
     start = (site / "index.html").read_text("utf-8")
-    assert 'href="spark.html#the-pipeline"' in start
+    assert 'href="services.html#an-event-loop-that-is-blocked"' in start
+    assert 'src="assets/cpu.svg"' in start
     assert re.search(r'href="https://github\.com/[\w/-]+/blob/main/LICENSE"', start)
     assert 'href="examples/script.html"' in (site / "services.html").read_text("utf-8")
     assert "SIGTERM" in (site / "examples/script.html").read_text("utf-8")

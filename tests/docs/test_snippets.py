@@ -1,4 +1,4 @@
-"""The snippets of README, docs/services.md and docs/monitoring.md do what is said beside them."""
+"""The snippets of README and of the guide do what is said beside them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ def test_every_snippet_is_python(page: Path) -> None:
         compile(each, page.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-async def test_the_ten_lines_of_readme_print_what_is_in_the_topic() -> None:
-    code = snippet("README.md", "asyncio.run(main())")
+@pytest.mark.parametrize("page", ["README.md", "docs/five-minutes.md"])
+async def test_the_ten_lines_print_what_is_in_the_topic(page: str) -> None:
+    code = snippet(page, "asyncio.run(main())")
     async with Broker() as broker:
         broker.produce("flights", b"EWR", key=b"UA")
         code = code.replace("127.0.0.1:9092", broker.bootstrap_servers)
@@ -76,16 +77,32 @@ def test_the_test_of_readme_passes(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=1)
 
 
-async def test_the_page_of_readme_answers_while_the_body_runs(broker: Broker) -> None:
-    pytest.importorskip("prometheus_client", reason="the page takes the extra web")
-    port = free_port()
-    code = snippet("README.md", "web.serve").replace("8080", str(port))
-    code = code.replace("...", "answers.append(await asked(port))")
-    answers: list[int] = []
-    names = {"asked": asked, "answers": answers, "port": port}
-    exec(f"async def page(consumer):\n{textwrap.indent(code, '    ')}", names)  # noqa: S102
-    await function(names, "page")(consumer_of(broker))
-    assert answers == [200]
+def test_the_test_of_five_minutes_passes(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_flights=snippet("docs/five-minutes.md", "def test_reads_a_flight"))
+    pytester.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=1)
+
+
+async def test_the_handler_of_five_minutes_gets_what_its_producer_writes(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, object] = {"asyncio": asyncio}
+    for having in ("async def announce", "async def process"):
+        exec(snippet("docs/five-minutes.md", having), names)  # noqa: S102 -- the page's own
+    await function(names, "announce")(broker.bootstrap_servers)
+    assert capsys.readouterr().out == "0 0\n"
+    consumer = AIOKafkaConsumer(
+        "flights",
+        bootstrap_servers=broker.bootstrap_servers,
+        group_id="delays",
+        auto_offset_reset="earliest",
+    )
+    async with consumer:
+        processing = asyncio.ensure_future(function(names, "process")(consumer))
+        (tp,) = consumer.assignment()
+        await eventually(lambda: consumer.committed(tp), 1)
+        assert capsys.readouterr().out == "b'AS' b'SFO'\n"
+        processing.cancel()
+        await asyncio.wait([processing])
 
 
 async def test_the_worker_of_services_handles_records_beside_its_page(

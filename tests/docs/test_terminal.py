@@ -1,4 +1,4 @@
-"""Every command that docs, README and help show is one that there is."""
+"""Every command that docs and help show is one that there is."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.docs.shown_commands import commands_in, understood
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "terminal.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+FIVE_MINUTES = (ROOT / "docs" / "five-minutes.md").read_text(encoding="utf-8")
 
 
-def test_commands_of_readme_and_page_are_understood() -> None:
+def test_commands_of_the_pages_are_understood() -> None:
     blocks = [
         block
-        for page in (README, PAGE)
+        for page in (FIVE_MINUTES, PAGE)
         for block in re.findall(r"```console\n(.*?)```", page, re.S)
     ]
     lines = [line for block in blocks for line in commands_in(block)]

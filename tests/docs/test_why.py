@@ -15,6 +15,7 @@ from confluent_kafka.aio import AIOConsumer
 
 import aiokafka_lite
 from aiokafka_lite.producing import AIOKafkaProducer
+from benchmarks import comparison
 
 with warnings.catch_warnings():  # it reads its own message definitions by old functions
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -120,3 +121,18 @@ def test_what_kafka_python_and_aiokafka_have() -> None:
 def test_an_asyncio_consumer_of_confluent_goes_by_threads() -> None:
     assert "thread" in (AIOConsumer.__doc__ or "")
     assert "thread" in ROWS["waits by"][CONFLUENT]
+
+
+@pytest.mark.parametrize(
+    ("words", "cells"),
+    list(
+        zip(
+            ("KIP-848", "dead letters", "for tests", "admin client"),
+            comparison.FEATURES,
+            strict=True,
+        )
+    ),
+)
+def test_readme_repeats_rows_of_the_page(words: str, cells: tuple[str, ...]) -> None:
+    (row,) = (row for title, row in ROWS.items() if words in title)
+    assert list(cells[1:]) == [row[OURS], row[AIOKAFKA], row[CONFLUENT]]

@@ -1,4 +1,4 @@
-"""The snippets of README and of docs/spark.md that read topics do so."""
+"""The snippets of docs/spark.md that read topics do so."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ def snippet(page: str, having: str, broker: BrokerThread, folder: Path) -> str:
 @pytest.mark.parametrize(
     ("page", "having"),
     [
-        ("README.md", "KafkaDataSource"),
         ("docs/spark.md", "SparkSession.builder"),
         ("docs/spark.md", "readStream"),
     ],
