@@ -1,4 +1,4 @@
-"""Brings pages to the site that are not below docs/, for MkDocs: README, CHANGELOG, the examples.
+"""Adds generated pages to the site, for MkDocs: README, CHANGELOG, the examples, the modules.
 
 Links are written for where a file lies, so that they work there, too. Here they are turned, and one
 that is named by its file gets the page's title.
@@ -36,6 +36,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted(ROOT.glob("docs/examples/*.py")):
         page = f"examples/{path.stem}.md"
         files.append(File.generated(config, page, content=shown(path)))
+    files.append(File.generated(config, "modules.md", content=modules(ROOT / "aiokafka_lite")))
     return files
 
 
@@ -70,6 +71,29 @@ def shown(path: Path) -> str:
     code = path.read_text("utf-8")
     said = ast.get_docstring(ast.parse(code)) or path.name
     return f"# {path.name}\n\n{said.splitlines()[0]}\n\n```python\n{code}```\n"
+
+
+def modules(package: Path) -> str:
+    """Return a page with the first docstring line of every module, by folder."""
+    lines = ["# Modules", "", "Each module with the first line of its docstring."]
+    folder = None
+    files = (path for path in package.rglob("*") if path.suffix in (".py", ".pyx"))
+    for path in sorted(files, key=lambda path: (path.parent, path.name)):
+        if path.parent != folder:
+            folder = path.parent
+            name = folder.relative_to(package.parent).as_posix()
+            lines += ["", f"## {name}/", "", "| module | |", "|---|---|"]
+        lines.append(f"| `{path.name}` | {first_line(path).replace('|', chr(92) + '|')} |")
+    return "\n".join(lines) + "\n"
+
+
+def first_line(path: Path) -> str:
+    """Return the first line of a module's docstring."""
+    text = path.read_text("utf-8")
+    if path.suffix == ".py":
+        return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    found = re.search(r'^"""(.*?)(?:"""|\n)', text, re.M)  # Cython is not Python to ast
+    return found[1] if found else ""
 
 
 def titles_of(nav: object) -> Iterator[tuple[str, str]]:

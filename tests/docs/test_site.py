@@ -21,6 +21,7 @@ from aiokafka_lite import AIOKafkaConsumer
 from tests.docs.reference import EVERYTHING, MODULES, REFERENCE, Documented
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "aiokafka_lite"
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),
@@ -104,6 +105,14 @@ def test_pages_from_outside_of_docs_are_there_with_links_that_fit(site: Path) ->
     assert 'href="examples/script.html"' in (site / "services.html").read_text("utf-8")
     assert "SIGTERM" in (site / "examples/script.html").read_text("utf-8")
     assert "Keep a Changelog" in (site / "changelog.html").read_text("utf-8")
+
+
+def test_every_module_is_listed_with_the_first_line_of_its_docstring(site: Path) -> None:
+    page = (site / "modules.html").read_text("utf-8")
+    rows = re.findall(r"<td><code>([^<]+)</code></td>\s*<td>(.*?)</td>", page, re.DOTALL)
+    files = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".pyx")]
+    assert sorted(name for name, _ in rows) == sorted(path.name for path in files)
+    assert [name for name, line in rows if not line.strip()] == []
 
 
 @pytest.mark.parametrize("link", ["nowhere.md", "#nowhere", "/absolute.md", "index.md#nowhere"])
