@@ -284,7 +284,7 @@ def test_table_says_which_assignors_look_at_racks() -> None:
     assert [each for each in RACK_AWARE if not each.is_rack_aware] == []
     assert rows[f"`{RoundRobinPartitionAssignor.name}`"] == "no"
     assert not RoundRobinPartitionAssignor.is_rack_aware
-    assert "default assignors share out by `cooperative-sticky`" in section("Racks")
+    assert "default assignors and the group is classic, `cooperative-sticky`" in section("Racks")
     assert DEFAULT_ASSIGNORS[0].name == "cooperative-sticky"
 
 
