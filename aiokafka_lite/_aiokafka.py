@@ -30,8 +30,8 @@ def lend(module: str, names: tuple[str, ...]) -> Callable[[str], object]:
             if error.name != "aiokafka":
                 raise
             raise ImportError(
-                f"{name} is aiokafka's, which is not installed: "
-                "pip install aiokafka-lite[aiokafka], or aiokafka itself",
+                f"{name} is part of aiokafka, which is not installed: pip install "
+                "aiokafka-lite[aiokafka], or install aiokafka itself",
                 name=module,
             ) from None
         value: object = getattr(import_module(theirs), name)

@@ -100,8 +100,8 @@ def record_delivery(record: object) -> Any:
     find = HANDLED.get(None)
     if find is None:
         raise RuntimeError(
-            "a record is committed by itself in a handler of consumer.run(), or with ack_mode="
-            '"explicit"; otherwise a transaction commits a batch or what the consumer has returned'
+            "a single record can be committed only in a handler of consumer.run(), or with "
+            'ack_mode="explicit". Otherwise commit a batch, or the consumer itself'
         )
     return find(record)
 

@@ -36,10 +36,10 @@ class Settings:
             self._check()
 
         def __setattr__(self, name, value):
-            raise AttributeError(f"{type(self).__name__} does not change: make another one")
+            raise AttributeError(f"{type(self).__name__} is immutable: create another one")
 
         def __delattr__(self, name):
-            raise AttributeError(f"{type(self).__name__} does not change: make another one")
+            raise AttributeError(f"{type(self).__name__} is immutable: create another one")
 
     def _check(self) -> None:
         """Refuse settings that cannot be used, or not together."""
@@ -52,8 +52,8 @@ class Settings:
         """
         if held := sorted(name for name in self.secrets if vars(self).get(name) is not None):
             raise TypeError(
-                f"{type(self).__name__} cannot be copied or pickled, as it holds "
-                f"{' and '.join(held)}: make another one there"
+                f"{type(self).__name__} cannot be copied or pickled because it holds "
+                f"{' and '.join(held)}: create another one there"
             )
         return super().__reduce_ex__(protocol)
 

@@ -196,7 +196,7 @@ class TaskScope:
 
     def _restarted(self, name: str, error: KafkaError) -> None:
         if self.degrade(name, error):  # one line per change of state
-            log.warning("%s: %s failed and is restarted: %s", self.name, name, error)
+            log.warning("%s: task %s failed and is restarted: %s", self.name, name, error)
             if self._on_restart is not None:
                 self._on_restart(name, error)
 
@@ -208,16 +208,20 @@ class TaskScope:
         elif may_be_cancelled or self._is_closed:
             return
         elif self._is_loop_ending():
-            error = LoopEndedError(f"task {task.get_name()} was cancelled, as all others were")
+            error = LoopEndedError(
+                f"task {task.get_name()} was cancelled because the event loop is ending"
+            )
         else:
-            error = RuntimeError(f"task {task.get_name()} was cancelled by somebody else")
+            error = RuntimeError(
+                f"task {task.get_name()} was cancelled from outside its task scope"
+            )
         if error is None or self._failure is not None:
             return
         self._failure = error
         if isinstance(error, LoopEndedError):
             log.info("%s: %s", self.name, error)
         elif not (self._is_closed and isinstance(error, KafkaError)):  # what closing may cause
-            self._log_failure(f"task {task.get_name()} died", error)
+            self._log_failure(f"task {task.get_name()} failed", error)
         self._end_after_failure(error)
 
     def _log_failure(self, what: str, error: BaseException) -> None:

@@ -135,8 +135,8 @@ def _options(request: pytest.FixtureRequest) -> MarkerOptions:
         if marker.name == OLD_MARKER and _is_ours(marker):
             request.node.warn(
                 pytest.PytestDeprecationWarning(
-                    f"@pytest.mark.{OLD_MARKER} is now called @pytest.mark.{MARKER}: the old name "
-                    "is that of many projects' own markers"
+                    f"@pytest.mark.{OLD_MARKER} is now called @pytest.mark.{MARKER}: other "
+                    "projects use the old name for their own markers"
                 )
             )
         elif marker.name != MARKER:

@@ -338,7 +338,9 @@ def test_without_aiokafka_the_import_error_says_what_to_install(module: str, nam
         "except ImportError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"{name} is aiokafka's, which is not installed: pip install")
+    assert done.stdout.startswith(
+        f"{name} is part of aiokafka, which is not installed: pip install"
+    )
 
 
 # --- aiokafka.util -------------------------------------------------------------------------

@@ -133,7 +133,7 @@ async def test_bug_in_the_clean_up_of_a_cancelled_task_is_told(
     with caplog.at_level(logging.ERROR):
         await scope.close()
         await settle()
-    assert ("scope: task scope:messy died" in caplog.messages) is is_told
+    assert ("scope: task scope:messy failed" in caplog.messages) is is_told
     assert scope.failure is error
 
 
@@ -164,7 +164,7 @@ async def test_only_a_bug_is_told_with_its_traceback(
         await settle()
     (record,) = caplog.records
     assert bool(record.exc_info) is is_bug
-    what = "scope: dying failed" if is_callback else "scope: task scope:dying died"
+    what = "scope: dying failed" if is_callback else "scope: task scope:dying failed"
     assert record.getMessage() == (what if is_bug else f"{what}: {error}")
     await scope.close()
 
@@ -178,7 +178,7 @@ async def test_task_that_somebody_else_cancels_has_died(caplog: pytest.LogCaptur
         await settle()
     assert sibling.cancelled()
     assert [str(error) for error in failures] == [
-        "task scope:victim was cancelled by somebody else"
+        "task scope:victim was cancelled from outside its task scope"
     ]
     await scope.close()
 

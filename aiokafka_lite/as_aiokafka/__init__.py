@@ -65,10 +65,10 @@ def install() -> None:
         return
     if "aiokafka" in sys.modules:
         raise RuntimeError(
-            "aiokafka is imported already: call install() before all such imports. Where that "
-            "cannot be, as under opentelemetry-instrument, which imports it before the program, "
-            "import AIOKafkaConsumer from aiokafka_lite: what is instrumented of aiokafka's, is of "
-            "that"
+            "aiokafka has already been imported: call install() before the first import of "
+            "aiokafka. If that is impossible (opentelemetry-instrument imports it before the "
+            "program starts), import AIOKafkaConsumer from aiokafka_lite. Instrumentation "
+            "applied to aiokafka's classes does not cover it"
         )
     ours = {f"aiokafka.{name}": import_module(f"aiokafka_lite.{name}") for name in MODULES}
     ours |= {f"aiokafka.{name}": import_module(f"{__name__}.{name}") for name in CONSUMER}
@@ -79,8 +79,8 @@ def install() -> None:
         for name in ours:
             del sys.modules[name]
         raise ImportError(
-            "its admin client and all else that this package has not are aiokafka's own: "
-            "pip install aiokafka-lite[aiokafka], or aiokafka itself"
+            "aiokafka_lite has no admin client and no other parts of aiokafka's API: to use "
+            "those, pip install aiokafka-lite[aiokafka], or install aiokafka itself"
         ) from error
     for name, module in ours.items():
         if name.count(".") == 1:

@@ -119,7 +119,7 @@ class ClientNames:
         """
         name = type(request).__name__
         if not name.startswith("MetadataRequest"):
-            raise IllegalOperation(f"aiokafka_lite cannot send {name}, a request of aiokafka's")
+            raise IllegalOperation(f"aiokafka_lite cannot send {name}, a request class of aiokafka")
         asked = metadata_request((), may_create=False)
         cluster = self._running()
         if node_id is None:

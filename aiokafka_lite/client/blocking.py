@@ -335,8 +335,8 @@ class BlockingConnection(Wired, ForkAware):
         except TimeoutError:
             self._fail(
                 KafkaConnectionError(
-                    f"{self.peer} has not taken {exchange.request_class.__name__} within "
-                    f"{exchange.timeout_s:g} s: the connection was given up"
+                    f"{self.peer} did not accept {exchange.request_class.__name__} within "
+                    f"{exchange.timeout_s:g} s: the connection was closed"
                 )
             )
         except OSError as error:

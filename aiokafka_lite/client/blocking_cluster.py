@@ -422,7 +422,7 @@ class BlockingCluster:
                 left_s = give_up_at - self._clock()
                 if not error.retriable or delay_s >= left_s:
                     raise
-                log.log(level, "%s; asked again, for up to %.0f s", error, left_s)
+                log.log(level, "%s (retrying for up to %.0f s)", error, left_s)
                 level = logging.DEBUG
             self._sleep(delay_s)
 

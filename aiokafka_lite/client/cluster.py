@@ -193,7 +193,7 @@ class Cluster:
             KafkaError: A server refused the credentials, or speaks no common version.
         """
         if self._refresher is not None or self._is_closed:
-            raise RuntimeError("a cluster is started once")
+            raise RuntimeError("a cluster can be started only once")
         self._first_group = group_id
         self.pool.update_nodes({node.id: node for node in self._bootstrap_nodes})
         failures: list[KafkaError] = []
@@ -231,7 +231,7 @@ class Cluster:
                     raise asyncio.TimeoutError from error
                 if not error.retriable or not self.pool.opened_count:
                     raise
-                log.info("the first metadata is asked for again: %s", error)
+                log.info("retrying the first metadata request: %s", error)
             await asyncio.sleep(delay_s)
             failures.clear()
 
@@ -264,7 +264,7 @@ class Cluster:
         waiters, self._waiters = self._waiters, []
         for waiter, _ in waiters:
             if not waiter.done():
-                error = ClientClosedError("metadata is not refreshed any more: client closed")
+                error = ClientClosedError("metadata is no longer refreshed: the client is closed")
                 error.__cause__ = cause
                 waiter.set_exception(error)
 

@@ -59,7 +59,7 @@ def raise_for_metadata(response: MetadataResponse) -> None:
     if response.error_code != NoError.errno:
         raise for_code(response.error_code)("the broker refuses metadata")
     if not response.brokers:
-        raise MetadataEmptyBrokerList("the broker knows no brokers yet")
+        raise MetadataEmptyBrokerList("the broker's metadata lists no brokers yet")
 
 
 def coordinator_request(key: str, key_type: int = GROUP_COORDINATOR) -> FindCoordinatorRequest:
@@ -80,7 +80,7 @@ def coordinator_of(key: str, response: FindCoordinatorResponse) -> Node:
     # Before version 4 an answer names no key: it is about the one that was asked for.
     answers = [answer for answer in response.coordinators if answer.key in (key, "")]
     if not answers:
-        raise KafkaProtocolError(f"the answer to FindCoordinator leaves out {key!r}")
+        raise KafkaProtocolError(f"the FindCoordinator response does not contain {key!r}")
     found = answers[0]
     if found.error_code != NoError.errno:
         error_class = for_code(found.error_code)

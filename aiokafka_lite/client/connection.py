@@ -459,7 +459,7 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
                 await self._can_write.wait()
         except asyncio.TimeoutError:
             raise RequestTimedOutError(
-                f"{self.peer} has not taken what was sent within {timeout_s:g} s: "
+                f"{self.peer} did not accept earlier requests within {timeout_s:g} s: "
                 f"{request_class.__name__} was not sent"
             ) from None
 
@@ -543,7 +543,7 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
 
     def callback_failed(self, error: BaseException) -> None:
         """Give the connection up for a bug that the event loop would log, leaving all waiting."""
-        text = f"the connection to {self.peer} was given up: an answer's callback failed"
+        text = f"the connection to {self.peer} was closed: a response callback raised an exception"
         self._fail(caused(KafkaConnectionError(text), error))
         self._on_bug(error)
 

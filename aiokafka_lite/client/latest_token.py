@@ -34,7 +34,9 @@ class LatestToken(AbstractTokenProvider):
 
     def _latest(self) -> tuple[str, dict[str, str]]:
         if (latest := self._remembered.latest) is None:
-            raise IllegalStateError("no connection of the event loop has got a token yet")
+            raise IllegalStateError(
+                "no token has been obtained by the event loop's connections yet"
+            )
         return latest
 
     @override

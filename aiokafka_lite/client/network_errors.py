@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _GIVE_CA: Final = "give the CA that signed it to create_ssl_context(cafile=...)"
 _CHECK_DATES: Final = "renew it on the broker, or set this machine's clock"
 _CHECK_NAME: Final = (
-    "connect by a name that it has, or give the broker a certificate with this one "
-    "(subjectAltName; see advertised.listeners)"
+    "connect by a name that the certificate contains, or add this name to the broker's "
+    "certificate (subjectAltName, see also advertised.listeners)"
 )
 _CHECK_PROTOCOL: Final = "the listener may not speak TLS, see security_protocol"
 _CHECK_LISTENER: Final = (
@@ -33,15 +33,15 @@ _CHECK_VERSION: Final = "TLS 1.2 or newer is needed, see the broker's ssl.enable
 # OpenSSL's codes of what only strict checks refuse (RFC 5280), which Python makes from 3.13 on.
 _STRICT_CODES: Final = range(79, 94)
 _NOT_STRICT: Final = (
-    "from Python 3.13 on certificates must keep to RFC 5280: have it issued anew, or give an "
-    "ssl_context whose verify_flags are without ssl.VERIFY_X509_STRICT"
+    "Python 3.13 and newer require certificates that follow RFC 5280: reissue it, or pass an "
+    "ssl_context whose verify_flags exclude ssl.VERIFY_X509_STRICT"
 )
 # By OpenSSL's code (X509_verify_cert_error_string), what to do.
 _CERTIFICATE_HINTS: Final[Mapping[int, str]] = MappingProxyType(
     {
         9: _CHECK_DATES,  # not yet valid
         10: _CHECK_DATES,  # has expired
-        23: "the CA has revoked it: the broker needs another one",
+        23: "the CA has revoked it: the broker needs a new certificate",
         62: _CHECK_NAME,  # host name mismatch
         64: _CHECK_NAME,  # IP address mismatch
     }
@@ -54,13 +54,13 @@ _TLS_HINTS: Final[Mapping[str, str]] = MappingProxyType(
         "UNEXPECTED_EOF": _CHECK_PROTOCOL,
         "UNSUPPORTED_PROTOCOL": _CHECK_VERSION,
         "ALERT_PROTOCOL_VERSION": _CHECK_VERSION,
-        "CERTIFICATE_REQUIRED": "the broker asks for a client's certificate: give certfile= and "
+        "CERTIFICATE_REQUIRED": "the broker requires a client certificate: pass certfile= and "
         "keyfile= to create_ssl_context()",
-        "ALERT_BAD_CERTIFICATE": "the broker does not take the client's certificate, or asks for "
-        "one: see certfile= of create_ssl_context()",
+        "ALERT_BAD_CERTIFICATE": "the broker rejects the client's certificate, or requires one: "
+        "see certfile= of create_ssl_context()",
         "ALERT_UNKNOWN_CA": "the broker does not trust the CA of the client's certificate",
-        "ALERT_CERTIFICATE": "the broker does not take the client's certificate",
-        "ALERT_HANDSHAKE_FAILURE": "no common cipher, or the broker asks for a client's "
+        "ALERT_CERTIFICATE": "the broker rejects the client's certificate",
+        "ALERT_HANDSHAKE_FAILURE": "no common cipher, or the broker requires a client "
         "certificate: see certfile= of create_ssl_context()",
     }
 )
@@ -109,8 +109,8 @@ def unresolved(
     """Return what to raise when a host name leads nowhere, with its cause."""
     return caused(
         KafkaConnectionError(
-            f"cannot resolve the host name of {address}: {explain(error, timeout_s)}; "
-            "check bootstrap_servers, or the broker's advertised.listeners"
+            f"cannot resolve the host name of {address}: {explain(error, timeout_s)}. Check "
+            "bootstrap_servers, or the broker's advertised.listeners"
         ),
         error,
     )

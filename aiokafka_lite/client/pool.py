@@ -153,11 +153,11 @@ class Pool:
         slot = state.slots[lane]
         if (mute_s := self._slot_mute_s(slot)) > 0:
             return ThrottlingQuotaExceededError(
-                f"{state} throttles this client, for {mute_s:.1f} s more"
+                f"{state} throttles this client for another {mute_s:.1f} s"
             )
         if state.last_error is not None:
             return state.last_error
-        return KafkaConnectionError(f"{state} is being connected to")
+        return KafkaConnectionError(f"the connection to {state} is still being opened")
 
     def lost_at(self, node_id: int) -> float | None:
         """Return since which loop time the node cannot be reached.
@@ -333,10 +333,10 @@ class Pool:
         attempt = self._start_connecting(state, slot)
         await asyncio.wait([attempt])  # not awaited itself: our cancellation must not reach it
         if attempt.cancelled():
-            why = f"connecting to {state} was given up"
+            why = f"the attempt to connect to {state} was cancelled"
             if self._is_closed:
                 raise ClientClosedError(f"{why}: the client is closed")
-            raise KafkaConnectionError(f"{why}: the node left or moved")
+            raise KafkaConnectionError(f"{why}: the node left the cluster or has a new address")
         if (error := attempt.result()) is not None:
             raise own_copy(error)
 
@@ -471,7 +471,7 @@ class Pool:
         names, lost_at = zip(*self._back.values(), strict=True)
         down_s = self._loop.time() - min(lost_at)
         log.warning(
-            "brokers are back: connected to %s again, after %.1f s", ", ".join(names), down_s
+            "brokers are reachable again: connected to %s after %.1f s", ", ".join(names), down_s
         )
         self._back.clear()
 

@@ -206,7 +206,7 @@ class _ScramConversation(Conversation):
             raise AuthenticationFailedError(f"the broker refuses the proof: {told}")
         if not hmac.compare_digest(final.signature, self._signature):
             raise AuthenticationFailedError(
-                "the broker does not know the password either: its signature is wrong"
+                "the broker's signature is wrong, so it does not know the password"
             )
         return None
 
@@ -217,7 +217,7 @@ class _ScramConversation(Conversation):
             raise AuthenticationFailedError("the broker's nonce does not extend ours")
         if not scram.MIN_ITERATIONS <= asked.iterations <= scram.MAX_ITERATIONS:
             raise AuthenticationFailedError(
-                f"the broker asks for {asked.iterations} iterations; accepted are "
+                f"the broker requests {asked.iterations} iterations, the client accepts "
                 f"{scram.MIN_ITERATIONS} to {scram.MAX_ITERATIONS}"
             )
         final = scram.ClientFinal.unproven(scram.NO_CHANNEL_BINDING, asked.nonce)
@@ -278,16 +278,18 @@ def _token(given: object) -> bytes:
     """Return what a provider gave as a bearer token; what is none is told by its size only."""
     if not isinstance(given, str):
         raise AuthenticationFailedError(
-            f"the token provider gave an object of {type(given).__name__}: token() returns a str"
+            f"the token provider returned an object of {type(given).__name__}: token() must "
+            "return a str"
         )
     if len(given) > MAX_TOKEN_BYTES:
         raise AuthenticationFailedError(
-            f"the token provider gave {len(given)} characters: brokers take no token that long"
+            f"the token provider returned {len(given)} characters: brokers accept no token of "
+            "that length"
         )
     token = given.encode(errors="replace")
     if not _TOKEN.fullmatch(token):
         raise AuthenticationFailedError(
-            f"the token provider gave {len(token)} bytes that are no bearer token"
+            f"the token provider returned {len(token)} bytes that are not a bearer token"
         )
     return token
 
@@ -333,7 +335,9 @@ def mechanism_of(
         for mechanism in scram.ScramMechanism:
             if name == mechanism.mechanism_name:
                 return Scram(mechanism, username, Secret(password))
-    raise KafkaConfigurationError(f"SASL {name} is not known here, or lacks its credentials")
+    raise KafkaConfigurationError(
+        f"SASL mechanism {name} is not supported, or its credentials are missing"
+    )
 
 
 class Authenticator:
@@ -363,8 +367,9 @@ class Authenticator:
                 answer = await connection.request(request, timeout_s=self._timeout_s)
             except KafkaConnectionError as error:
                 raise UnansweredCredentialsError(
-                    f"{connection.peer} hung up during {self._mechanism.name} authentication, as "
-                    "some brokers do instead of refusing: check the credentials"
+                    f"{connection.peer} closed the connection during {self._mechanism.name} "
+                    "authentication. Some brokers do so when they reject credentials: check "
+                    "them"
                 ) from error
             if answer.error_code != NoError.errno:
                 told = words(answer.error_message or "", conversation.secrets)
@@ -378,7 +383,7 @@ class Authenticator:
             if token is None:
                 return max(0, answer.session_lifetime_ms) / 1000
             request = SaslAuthenticateRequest(auth_bytes=token)
-        raise KafkaProtocolError(f"{connection.peer} does not come to an end authenticating")
+        raise KafkaProtocolError(f"{connection.peer} does not complete authentication")
 
     async def _choose(self, connection: Peer) -> None:
         name = self._mechanism.name
@@ -387,12 +392,13 @@ class Authenticator:
         if answer.error_code == UnsupportedSaslMechanismError.errno:
             offered = [one for one in answer.mechanisms if _MECHANISM_NAME.fullmatch(one)]
             raise AuthenticationMethodNotSupported(
-                f"{connection.peer} does not offer {name}, "
-                f"but {', '.join(offered[:MAX_NAMES]) or 'nothing'}: see sasl_mechanism"
+                f"{connection.peer} does not offer {name}, but "
+                f"{', '.join(offered[:MAX_NAMES]) or 'no mechanism'}: see sasl_mechanism"
             )
         if answer.error_code == IllegalSaslStateError.errno:
             raise AuthenticationFailedError(
-                f"{connection.peer} asks for no authentication there: see security_protocol"
+                f"{connection.peer} does not use authentication on this listener: see "
+                "security_protocol"
             )
         if answer.error_code != NoError.errno:
             raise self._refusal(connection, for_code(answer.error_code).__name__)

@@ -36,7 +36,7 @@ class UnknownTopics:
         for name in self._since.keys() - missing:
             del self._since[name]
             if self._texts.pop(name, None) is not None:
-                log.info("topic %r is not missing any more", name)
+                log.info("topic %r exists now", name)
         for name in missing:
             self._since.setdefault(name, now)
         patience_s = CREATION_S if may_create else 0.0

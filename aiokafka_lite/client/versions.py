@@ -198,7 +198,7 @@ class FirstVersions:
         except NegotiationCutError as error:
             cut = error
         connection = await attempt(OLDEST_VERSION)
-        log.info("%s is asked for ApiVersions in version %s: %s", address, OLDEST_VERSION, cut)
+        log.info("%s: retrying ApiVersions with version %s: %s", address, OLDEST_VERSION, cut)
         self._oldest_until[address] = self._clock() + OLDEST_FOR_S
         return connection
 
@@ -254,5 +254,5 @@ async def ask_api_versions(
         offered = [key.max_version for key in response.api_keys if key.api_key == request.api_key]
         version = max(0, min(offered[0], version - 1)) if offered else 0
     raise KafkaProtocolError(
-        f"{peer} refuses every version of ApiVersions tried: Kafka 0.10 or newer is needed"
+        f"{peer} refuses every version of ApiVersions: Kafka 0.10 or newer is required"
     )

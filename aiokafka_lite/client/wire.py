@@ -485,7 +485,7 @@ class Wire:
         if pending is None:
             raise CorrelationIdError(
                 f"{self.peer} answers request {response_correlation_id(frame)}, which is not in "
-                "flight: the connection is out of step"
+                "flight: the connection is out of sync"
             )
         if pending.error is None:
             pending.frame = frame
@@ -548,7 +548,7 @@ class Wire:
         error = _overdue(pending)
         pending.fail(error)
         return KafkaConnectionError(
-            f"{self.peer} stopped answering: {error.args[0]}; the connection was given up"
+            f"{self.peer} stopped answering, so the connection was closed: {error.args[0]}"
         )
 
     def lost(
@@ -566,7 +566,7 @@ class Wire:
         is_unanswered = self.last_correlation_id - self._opened_id == len(self.in_flight) == 1
         hint = ""
         if is_unanswered and not is_sending:
-            hint = ": if the listener asks for SASL, see security_protocol"
+            hint = ": if the listener requires SASL, see security_protocol"
         text = f"lost the connection to {self.peer}: {explain(error)}{hint}"
         return caused(error_class(text), error)
 

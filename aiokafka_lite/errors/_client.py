@@ -233,8 +233,8 @@ class CommitFailedError(KafkaError):
 
     cause = "the group has rebalanced and assigned the partitions to another member"
     remedy = (
-        "process faster, raise max_poll_interval_ms or session_timeout_ms, "
-        "or take fewer records a poll with max_poll_records"
+        "process faster, raise max_poll_interval_ms or session_timeout_ms, or set "
+        "max_poll_records to return fewer records per poll"
     )
 
     def __init__(self, *args: object) -> None:
@@ -244,10 +244,10 @@ class CommitFailedError(KafkaError):
 class MaxPollIntervalError(CommitFailedError):
     """The time between two gets exceeded ``max_poll_interval_ms``."""
 
-    cause = "no record was asked for within max_poll_interval_ms: the partitions were given back"
+    cause = "no records were requested within max_poll_interval_ms, so the partitions were revoked"
     remedy = (
-        "process faster, take fewer records a poll with max_poll_records, "
-        "or raise max_poll_interval_ms"
+        "process faster, set max_poll_records to return fewer records per poll, or raise "
+        "max_poll_interval_ms"
     )
 
 
@@ -260,9 +260,9 @@ class BatchRevokedError(CommitFailedError):
         partitions: Those that it has lost; the others are committed.
     """
 
-    cause = "the batch does not hold its partitions any more"
+    cause = "the batch no longer owns its partitions"
     remedy = (
-        "await batch.revoking to be quick when a rebalance waits, raise max_hold_ms, "
+        "await batch.revoking to finish early when a rebalance starts, raise max_hold_ms, "
         "rebalance_timeout_ms or session_timeout_ms, or take fewer records"
     )
 

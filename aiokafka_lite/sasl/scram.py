@@ -257,7 +257,7 @@ def _parse(pattern: re.Pattern[bytes], token: bytes, which: str) -> re.Match[byt
     match = pattern.fullmatch(token)
     if match is None:
         # Not what it was: it may hold a proof.
-        raise KafkaProtocolError(f"{len(token)} bytes are no SCRAM {which} message")
+        raise KafkaProtocolError(f"{len(token)} bytes are not a SCRAM {which} message")
     return match
 
 
@@ -269,11 +269,11 @@ def _unquoted(name: bytes) -> str:
     try:
         return name.decode().replace("=2C", ",").replace("=3D", "=")
     except UnicodeDecodeError:
-        raise KafkaProtocolError("a SCRAM message names a user in no UTF-8") from None
+        raise KafkaProtocolError("a SCRAM message contains a user name that is not UTF-8") from None
 
 
 def _decoded(encoded: bytes) -> bytes:
     try:
         return b64decode(encoded, validate=True)
     except binascii.Error:
-        raise KafkaProtocolError("a SCRAM message holds bytes in no proper base64") from None
+        raise KafkaProtocolError("a SCRAM message contains invalid base64") from None

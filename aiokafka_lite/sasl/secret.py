@@ -46,4 +46,4 @@ class Secret:
         return HIDDEN
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not pickled: hand it over in a way meant for secrets")
+        raise TypeError("secrets cannot be pickled: transfer them in a way meant for secrets")

@@ -289,7 +289,7 @@ async def test_callback_that_fails_gives_the_connection_up(
     beat(connection, Told(fail))
     behind = beat(connection, told)
     await told.times(1)
-    with pytest.raises(KafkaConnectionError, match="an answer's callback failed") as caught:
+    with pytest.raises(KafkaConnectionError, match="a response callback raised") as caught:
         behind.result()
     assert caught.value.__cause__ is bug
     await connection.wait_closed()

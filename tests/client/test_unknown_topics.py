@@ -59,7 +59,7 @@ async def test_health_says_that_the_topic_does_not_exist_until_it_does(
         await starting
         await consumer.stop()
     assert [each[2] for each in caplog.record_tuples if each[0] == WHO] == [
-        text, "topic 'ordres' is not missing any more"
+        text, "topic 'ordres' exists now"
     ]  # fmt: skip
 
 
@@ -77,5 +77,5 @@ def test_a_topic_that_is_being_created_is_not_reported_and_one_report_is_enough(
     assert unknown.update(set(), 21.0, may_create=True) == []
     assert unknown.text({"a", "b"}) is None
     assert [each.message for each in caplog.records] == [
-        "topic 'b' does not exist", "topic 'b' is not missing any more"
+        "topic 'b' does not exist", "topic 'b' exists now"
     ]  # fmt: skip

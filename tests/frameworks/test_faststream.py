@@ -123,7 +123,7 @@ def test_installed_too_late_it_says_so() -> None:
     import aiokafka
 
     assert not as_aiokafka.is_installed()
-    with pytest.raises(RuntimeError, match="imported already"):
+    with pytest.raises(RuntimeError, match="already been imported"):
         as_aiokafka.install()
     assert aiokafka.AIOKafkaConsumer.__module__ == "aiokafka.consumer.consumer"
 

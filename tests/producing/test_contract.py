@@ -140,7 +140,7 @@ async def test_a_config_shows_no_password() -> None:
     )
     assert "secret" not in repr(config)
     assert "sasl_plain_username='u'" in repr(config)
-    with pytest.raises(AttributeError, match="does not change"):
+    with pytest.raises(AttributeError, match="is immutable"):
         config.linger_ms = 5
 
 

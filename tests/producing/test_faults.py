@@ -473,9 +473,9 @@ async def test_what_expires_unsent_names_what_its_leader_was_waited_for(
     broker: Broker, what: str
 ) -> None:
     reasons = {
-        "throttled": (ThrottlingQuotaExceededError, r"node \d at \S+ throttles this client, for"),
+        "throttled": (ThrottlingQuotaExceededError, r"node \d at \S+ throttles this client for"),
         "not reachable": (KafkaConnectionError, "cannot connect"),
-        "does not answer": (KafkaConnectionError, "is being connected to"),
+        "does not answer": (KafkaConnectionError, "is still being opened"),
     }
     # What the producer asks for metadata is not the leader: the leader is connected to later.
     asked = next(node for node in broker.live_nodes if node.id != broker.leader_of(TP))

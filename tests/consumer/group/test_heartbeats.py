@@ -157,11 +157,11 @@ async def test_of_heartbeats_that_fail_one_line_is_logged_and_one_when_brokers_a
                 (line,) = lines_with(caplog, "heartbeat failed")
                 assert f"group {topic}: heartbeat failed, " in line.getMessage()
                 assert "KafkaConnectionError: " in line.getMessage()
-                assert not lines_with(caplog, "are back")
+                assert not lines_with(caplog, "are reachable again")
                 await proxy.listen()
                 await until(lambda: consumer.health().is_ok)
-                await until(lambda: lines_with(caplog, "are back"))
-                (line,) = lines_with(caplog, "brokers are back: connected to node ")
+                await until(lambda: lines_with(caplog, "are reachable again"))
+                (line,) = lines_with(caplog, "brokers are reachable again: connected to node ")
                 assert kafka.bootstrap_servers in line.getMessage()
                 assert line.levelno == logging.WARNING
 
