@@ -1,23 +1,21 @@
-"""The tables of docs/why.md and README: ours next to the other clients.
+"""The tables of docs/benchmarks.md and README: this package and the other clients.
 
-Who loses a row stays in it: the best of a row is printed in bold, whoever it is.
+The best figure of a row is printed in bold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from benchmarks.figures import Figure
 from benchmarks.kept import Shown
-from benchmarks.results import Verdict
 
-CLIENTS: Final = ("aiokafka_lite", "aiokafka", "confluent-kafka", "its `AIOConsumer`")
+CLIENTS: Final = ("aiokafka_lite", "aiokafka", "confluent-kafka", "confluent-kafka `AIOConsumer`")
 NOT_MEASURED: Final = "–"
 
 
 class Row(NamedTuple):
-    """One question: what is asked, and who answers for each client ("" where nobody does)."""
+    """One question, and the contestant of each client ("" if there is none)."""
 
     title: str
     scenario: str
@@ -32,26 +30,26 @@ _MEMBERS: Final = ("lite consumer", "aiokafka range", "confluent consumer", "")
 _STARTS: Final = ("lite", "aiokafka", "confluent", "")
 
 ROWS: Final = (
-    Row("full speed, in batches: CPU", "plain", "cpu_ns", _BATCHES),
-    Row("the same: wall time", "plain", "wall_ns", _BATCHES),
-    Row("the same, lz4: CPU", "lz4", "cpu_ns", _BATCHES),
-    Row("the same, zstd: CPU", "zstd", "cpu_ns", _BATCHES),
-    Row("the same, 1,000-byte values: CPU", "big", "cpu_ns", _BATCHES),
+    Row("full speed, batches: CPU", "plain", "cpu_ns", _BATCHES),
+    Row("full speed, batches: wall time", "plain", "wall_ns", _BATCHES),
+    Row("full speed, batches, lz4: CPU", "lz4", "cpu_ns", _BATCHES),
+    Row("full speed, batches, zstd: CPU", "zstd", "cpu_ns", _BATCHES),
+    Row("full speed, batches, 1,000-byte values: CPU", "big", "cpu_ns", _BATCHES),
     Row("full speed, `async for`: CPU", "plain", "cpu_ns", (*_SINGLE[:2], "", "")),
     Row("1,000 records a second: CPU", "trickle", "cpu_us", _SINGLE),
-    Row("the same: age of a record, p50", "trickle", "p50_ms", _SINGLE),
-    Row("the same: age of a record, p99", "trickle", "p99_ms", _SINGLE),
+    Row("1,000 records a second: age, p50", "trickle", "p50_ms", _SINGLE),
+    Row("1,000 records a second: age, p99", "trickle", "p99_ms", _SINGLE),
     Row("500 records a second on 3,000 partitions: CPU", "many", "cpu_us", _SINGLE),
-    Row("the same: age of a record, p99", "many", "p99_ms", _SINGLE),
+    Row("500 records a second on 3,000 partitions: age, p99", "many", "p99_ms", _SINGLE),
     Row(
         "3,000 partitions, idle: CPU", "idle", "cpu_percent",
         ("lite async for", "aiokafka getmany", "confluent poll", ""),
     ),
     Row("a slow application: peak memory", "memory-plain", "rss_mib", (*_SINGLE[:3], "")),
-    Row("a broker is killed: silence", "failover-kill", "silence_s", _GETMANY),
-    Row("a member is replaced: silence of what moves", "rebalance", "moves_s", _MEMBERS),
-    Row("to the first record, in a group: wall time", "start-group", "first_ms", _STARTS),
-    Row("a seek beside a long poll: first record, p50", "moves-seek", "first_p50_ms", _STARTS),
+    Row("a broker is killed: pause without records", "failover-kill", "silence_s", _GETMANY),
+    Row("a member is replaced: pause of partitions that move", "rebalance", "moves_s", _MEMBERS),
+    Row("start until the first record, in a group", "start-group", "first_ms", _STARTS),
+    Row("a seek during a long poll until its record, p50", "moves-seek", "first_p50_ms", _STARTS),
     Row(
         "import: wall time", "import", "wall_ms",
         ("import aiokafka_lite.consumer", "import aiokafka", "import confluent_kafka", ""),
@@ -98,7 +96,7 @@ def _short(unit: str) -> str:
 
 
 def table(runs: Shown) -> str:
-    """Return the rows that there are figures of us for, less being better in all."""
+    """Return the rows with a figure of this package; less is better in all."""
     lines = [f"| | {' | '.join(CLIENTS)} |", "|---|" + "---:|" * len(CLIENTS)]
     for row in ROWS:
         figures = [runs.best(row.scenario, name, row.figure) for name in row.contestants]
@@ -118,12 +116,3 @@ def _figure(runs: Shown, row: Row) -> Figure:
     questions = runs.asking(row.scenario)[-1].questions
     question = next(each for each in questions if each.name == row.scenario)
     return next(each for each in question.figures if each.key == row.figure)
-
-
-def goals(verdicts: Sequence[Verdict]) -> str:
-    """Say how many of the goals were met."""
-    judged = [each.is_met for each in verdicts if each.is_met is not None]
-    return (
-        f"Of {len(judged)} goals, {sum(judged)} were met and "
-        f"{len(judged) - sum(judged)} were missed.\n"
-    )

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.pages`: write the figures of README and the documentation anew.
+"""`python -m benchmarks.pages`: update the figures in README and the documentation.
 
 They are written into blocks, and into the picture of README, from the runs that are kept:
 
@@ -6,7 +6,7 @@ They are written into blocks, and into the picture of README, from the runs that
     ...
     <!-- /figures -->
 
-With `--check` nothing is written: it fails when a block does not say what the runs do.
+With `--check` the pages are compared with the runs and not written.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from benchmarks.figures import Figure
 from benchmarks.kept import FOLDER, ROOT, Kept, Question, Shown, shown
 from benchmarks.results import Summary, Verdict
 
-PAGES: Final = ("README.md", "docs/benchmarks.md", "docs/testing.md", "docs/why.md")
+PAGES: Final = ("README.md", "docs/benchmarks.md", "docs/testing.md")
 PICTURE: Final = "docs/assets/cpu.svg"
 EXIT_DIFFERS: Final = 1
 _BLOCK: Final = re.compile(
     r"(?P<begin>^<!-- figures: (?P<name>[\w -]+) -->\n)(?P<text>.*?)(?P<end>^<!-- /figures -->$)",
     re.M | re.DOTALL,
 )
-_NO_RUN: Final = "(No run is kept yet: `make {}` makes one, and `make figures` writes it here.)"
-_NOT_MEASURED: Final = "(In no run that is kept: `make {} ARGS='--scenario {}'` measures it.)"
+_NO_RUN: Final = "(No run is kept yet: run `make {}`, then `make figures`.)"
+_NOT_MEASURED: Final = "(Not in a kept run: `make {} ARGS='--scenario {}'` measures it.)"
 _MISSING: Final = "–"
 
 Beside = Literal["median", "worst"]
@@ -112,23 +112,21 @@ def _render(name: str, runs: Runs) -> str:
 
 # --- Parts of a page -----------------------------------------------------------------------
 def about(runs: Shown) -> str:
-    """Say where the figures come from: the run of most of them, and those of the others."""
+    """Name the run of most figures, and the families that were measured in other runs."""
     others: dict[str, list[str]] = {}
     for name in runs.families:
         run = runs.of(name)[-1]
         if run is not runs.main:
             others.setdefault(run.label, []).append(f"`{name}`")
-    others_said = "".join(
-        f"Of a run of its own: {', '.join(names)} ({label}).\n" for label, names in others.items()
-    )
-    return about_run(runs.main) + (f"\n{others_said}" if others else "")
+    listed = ", ".join(f"{', '.join(names)} ({label})" for label, names in others.items())
+    return about_run(runs.main) + (f"\nMeasured in separate runs: {listed}.\n" if others else "")
 
 
 def about_run(run: Kept) -> str:
     """Say where the figures of one run come from."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items()))
     quick = (
-        "**A quick run**, of less work in fewer rounds: no more than an order of magnitude. "
+        "**A quick run** with less work and fewer rounds: an order of magnitude only. "
         if run.is_quick
         else ""
     )
@@ -136,11 +134,11 @@ def about_run(run: Kept) -> str:
 
 
 def _changes(run: Kept) -> str:
-    return " with changes that are not committed" if run.is_dirty else ""
+    return " with uncommitted changes" if run.is_dirty else ""
 
 
 def family(runs: Shown, name: str, beside: Beside = "worst") -> str:
-    """Return the table of a family, and the run that it is of if it is not that of most."""
+    """Return the table of a family, and its run if that is not the main one."""
     found = runs.of(name)
     if not found:
         return _NOT_MEASURED.format("bench", name)
@@ -149,7 +147,7 @@ def family(runs: Shown, name: str, beside: Beside = "worst") -> str:
 
 
 def family_table(run: Kept, name: str, beside: Beside) -> str:
-    """Return the table of a family: best of the rounds, and in brackets the worst or median."""
+    """Return the table of a family: best of the rounds, with the worst or median in brackets."""
     questions = run.family(name)
     figures = questions[0].figures
     headings = [f"{each.heading}, {each.unit}" if each.unit else each.heading for each in figures]
@@ -167,7 +165,7 @@ def family_table(run: Kept, name: str, beside: Beside) -> str:
 
 
 def _rows(run: Kept, question: Question) -> list[Summary]:
-    """Return who took part, the least of the first figure first."""
+    """Return the contestants that took part, sorted by the first figure."""
     key = question.figures[0].key
     found = [run.summaries.get((question.name, name)) for name in question.contestants]
     return sorted((row for row in found if row is not None), key=lambda row: row.figures[key].best)
@@ -184,8 +182,25 @@ def _cells(figures: Sequence[Figure], row: Summary, beside: Beside) -> Iterator[
             yield f"{figure.text(spread.best)} ({figure.text(getattr(spread, beside))})"
 
 
+def missed_goals(runs: Shown) -> str:
+    """Return how many goals were met, and the table of those that were missed."""
+    judged = [
+        goal
+        for name in runs.families
+        for goal in runs.of(name)[-1].goals_of(name)
+        if goal.is_met is not None
+    ]
+    missed = sum(goal.is_met is False for goal in judged)
+    head = f"Of {len(judged)} goals, {len(judged) - missed} were met and {missed} were missed"
+    rows = goals_table(runs).splitlines()
+    if not missed:
+        return f"{head}.\n"
+    table = [rows[0], rows[1], *(row for row in rows[2:] if row.endswith("| missed |"))]
+    return f"{head}:\n\n" + "\n".join(table) + "\n"
+
+
 def goals_table(runs: Shown, *, of_all: bool = False) -> str:
-    """Return the goals, each with what the run to show has reached, or all runs that count."""
+    """Return the goals, each with the figures of the shown run, or of all runs that count."""
     lines = ["| goal | reached | |", "|---|---:|---|"]
     for name in runs.families:
         counted = runs.of(name) if of_all else runs.of(name)[-1:]
@@ -223,7 +238,7 @@ def readme_comparison(runs: Shown) -> str:
 
 
 def broker_ratios(runs: Shown) -> str:
-    """Say how fast others' clients are with the embedded broker, beside a real Kafka."""
+    """Compare the speed of other clients with the embedded broker and with a real Kafka."""
     if not runs.of("broker"):
         return _NOT_MEASURED.format("bench", "broker")
     run = runs.of("broker")[-1]
@@ -256,19 +271,22 @@ SPARK_ROWS: Final = (
 
 
 def spark_rule(runs: Shown) -> str:
-    """Say how the figures of several runs come together, and which runs these are."""
+    """Explain how the figures of several runs are combined, and name the runs."""
     counting = [run for name in runs.families for run in runs.of(name)]
     named = "; ".join(run.label for run in runs.runs if any(each is run for each in counting))
     return (
-        "The rule: within a run the best round of one is divided by the best round of the other; "
-        "of several runs the least and the most are given. All runs that are kept count, these: "
-        f"{named}.\n"
+        "Each ratio compares the best rounds of the same run. With several runs, the smallest and "
+        f"the largest ratio are given. Runs: {named}.\n"
     )
 
 
 def spark_ranges(runs: Shown) -> str:
-    """Return how many times faster than the connector, over all runs."""
-    lines = [spark_rule(runs), "| | × the JVM connector | × tuned by hand |", "|---|---:|---:|"]
+    """Return the speed-up over the connector, over all runs."""
+    lines = [
+        spark_rule(runs),
+        "| | speed-up over the JVM connector, default | hand-tuned |",
+        "|---|---:|---:|",
+    ]
     for scenario, key, title in SPARK_ROWS:
         cells = [_range(_ratios(runs, scenario, peer, key)) for peer in ("jvm", "jvm tuned")]
         if cells != [_MISSING, _MISSING]:
@@ -292,30 +310,23 @@ def _range(ratios: Sequence[float]) -> str:
 
 def spark_tables(runs: Shown) -> str:
     """Return the figures of the newest runs, a table for each kind of scenario."""
-    parts = [about(runs), "Best of the rounds, and in brackets the median.\n"]
+    parts = [about(runs), "Best of the rounds, with the median in brackets.\n"]
     return "\n".join(parts + [family(runs, name, "median") for name in runs.families])
 
 
-def why_figures(runs: Shown) -> str:
-    """Return ours beside the other clients, and of which runs that is."""
+def compared(runs: Shown) -> str:
+    """Return the figures of this package and of the other clients, and their runs."""
     return f"{about(runs)}\n{comparison.table(runs)}"
-
-
-def why_goals(runs: Shown) -> str:
-    """Say how many goals were met."""
-    goals = [goal for name in runs.families for goal in runs.of(name)[-1].goals_of(name)]
-    return comparison.goals(goals)
 
 
 BLOCKS: Final[Mapping[str, Callable[[Shown], str]]] = {
     "about": about,
-    "goals": goals_table,
+    "missed goals": missed_goals,
     "readme comparison": readme_comparison,
     "broker": broker_ratios,
     "spark ranges": spark_ranges,
     "spark": spark_tables,
-    "why figures": why_figures,
-    "why goals": why_goals,
+    "comparison": compared,
     "spark goals": lambda runs: spark_rule(runs) + "\n" + goals_table(runs, of_all=True),
 }
 

@@ -111,7 +111,7 @@ def test_a_family_measured_by_itself_is_shown_of_its_own_run_which_is_named() ->
     assert runs.best("nonsense", "lite poll", "cpu_ns") is None
     about = pages.about(runs)
     assert "commit `abcdef12`" in about
-    assert "Of a run of its own: `trickle` (2026-11-25, commit fedcba98)." in about
+    assert "Measured in separate runs: `trickle` (2026-11-25, commit fedcba98)." in about
     assert "01234567" not in about
     assert "89abcdef" not in about
     assert "commit `fedcba98`" in pages.family(runs, "trickle")
@@ -130,7 +130,7 @@ def test_a_family_that_nobody_has_measured_says_how_to_measure_it() -> None:
     short = pages.readme_comparison(Shown([a_run(family="bulk")]))
     assert "full speed" in short
     assert "1,000 records a second" not in short
-    assert "1,000 records a second: CPU" in pages.why_figures(runs)
+    assert "1,000 records a second: CPU" in pages.compared(runs)
 
 
 def test_blocks_are_written_of_the_newest_run_and_checked(
@@ -162,7 +162,7 @@ def test_blocks_are_written_of_the_newest_run_and_checked(
 def test_without_a_run_blocks_say_how_to_make_one(folders: tuple[Path, Path]) -> None:
     root, results = folders
     assert pages.update(root, results, is_check=False) == 0
-    assert "No run is kept yet: `make bench`" in (root / "README.md").read_text()
+    assert "No run is kept yet: run `make bench`" in (root / "README.md").read_text()
 
 
 def test_every_block_can_be_made_of_a_whole_run() -> None:
@@ -181,7 +181,7 @@ def test_sparks_ranges_are_those_of_all_runs_which_are_named_beside_the_rule() -
     second = a_run("spark", "2026-11-24T10:00:00+00:00", ours=0.5)
     runs = Shown([first, second])
     text = pages.BLOCKS["spark ranges"](runs)
-    assert "The rule: " in text
+    assert "Each ratio compares the best rounds of the same run." in text
     assert f"{first.label}; {second.label}" in text
     assert "| count and sum of lengths | 2.0 to 4.0 | 2.0 to 4.0 |" in text
     goals = pages.BLOCKS["spark goals"](runs)

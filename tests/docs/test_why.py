@@ -24,7 +24,7 @@ with warnings.catch_warnings():  # it reads its own message definitions by old f
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "why.md").read_text()
-FEATURES = PAGE.split("## What each has")[1].split("\n\n")[2]
+FEATURES = PAGE.split("## Features")[1].split("\n\n")[2]
 HEAD, _, *LINES = (
     [cell.strip() for cell in line.strip("|").split("|")] for line in FEATURES.splitlines()
 )
@@ -51,7 +51,7 @@ def has(row: str) -> set[str]:
 def test_status_and_types_are_as_stated(client: str) -> None:
     classifiers = metadata(PACKAGES[client]).get_all("Classifier", [])
     (status,) = (each for each in classifiers if each.startswith("Development Status"))
-    assert status.lower().endswith(ROWS["its own word on its state"][client])
+    assert status.lower().endswith(ROWS["maturity"][client])
     found = importlib.util.find_spec(MODULES[client])
     assert found is not None
     assert found.origin is not None
@@ -77,7 +77,7 @@ def test_nobody_else_calls_handlers() -> None:
     assert hasattr(aiokafka_lite.AIOKafkaConsumer, "run")
     for consumer in (aiokafka.AIOKafkaConsumer, confluent_kafka.Consumer, kafka.KafkaConsumer):
         assert not any(hasattr(consumer, name) for name in ("run", "handle", "process", "ack"))
-    assert has("handlers beside each other, with retries and dead letters") == {OURS}
+    assert has("concurrent handlers with retries and dead letters") == {OURS}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_kafka_python_and_aiokafka_have() -> None:
 
 def test_an_asyncio_consumer_of_confluent_goes_by_threads() -> None:
     assert "thread" in (AIOConsumer.__doc__ or "")
-    assert "thread" in ROWS["waits by"][CONFLUENT]
+    assert "thread" in ROWS["concurrency"][CONFLUENT]
 
 
 @pytest.mark.parametrize(
