@@ -337,10 +337,10 @@ class Assignment:
         is_sought = is_asked_for or (search is not None and search.is_asked_for)
         if is_sought:
             partition.note_sought(offset)
-        if partition.progress is not None:
+        if partition.progress is not None and is_sought:
+            partition.progress.return_from(offset)
+        elif partition.progress is not None:
             partition.progress.go_back_to(offset)
-            if is_sought:
-                partition.progress.forget_ahead()
         is_in_work = partition in self._latest or partition.worked_by is not None
         partition.start_at(offset, leader_epoch, validated_epoch, is_in_work=is_in_work)
         self.settle_progress(partition)

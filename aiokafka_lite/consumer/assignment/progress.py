@@ -10,7 +10,8 @@ gaps. Each unfinished record has a holder, who works on it. A record counts as f
 holder says so: after a seek back the same offset has another one, and after a revocation none.
 
 What an earlier assignment has finished is known from the commit's metadata. It lies *ahead*: such
-a record is passed over when it is handed out.
+a record is passed over when it is handed out. After a seek forward the ranges before that position
+stay in commits while a record before them is unfinished.
 
 Plain data changed synchronously on the event loop; nothing waits.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from heapq import merge
 from itertools import chain, dropwhile
 from typing import Final
 
@@ -40,6 +42,7 @@ class Progress:
     __slots__ = (
         "_ahead",
         "_handed_out",
+        "_sought_over",
         "_unfinished",
         "_verified_epoch",
         "ahead_epoch",
@@ -53,6 +56,9 @@ class Progress:
         self._unfinished: dict[int, object] = {}
         self.holder_at: Final[Callable[[int], object | None]] = self._unfinished.get
         self._ahead = deque(ahead)
+        # Ranges that lay ahead, before a position that was sought. They count while a record
+        # before them is unfinished.
+        self._sought_over: deque[Range] = deque()
         self.ahead_epoch = ahead_epoch
         # The newest leader epoch whose log is known to have what lies ahead.
         self._verified_epoch = NO_EPOCH
@@ -106,7 +112,8 @@ class Progress:
 
         If not, the log may have been truncated, and other records may have the same offsets.
         """
-        return bool(self._ahead) and leader_epoch <= max(self.ahead_epoch, self._verified_epoch)
+        has_any = self._ahead or self._sought_over
+        return bool(has_any) and leader_epoch <= max(self.ahead_epoch, self._verified_epoch)
 
     def holder_of_first(self) -> object | None:
         """Return who works on the record that holds the commit back; None: there is none."""
@@ -135,9 +142,11 @@ class Progress:
 
     def passes_over(self, offset: int) -> bool:
         """Whether a record that comes next was finished before; then it counts as handed out."""
-        ahead = self._ahead
+        ahead, sought_over = self._ahead, self._sought_over
         while ahead and ahead[0].end <= offset:
             ahead.popleft()
+        while sought_over and not self._is_behind_first(sought_over[0]):
+            sought_over.popleft()
         if not ahead or offset < ahead[0].first:
             return False
         if self._handed_out:
@@ -174,11 +183,27 @@ class Progress:
             self._unfinished.pop(handed_out.pop(), None)
         while handed_out and handed_out[0] not in self._unfinished:
             handed_out.popleft()
+        self._sought_over = _before(offset, self._sought_over)
+
+    def return_from(self, offset: int) -> None:
+        """Pass over nothing from an offset on: the application seeks it.
+
+        What was finished before it stays in commits.
+        """
+        self.go_back_to(offset)
+        if not self._handed_out:
+            self.forget_ahead()
+            return
+        self._sought_over += _before(offset, self._ahead_from(self._handed_out[-1] + 1))
+        self._ahead.clear()
+        if not self._sought_over:
+            self.forget_ahead()
 
     def look_ahead(self, ahead: Iterable[Range], leader_epoch: int) -> None:
         """Pass over what a commit says was finished behind the position, and nothing else."""
-        self._ahead = deque(ahead)
-        self.ahead_epoch, self._verified_epoch = leader_epoch, NO_EPOCH
+        self.forget_ahead()
+        self._ahead.extend(ahead)
+        self.ahead_epoch = leader_epoch
 
     def verify_ahead(self, epoch_end: int | None, leader_epoch: int) -> None:
         """Keep what lies ahead as far as a leader's log has it.
@@ -190,14 +215,14 @@ class Progress:
         if epoch_end is None:
             self.forget_ahead()
             return
-        self._ahead = deque(
-            Range(r.first, min(r.end, epoch_end)) for r in self._ahead if r.first < epoch_end
-        )
+        self._ahead = _before(epoch_end, self._ahead)
+        self._sought_over = _before(epoch_end, self._sought_over)
         self._verified_epoch = leader_epoch
 
     def forget_ahead(self) -> None:
         """Pass over nothing more that was finished before."""
         self._ahead.clear()
+        self._sought_over.clear()
         self.ahead_epoch = self._verified_epoch = NO_EPOCH
 
     def interrupt(self, leader_epoch: int) -> None:
@@ -209,6 +234,7 @@ class Progress:
         self._ahead = deque(self.finished_ranges())
         self.ahead_epoch = max(self.ahead_epoch, leader_epoch)
         self._handed_out.clear()
+        self._sought_over.clear()
         self._unfinished.clear()
 
     # --- What goes into a commit ----------------------------------------------------------
@@ -218,6 +244,7 @@ class Progress:
         unfinished = {o: holder for o, holder in self._unfinished.items() if o not in offsets}
         supposed._unfinished.update(unfinished)
         supposed._handed_out.extend(dropwhile(lambda o: o not in unfinished, self._handed_out))
+        supposed._sought_over.extend(self._sought_over)
         return supposed
 
     def if_gone_back_to(self, offset: int) -> Progress:
@@ -235,8 +262,17 @@ class Progress:
             position: Where nothing is unfinished, from here on.
         """
         begin = self._handed_out[-1] + 1 if self._handed_out else position
-        ahead = (Range(max(first, begin), end) for first, end in self._ahead if end > begin)
-        return chain(self._finished_of_handed_out(), ahead)
+        before = self._finished_of_handed_out()
+        if self._sought_over:
+            before = _without_inner(merge(before, filter(self._is_behind_first, self._sought_over)))
+        return chain(before, self._ahead_from(begin))
+
+    def _ahead_from(self, begin: int) -> Iterator[Range]:
+        return (Range(max(first, begin), end) for first, end in self._ahead if end > begin)
+
+    def _is_behind_first(self, finished: Range) -> bool:
+        """Whether a range lies behind a record that is unfinished."""
+        return bool(self._handed_out) and self._handed_out[0] < finished.first
 
     def _finished_of_handed_out(self) -> Iterator[Range]:
         unfinished = self._unfinished
@@ -256,3 +292,16 @@ class Progress:
                 return
         if first is not None:
             yield Range(first, last + 1)
+
+
+def _before(offset: int, ranges: Iterable[Range]) -> deque[Range]:
+    return deque(Range(first, min(end, offset)) for first, end in ranges if first < offset)
+
+
+def _without_inner(ranges: Iterable[Range]) -> Iterator[Range]:
+    """Leave out ranges that lie within one before them."""
+    end_before = -1
+    for each in ranges:
+        if each.end > end_before:
+            yield each
+            end_before = each.end

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiokafka_lite.consumer.assignment.cursor import Range
+from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Range
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.errors import IllegalStateError
 
@@ -271,3 +271,128 @@ def test_what_a_new_leader_does_not_have_is_forgotten(
     progress = Progress((Range(2, 4), Range(6, 9)), 4)
     progress.verify_ahead(epoch_end, 5)
     assert list(progress.finished_ranges()) == left
+
+
+# --- After a seek ------------------------------------------------------------------------------
+AHEAD = (Range(2, 4), Range(6, 9), Range(12, 15))
+
+
+def test_what_was_finished_before_a_sought_offset_stays_in_commits() -> None:
+    progress = handed_out(1, ahead=AHEAD)
+    progress.return_from(13)
+    assert list(progress.finished_ranges()) == [Range(2, 4), Range(6, 9), Range(12, 13)]
+    assert not progress.passes_over(13)
+    progress.hand_out([13], [ME])
+    progress.finish(13, ME)
+    assert list(progress.finished_ranges()) == [*AHEAD[:2], Range(12, 13), Range(13, 14)]
+    assert list(progress.if_finished({13}).finished_ranges()) == list(progress.finished_ranges())
+    assert (progress.uncommitted_count, progress.finished_count) == (2, 1)
+    progress.finish(1, ME)
+    assert list(progress.finished_ranges(14)) == []
+
+
+@pytest.mark.parametrize(
+    ("sought", "left"),
+    [
+        ([7], [Range(2, 4), Range(6, 7)]),
+        ([2], []),
+        ([20], list(AHEAD)),
+        ([13, 7], [Range(2, 4), Range(6, 7)]),
+        ([7, 13], [Range(2, 4), Range(6, 7)]),
+        ([7, 1], []),
+    ],
+)
+def test_nothing_from_a_sought_offset_on_stays_finished(
+    sought: list[int], left: list[Range]
+) -> None:
+    progress = handed_out(1, ahead=AHEAD)
+    for offset in sought:
+        progress.return_from(offset)
+    assert list(progress.finished_ranges()) == left
+    assert not any(progress.passes_over(offset) for offset in range(sought[-1], 20))
+
+
+def test_a_seek_before_which_nothing_is_unfinished_has_nothing_to_keep() -> None:
+    progress = handed_out(1, ahead=AHEAD)
+    progress.finish(1, ME)
+    progress.return_from(13)
+    progress.hand_out([13], [ME])
+    assert (list(progress.finished_ranges()), progress.ahead_epoch) == ([], NO_EPOCH)
+
+
+def test_what_was_sought_over_goes_when_the_records_before_it_are_finished() -> None:
+    progress = handed_out(1, 5, ahead=AHEAD)
+    progress.return_from(13)
+    progress.finish(1, ME)
+    assert list(progress.finished_ranges()) == [Range(6, 9), Range(12, 13)]
+    progress.finish(5, ME)
+    assert not progress.passes_over(13)
+    progress.hand_out([13], [ME])
+    assert not list(progress.finished_ranges())
+    assert not progress.has_ahead_in(0)
+
+
+def test_a_range_over_what_was_sought_over_is_committed_once() -> None:
+    progress = handed_out(0, 1, ahead=AHEAD)
+    progress.finish(1, ME)
+    progress.return_from(20)
+    progress.hand_out([20, 21, 22], [ME] * 3)
+    for offset in (20, 22):
+        progress.finish(offset, ME)
+    assert list(progress.finished_ranges()) == [Range(1, 21), Range(22, 23)]
+
+
+def test_what_was_sought_over_is_passed_over_after_an_interruption() -> None:
+    progress = handed_out(1, ahead=AHEAD)
+    progress.return_from(13)
+    progress.interrupt(0)
+    assert [n for n in range(1, 20) if progress.passes_over(n)] == [2, 3, 6, 7, 8, 12]
+
+
+@pytest.mark.parametrize(("epoch_end", "left"), [(None, []), (7, [Range(2, 4), Range(6, 7)])])
+def test_what_was_sought_over_stays_as_far_as_a_new_leader_has_it(
+    epoch_end: int | None, left: list[Range]
+) -> None:
+    progress = handed_out(1, ahead=AHEAD)
+    progress.return_from(13)
+    assert progress.has_ahead_in(0)
+    assert not progress.has_ahead_in(5)
+    progress.verify_ahead(epoch_end, 5)
+    assert list(progress.finished_ranges()) == left
+    assert progress.has_ahead_in(5) == bool(left)
+
+
+@given(
+    st.sets(st.integers(1, 30)),
+    st.lists(st.one_of(st.integers(0, 30), st.none()), max_size=20),
+    st.randoms(use_true_random=False),
+)
+def test_commits_say_all_that_is_finished_whatever_is_sought(
+    before: set[int], course: list[int | None], rng: random.Random
+) -> None:
+    """None returns the next record, and finishes it or leaves it; a number is sought."""
+    progress = Progress((Range(n, n + 1) for n in sorted(before)), 0)
+    finished, unfinished, position = set(before), set[int](), 0
+    for sought in course:
+        if sought is not None:
+            position = sought
+            progress.return_from(sought)
+            finished = {n for n in finished if n < sought}
+            unfinished = {n for n in unfinished if n < sought}
+            continue
+        if not progress.passes_over(position):
+            assert position not in finished
+            progress.hand_out([position], [ME])
+            unfinished.add(position)
+            if rng.random() < 0.5:
+                progress.finish(position, ME)
+                unfinished.remove(position)
+                finished.add(position)
+        position += 1
+        first = min(unfinished, default=position)
+        ranges = list(progress.finished_ranges(position))
+        said = {n for first, end in ranges for n in range(first, end)}
+        assert {n for n in finished if n >= first} <= said
+        assert not unfinished & said
+        assert max(said, default=-1) <= max(finished, default=-1)
+        assert all(a.end <= b.first for a, b in pairwise(ranges))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import pytest
@@ -170,3 +171,88 @@ async def test_the_next_owner_passes_over_what_was_finished_before_a_seek(
             await seek(owner, TopicPartition(topic, 0))
         async with member(kafka, topic, group_id=group, rebalance_hold_ms=0) as next_owner:
             assert offsets(await take(next_owner, 2)) == [UNFINISHED, next_returned]
+
+
+# --- What an earlier owner has finished --------------------------------------------------------
+async def _seek_to_each(consumer: AIOKafkaConsumer, tp: TopicPartition, *sought: int) -> None:
+    for offset in sought:
+        consumer.seek(tp, offset)
+
+
+async def _seek_to_the_position(consumer: AIOKafkaConsumer, tp: TopicPartition) -> None:
+    consumer.seek(tp, await consumer.position(tp))
+
+
+# Record UNFINISHED is returned, all others up to COUNT are finished: what the next owner returns.
+SEEKS_OVER_FINISHED: dict[str, tuple[Seek, list[int]]] = {
+    "forward": (partial(_seek_to, offset=12), [UNFINISHED, 12]),
+    "behind all finished": (partial(_seek_to, offset=COUNT + 5), [UNFINISHED, COUNT]),
+    "forward and back": (lambda c, tp: _seek_to_each(c, tp, 12, 8), [UNFINISHED, 8]),
+    "forward twice": (lambda c, tp: _seek_to_each(c, tp, 8, 12), [UNFINISHED, 8]),
+    "to the position": (_seek_to_the_position, [UNFINISHED, UNFINISHED + 1]),
+    "back": (partial(_seek_to, offset=3), [3, 4]),
+    "to the beginning": (lambda c, tp: c.seek_to_beginning(tp), [0, 1]),
+    "to the end": (lambda c, tp: c.seek_to_end(tp), [UNFINISHED, COUNT]),
+}
+
+
+@asynccontextmanager
+async def _acking(kafka: KafkaHandle, topic: str, group: str) -> AsyncIterator[AIOKafkaConsumer]:
+    async with member(kafka, topic, group_id=group, rebalance_hold_ms=0) as consumer:
+        assert offsets(await take(consumer, 1)) == [UNFINISHED]
+        yield consumer
+
+
+@asynccontextmanager
+async def _running(kafka: KafkaHandle, topic: str, group: str) -> AsyncIterator[AIOKafkaConsumer]:
+    begun: list[int] = []
+
+    async def handle(record: Record) -> None:
+        begun.append(record.offset)
+        await asyncio.Event().wait()
+
+    settings: dict[str, object] = {"ack_mode": "implicit", "rebalance_hold_ms": 0}
+    async with member(kafka, topic, group_id=group, **settings) as consumer:
+        run = asyncio.ensure_future(consumer.run(handle, order="partition", max_uncommitted=1))
+        await until(lambda: begun == [UNFINISHED])
+        yield consumer
+        await consumer.stop(1)  # the handler does not end before
+    await run
+
+
+@pytest.mark.parametrize(
+    ("how", "how_lost"),
+    [
+        *((how, "crash") for how in SEEKS_OVER_FINISHED),
+        *((how, lost) for how in ("forward", "to the end") for lost in ("stop", "rebalance")),
+    ],
+)
+@pytest.mark.parametrize("at_work", [_acking, _running])
+async def test_what_an_earlier_owner_finished_before_a_sought_offset_stays_finished(
+    kafka: KafkaHandle,
+    at_work: Callable[[KafkaHandle, str, str], AbstractAsyncContextManager[AIOKafkaConsumer]],
+    how: str,
+    how_lost: str,
+) -> None:
+    seek, returned = SEEKS_OVER_FINISHED[how]
+    topic, group = await filled(kafka, count=COUNT), unique("sought")
+    other = await filled(kafka)
+    tp = TopicPartition(topic, 0)
+    async with timeout(PATIENCE_S), AsyncExitStack() as stack:
+        async with member(kafka, topic, group_id=group, rebalance_hold_ms=0) as owner:
+            for record in await take(owner, COUNT):
+                assert record.offset == UNFINISHED or record.ack()
+        await kafka.produce(topic, 0, rows(COUNT, COUNT))
+        async with AsyncExitStack() as life:
+            owner = await life.enter_async_context(at_work(kafka, topic, group))
+            await seek(owner, tp)
+            await owner.commit()
+            if how_lost == "rebalance":
+                owner.subscribe([other])
+                await until(lambda: owner.assignment() == {TopicPartition(other, 0)})
+            if how_lost != "stop":
+                stack.push_async_callback(life.pop_all().aclose)
+        next_owner = member(kafka, group_id=group, rebalance_hold_ms=0)
+        await stack.enter_async_context(next_owner)
+        next_owner.assign([tp])
+        assert offsets(await take(next_owner, 2)) == returned
