@@ -245,7 +245,6 @@ class Assignment:
                     cursor.pause()
                 if is_unbroken:
                     self._carry_over(gone[tp], cursor)
-                    cursor.carry_over(gone[tp])
         for cursor in gone.values():
             if self._readers is not None:
                 self._readers.replace(cursor, None)
@@ -264,19 +263,22 @@ class Assignment:
         self._latest = {cursor: None for cursor in self._latest if is_kept(cursor)}
 
     def _carry_over(self, old: Cursor, new: Cursor) -> None:
-        """Apply to a partition that comes back a seek of the application in the meantime."""
-        if not old.keeps_position:
-            return
-        if old.position is not None:
-            self.start_at(new, old.position)
-        elif old.search is not None and old.search.timestamp is not None:
-            self.request_reset(new, old.search.timestamp)
-        if old in self._latest or old.worked_by is not None:
-            # What was handed out before is still in work: nothing is processed until the next get.
-            new.process_to(None)
-            self._latest[new] = None
-            if self._readers is not None:
-                self._readers.replace(old, new)
+        """Apply to a partition that comes back a seek of the application in the meantime.
+
+        The transactions that are open go on to decide on its records.
+        """
+        if old.keeps_position:
+            if old.position is not None:
+                self.start_at(new, old.position)
+            elif old.search is not None and old.search.timestamp is not None:
+                self.request_reset(new, old.search.timestamp)
+            if old in self._latest or old.worked_by is not None:
+                # What was handed out before is in work: nothing is processed until the next get.
+                new.process_to(None)
+                self._latest[new] = None
+                if self._readers is not None:
+                    self._readers.replace(old, new)
+        new.await_outcomes_of(old)
 
     # --- One partition --------------------------------------------------------------------
     def seek(self, partition: Cursor, offset: int) -> None:

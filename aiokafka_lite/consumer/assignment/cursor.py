@@ -916,8 +916,8 @@ class Cursor:
         """Whether transactions decide on records of a block, or have done so just now."""
         return any(each[1] is block for each in self.undecided)
 
-    def carry_over(self, former: Cursor) -> None:
-        """Stand for a cursor of the assignment before, if nobody else can have had it since."""
+    def await_outcomes_of(self, former: Cursor) -> None:
+        """Count nothing as finished until the transactions of a former cursor are over."""
         self.undecided = former.undecided
 
     def forget_undecided(self) -> None:
