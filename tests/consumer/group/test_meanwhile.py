@@ -65,6 +65,18 @@ class Rebalances(ConsumerRebalanceListener):
 
 
 @asynccontextmanager
+async def filled_broker(
+    count: int = 10, nodes: int = 1
+) -> AsyncIterator[tuple[Broker, KafkaHandle]]:
+    """An embedded broker with so many records in partition T."""
+    async with Broker(nodes=nodes) as broker:
+        broker.create_topic("t")
+        for number in range(count):
+            broker.produce("t", b"%d" % number)
+        yield broker, KafkaHandle("embedded", broker.bootstrap_servers)
+
+
+@asynccontextmanager
 async def member(
     kafka: KafkaHandle, topic: str, group: str = "", **settings: object
 ) -> AsyncIterator[tuple[AIOKafkaConsumer, Rebalances]]:
@@ -142,35 +154,31 @@ async def test_records_finished_behind_the_committed_offset_are_passed_over_from
 
 
 async def test_the_last_of_several_seeks_holds_over_a_rebalance_of_three_attempts() -> None:
-    async with Broker() as broker:
-        broker.create_topic("t")
-        for number in range(10):
-            broker.produce("t", b"%d" % number)
-        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
-        async with member(kafka, "t") as (consumer, rebalances):
-            assert await next_offset(consumer) == 0
-            mark = broker.requests.total
-            broker.on("SyncGroup").fail(RebalanceInProgressError, times=2)
-            async with rebalances.one():
-                consumer.seek(T, 5)
-            assert len(broker.requests.of("JoinGroup", since=mark)) == 3
-            assert await next_offset(consumer) == 5
+    async with (
+        filled_broker() as (broker, kafka),
+        member(kafka, "t") as (consumer, rebalances),
+    ):
+        assert await next_offset(consumer) == 0
+        mark = broker.requests.total
+        broker.on("SyncGroup").fail(RebalanceInProgressError, times=2)
+        async with rebalances.one():
+            consumer.seek(T, 5)
+        assert len(broker.requests.of("JoinGroup", since=mark)) == 3
+        assert await next_offset(consumer) == 5
 
 
 async def test_a_seek_is_forgotten_if_the_member_is_given_up_in_the_rebalance() -> None:
     """Others may have had the partition: what they have committed holds."""
-    async with Broker() as broker:
-        broker.create_topic("t")
-        for number in range(10):
-            broker.produce("t", b"%d" % number)
-        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
-        async with member(kafka, "t") as (consumer, rebalances):
-            assert [await next_offset(consumer) for _ in range(4)] == [0, 1, 2, 3]
-            await consumer.commit()
-            broker.on("JoinGroup").fail(UnknownMemberIdError)
-            async with rebalances.one():
-                consumer.seek(T, 2)
-            assert await next_offset(consumer) == 4
+    async with (
+        filled_broker() as (broker, kafka),
+        member(kafka, "t") as (consumer, rebalances),
+    ):
+        assert [await next_offset(consumer) for _ in range(4)] == [0, 1, 2, 3]
+        await consumer.commit()
+        broker.on("JoinGroup").fail(UnknownMemberIdError)
+        async with rebalances.one():
+            consumer.seek(T, 2)
+        assert await next_offset(consumer) == 4
 
 
 async def test_a_listener_may_move_what_it_gives_back(kafka: KafkaHandle) -> None:
@@ -194,13 +202,9 @@ async def test_a_listener_may_move_what_it_gives_back(kafka: KafkaHandle) -> Non
 @pytest.mark.virtual_time
 async def test_a_search_that_is_on_its_way_as_the_rebalance_begins_is_not_forgotten() -> None:
     group = unique("g")
-    async with Broker(nodes=2) as broker:
-        broker.create_topic("t")
+    async with filled_broker(nodes=2) as (broker, kafka):
         if broker.leader_of(T) == broker.coordinator_of(group):  # which is to answer meanwhile
             broker.move_leader(T)
-        for number in range(10):
-            broker.produce("t", b"%d" % number)
-        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
         async with member(kafka, "t", group) as (consumer, rebalances):
             assert await next_offset(consumer) == 0
             with broker.on("ListOffsets").hold():
@@ -295,11 +299,7 @@ async def test_auto_commit_commits_no_seek_in_what_is_being_given_back(kafka: Ka
 
 
 async def test_an_application_that_goes_on_by_seeks_loses_and_repeats_nothing() -> None:
-    async with Broker() as broker:
-        broker.create_topic("t")
-        for number in range(20):
-            broker.produce("t", b"%d" % number)
-        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+    async with filled_broker(count=20) as (broker, kafka):
         async with member(kafka, "t", auto_commit_interval_ms=10) as (consumer, rebalances):
             offsets = []
             for _ in range(3):
