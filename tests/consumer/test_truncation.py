@@ -71,6 +71,21 @@ class GivenUpError(Exception):
     """The application gives a batch up."""
 
 
+@asynccontextmanager
+async def transactional(
+    cluster: Broker,
+) -> AsyncIterator[tuple[AIOKafkaProducer, AIOKafkaConsumer]]:
+    """A producer of transactions, and a consumer whose records only they and batches commit."""
+    settings = {"group_id": "g", "enable_auto_commit": False}
+    async with (
+        AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers, transactional_id="tx"
+        ) as producer,
+        consumer_of(cluster, "t", fetch_max_wait_ms=10, **settings) as consumer,
+    ):
+        yield producer, consumer
+
+
 @pytest.mark.parametrize("kept", [2, 1, 0])
 @pytest.mark.parametrize("around", ["no transaction", "the batch", "the transaction"])
 async def test_records_of_a_batch_that_is_given_up_are_returned_again_as_far_as_the_log_has_them(
@@ -99,13 +114,7 @@ async def test_records_of_a_batch_that_is_given_up_are_returned_again_as_far_as_
                     tx.commit_offsets(batch)
                 await lose()
 
-    settings = {"group_id": "g", "enable_auto_commit": False}
-    async with (
-        AIOKafkaProducer(
-            bootstrap_servers=cluster.bootstrap_servers, transactional_id="tx"
-        ) as producer,
-        consumer_of(cluster, "t", fetch_max_wait_ms=10, **settings) as consumer,
-    ):
+    async with transactional(cluster) as (producer, consumer):
         with pytest.raises(GivenUpError):
             await give_up()
         found = await asyncio.wait_for(values(consumer, kept + 1), 10)
@@ -129,13 +138,7 @@ async def test_records_that_replaced_committed_ones_are_returned_again_after_an_
                 tx.commit_offsets(batch)
             raise GivenUpError
 
-    settings = {"group_id": "g", "enable_auto_commit": False}
-    async with (
-        AIOKafkaProducer(
-            bootstrap_servers=cluster.bootstrap_servers, transactional_id="tx"
-        ) as producer,
-        consumer_of(cluster, "t", fetch_max_wait_ms=10, **settings) as consumer,
-    ):
+    async with transactional(cluster) as (producer, consumer):
         if told_by == "committed()":
             assert await values(consumer, 3) == [b"a", b"b", b"c"]
             await consumer.commit()
@@ -183,13 +186,7 @@ async def test_the_position_is_compared_though_a_batch_is_given_up_meanwhile(
                     tx.commit_offsets(batch)
                 await lose()
 
-    settings = {"group_id": "g", "enable_auto_commit": False}
-    async with (
-        AIOKafkaProducer(
-            bootstrap_servers=cluster.bootstrap_servers, transactional_id="tx"
-        ) as producer,
-        consumer_of(cluster, "t", fetch_max_wait_ms=10, **settings) as consumer,
-    ):
+    async with transactional(cluster) as (producer, consumer):
         with pytest.raises(GivenUpError):
             await give_up()
         assert await asyncio.wait_for(values(consumer, 2), 10) == [b"A", b"B"]
