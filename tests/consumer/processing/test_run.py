@@ -246,16 +246,7 @@ async def test_after_a_truncation_what_replaces_finished_records_is_handled_and_
             if value == b"d" and epochs == 2:
                 broker.move_leader(tp)
             broker.partition(*tp).append(build_batch([(1_000, None, value, ())]))
-        handler = Handler()
-        handler.hold(1)
-        async with running(member(kafka, "t", "g"), handler) as task:
-            await until(lambda: sorted(handler.offsets) == [0, 2, 3])
-            await asyncio.sleep(0.3)
-            found = await committed(kafka, "g", tp)
-            assert found is not None
-            assert found[1]
-            task.cancel()
-            await asyncio.wait([task])
+        await commit_of_all_but(kafka, tp, 1, count=4)
         broker.truncate(tp, end)
         for value in (b"C", b"D")[end - 2 :]:
             broker.partition(*tp).append(build_batch([(1_000, None, value, ())]))
@@ -265,12 +256,14 @@ async def test_after_a_truncation_what_replaces_finished_records_is_handled_and_
         assert sorted(record.value or b"" for record in again.done) == handled
 
 
-async def commit_of_all_but(kafka: KafkaHandle, tp: TopicPartition, held: int) -> tuple[int, str]:
-    """Handle the first five records but one, which is cancelled; return what is committed."""
+async def commit_of_all_but(
+    kafka: KafkaHandle, tp: TopicPartition, held: int, count: int = 5
+) -> tuple[int, str]:
+    """Handle the first records but one, which is cancelled; return what is committed."""
     handler = Handler()
     handler.hold(held)
     async with running(member(kafka, tp.topic, "g"), handler) as task:
-        await until(lambda: set(handler.offsets) == {*range(5)} - {held})
+        await until(lambda: set(handler.offsets) == {*range(count)} - {held})
         task.cancel()
         await asyncio.wait([task])
     found = await committed(kafka, "g", tp)
