@@ -88,7 +88,7 @@ check: $(VENV)/.installed-dev ## static checks: lint, format, types, import cont
 	$(BIN)/python -m benchmarks.pages --check
 	$(BIN)/codespell aiokafka_lite tests benchmarks docs README.md CHANGELOG.md Makefile
 
-fmt: $(VENV)/.installed-dev ## format the code and mend what the linter can
+fmt: $(VENV)/.installed-dev ## format the code and apply the linter's fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -104,7 +104,7 @@ bench-quick: $(VENV)/.installed-dev ## the same in under 3 minutes
 bench-spark: $(VENV)/.installed-dev ## compare the Spark source with Spark's own, the JVM connector (ARGS=--quick)
 	$(BIN)/python -m benchmarks.spark --keep $(ARGS)
 
-figures: $(VENV)/.installed-dev ## write the figures of README and docs anew, of the runs in benchmarks/results
+figures: $(VENV)/.installed-dev ## write the figures of README and docs from the runs in benchmarks/results
 	$(BIN)/python -m benchmarks.pages
 
 structure: $(VENV)/.installed-dev ## print how much of the consumer a reader has to hold in mind (ARGS=--names)

@@ -121,7 +121,7 @@ def keep_run(
         kind, datetime.now(timezone.utc).isoformat(timespec="seconds"), machine, chosen,
         summaries, verdicts, is_quick=options.quick, is_own_kafka=not options.bootstrap,
     )  # fmt: skip
-    print(f"kept: {keep(kept)}; `make figures` writes README and the documentation anew")
+    print(f"kept: {keep(kept)}; `make figures` writes them into README and docs")
 
 
 def _partial(
