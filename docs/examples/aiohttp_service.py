@@ -1,9 +1,9 @@
-"""An aiohttp service that reads orders, and answers how many it has processed.
+"""An aiohttp service that reads orders and returns how many it has processed.
 
-A task reads and owns the consumer, so that the cancellation at shutdown goes through its
-`async with`: what was processed is committed, the record that was being processed is not.
-Under /kafka/ the consumer shows how it is, to people, probes and Prometheus, also while it joins
-and after its end.
+One task reads and owns the consumer. The shutdown cancels the task, so `async with` exits with an
+exception: processed records are committed, the record being processed is not.
+The consumer's status page, health and metrics are under /kafka/, also during the start and after
+a failure.
 
     KAFKA=127.0.0.1:9092 python aiohttp_service.py
 """
@@ -28,7 +28,7 @@ PROCESSED: web.AppKey[Counter[str]] = web.AppKey("PROCESSED")
 
 
 async def handle(record: ConsumerRecord) -> None:
-    """Put your work here. A record may come twice: after a crash, or a rebalance."""
+    """Put your work here. A record may be repeated after a crash or a rebalance."""
     log.info("%s-%d@%d: %r", record.topic, record.partition, record.offset, record.value)
 
 
@@ -40,7 +40,7 @@ async def work(consumer: AIOKafkaConsumer, processed: Counter[str]) -> None:
                 processed[record.topic] += 1
     except Exception:
         log.exception("the worker has ended; /kafka/ says so")
-        await consumer.stop()  # after a start that failed, too: /kafka/health is 503 then
+        await consumer.stop()  # also after a failed start: /kafka/health then returns 503
         raise
 
 

@@ -1,8 +1,8 @@
-"""A FastAPI service that handles many records at a time beside its routes.
+"""A FastAPI service that processes many records at a time next to its routes.
 
-`consumer.run` awaits `handle` for up to 200 records at once, those of a customer (the key) in
-order. At shutdown `stop` lets those that are at work end, for eight seconds here, and commits
-them; then `run` returns.
+`consumer.run` calls `handle` for up to 200 records at a time, in order per customer (the key). At
+shutdown, `stop` waits for running handlers, here up to eight seconds, and commits their records.
+Then `run` returns.
 
     KAFKA=127.0.0.1:9092 uvicorn fastapi_handlers:app
 """
@@ -26,7 +26,7 @@ log = logging.getLogger("orders")
 
 
 async def handle(record: ConsumerRecord) -> None:
-    """Put your work here. A record may come twice after a crash."""
+    """Put your work here. A record may be repeated after a crash."""
     log.info("%s-%d@%d: %r", record.topic, record.partition, record.offset, record.value)
 
 
@@ -41,13 +41,13 @@ async def work(consumer: AIOKafkaConsumer, processed: Counter[str]) -> None:
             await consumer.run(counted, concurrency=200, retry=retry)
     except Exception:
         log.exception("the worker has ended; /kafka/ says so")
-        await consumer.stop()  # after a start that failed, too: /kafka/health is 503 then
+        await consumer.stop()  # also after a failed start: /kafka/health then returns 503
         raise
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    logging.basicConfig(level=logging.INFO)  # uvicorn sets up nobody's loggers but its own
+    logging.basicConfig(level=logging.INFO)  # uvicorn configures only its own loggers
     app.state.processed = Counter[str]()
     app.state.consumer = AIOKafkaConsumer(
         "orders",

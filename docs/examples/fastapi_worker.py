@@ -1,9 +1,10 @@
-"""A FastAPI service with a worker beside its routes.
+"""A FastAPI service with a worker next to its routes.
 
-The lifespan starts a task that reads orders; the task owns the consumer, so that the cancellation
-at shutdown goes through its `async with`: what was processed is committed, the record that was
-being processed is not. Under /kafka/ the consumer shows how it is, to people, probes and
-Prometheus, also while it joins and after its end.
+The lifespan starts a task that reads orders and owns the consumer. The shutdown cancels the task,
+so `async with` exits with an exception: processed records are committed, the record being
+processed is not.
+The consumer's status page, health and metrics are under /kafka/, also during the start and after
+a failure.
 
     KAFKA=127.0.0.1:9092 uvicorn fastapi_worker:app
 """
@@ -26,7 +27,7 @@ log = logging.getLogger("orders")
 
 
 async def handle(record: ConsumerRecord) -> None:
-    """Put your work here. A record may come twice: after a crash, or a rebalance."""
+    """Put your work here. A record may be repeated after a crash or a rebalance."""
     log.info("%s-%d@%d: %r", record.topic, record.partition, record.offset, record.value)
 
 
@@ -38,13 +39,13 @@ async def work(consumer: AIOKafkaConsumer, processed: Counter[str]) -> None:
                 processed[record.topic] += 1
     except Exception:
         log.exception("the worker has ended; /kafka/ says so")
-        await consumer.stop()  # after a start that failed, too: /kafka/health is 503 then
+        await consumer.stop()  # also after a failed start: /kafka/health then returns 503
         raise
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    logging.basicConfig(level=logging.INFO)  # uvicorn sets up nobody's loggers but its own
+    logging.basicConfig(level=logging.INFO)  # uvicorn configures only its own loggers
     app.state.processed = Counter[str]()
     app.state.consumer = AIOKafkaConsumer(
         "orders",

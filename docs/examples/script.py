@@ -1,7 +1,7 @@
-"""A plain worker: reads orders in batches and commits each when it is done.
+"""A script that reads orders in batches and commits each batch when it is processed.
 
-SIGTERM or Ctrl-C lets it finish the batch it works on. An error ends it; what it had not finished
-is read again by the next one.
+After SIGTERM or Ctrl-C it finishes the present batch. An error ends it, and the next process reads
+the unfinished batch again.
 
     KAFKA=127.0.0.1:9092 python script.py
 """
@@ -20,7 +20,7 @@ log = logging.getLogger("orders")
 
 
 async def handle(record: ConsumerRecord) -> None:
-    """Put your work here. A record may come twice: after a crash, or a rebalance."""
+    """Put your work here. A record may be repeated after a crash or a rebalance."""
     log.info("%s-%d@%d: %r", record.topic, record.partition, record.offset, record.value)
 
 
@@ -44,7 +44,7 @@ async def main() -> None:
             if batch:
                 try:
                     await consumer.commit()
-                except CommitFailedError as error:  # the group gave the partitions to others
+                except CommitFailedError as error:  # the partitions were revoked
                     log.warning("these records will be read again: %s", error)
 
 
