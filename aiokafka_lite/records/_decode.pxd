@@ -38,7 +38,9 @@ cdef class BatchCursor:
 cdef class PlainBatches:
     cdef readonly Py_ssize_t pos
     cdef readonly int64_t next_offset
-    cdef readonly int32_t leader_epoch
+    cdef int32_t leader_epoch  # of the last batch opened or passed
+    cdef Py_ssize_t epoch_count  # how often it has changed
+    cdef list epochs  # where it has changed; None: nobody asks
     cdef object crc32c
     cdef object inflate
     cdef object give_back
@@ -49,13 +51,13 @@ cdef class PlainBatches:
     cdef int not_plain
     cdef BatchCursor batch
     cdef int64_t batch_end
-    cdef int32_t batch_epoch
 
     cdef bint take_records(self, list into, Py_ssize_t limit) except -1
     cdef bint open_at(
         self, object topic, object partition, const uint8_t *start, Py_ssize_t size, int64_t floor
     ) except -1
     cdef bint open_next(self) except -1
+    cdef int note_epoch(self, int64_t base_offset, int32_t leader_epoch) except -1
     cdef bint open_inflated(self, const uint8_t *batch, Py_ssize_t size) except -1
     cdef int drop_inflated(self) except -1
     cdef bint is_sound(self, const uint8_t *batch, Py_ssize_t size) except -1

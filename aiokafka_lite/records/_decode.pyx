@@ -319,6 +319,7 @@ cdef class PlainBatches:
         int64_t ceiling=INT64_MAX,
         inflate=None,
         give_back=None,
+        list epochs=None,
     ):
         if self.has_buffer:
             raise TypeError("it goes through one record set only")
@@ -326,6 +327,7 @@ cdef class PlainBatches:
         self.has_buffer = True
         self.crc32c = crc32c
         self.leader_epoch = -1
+        self.epochs = epochs
         self.inflate = inflate
         self.give_back = give_back
         self.not_plain = CONTROL if inflate is not None else CODEC_MASK | CONTROL
@@ -342,12 +344,13 @@ cdef class PlainBatches:
         if self.has_buffer:
             PyBuffer_Release(&self.buffer)
 
-    def open(self, Py_ssize_t pos, int64_t floor, int32_t leader_epoch):
+    def open(self, Py_ssize_t pos, int64_t floor):
         if not 0 <= pos <= self.buffer.len:
             raise IndexError(pos)
         self.pos = pos
         self.next_offset = floor
-        self.leader_epoch = leader_epoch
+        if self.epochs:  # other batches were passed since
+            self.leader_epoch = <int32_t> (<tuple> self.epochs[len(self.epochs) - 1])[1]
         return self.open_next()
 
     def take(self, list into not None, Py_ssize_t limit):
@@ -365,7 +368,6 @@ cdef class PlainBatches:
                 if len(into) > before:
                     self.next_offset = batch.base_offset + batch.previous_delta + 1
             limit -= len(into) - before
-            self.leader_epoch = self.batch_epoch
             if not is_finished:
                 return False
             self.next_offset = max(self.next_offset, self.batch_end)
@@ -386,7 +388,6 @@ cdef class PlainBatches:
                 if columns.rows > before:
                     self.next_offset = columns.last_offset + 1
             limit -= columns.rows - before
-            self.leader_epoch = self.batch_epoch
             if not is_finished:
                 return False
             self.next_offset = max(self.next_offset, self.batch_end)
@@ -406,6 +407,7 @@ cdef class PlainBatches:
         self.pos = 0
         self.next_offset = floor
         self.leader_epoch = -1
+        self.epoch_count = 0
         return self.open_next()
 
     cdef bint open_next(self) except -1:
@@ -415,6 +417,7 @@ cdef class PlainBatches:
         cdef int32_t length
         cdef int32_t count
         cdef int32_t last_delta
+        cdef int32_t leader_epoch
         cdef int64_t base_offset
         cdef BatchCursor batch = self.batch
         if self.inflated is not None:
@@ -438,12 +441,13 @@ cdef class PlainBatches:
             count = read_int32(at + COUNT_AT)
             left = length + LOG_OVERHEAD - HEADER_BYTES
             self.batch_end = base_offset + last_delta + 1
-            self.batch_epoch = read_int32(at + LEADER_EPOCH_AT)
+            leader_epoch = read_int32(at + LEADER_EPOCH_AT)
             if self.batch_end <= self.next_offset or (count == 0 and left == 0):
                 # Fetched from its middle on, and this was ahead of it; or emptied by compaction.
                 self.pos += length + LOG_OVERHEAD
                 self.next_offset = max(self.next_offset, self.batch_end)
-                self.leader_epoch = self.batch_epoch
+                if leader_epoch != self.leader_epoch:
+                    self.note_epoch(base_offset, leader_epoch)
                 continue
             batch.left.pos = at + HEADER_BYTES
             if at[ATTRIBUTES_AT + 1] & CODEC_MASK:
@@ -455,6 +459,8 @@ cdef class PlainBatches:
                 if self.inflated is not None:
                     self.drop_inflated()
                 return False
+            if leader_epoch != self.leader_epoch:
+                self.note_epoch(base_offset, leader_epoch)
             self.pos += length + LOG_OVERHEAD
             batch.left.end = batch.left.pos + left
             batch.records_left = count
@@ -466,6 +472,15 @@ cdef class PlainBatches:
             batch.has_append_time = at[ATTRIBUTES_AT + 1] & APPEND_TIME
             batch.append_time = read_int64(at + MAX_TIMESTAMP_AT)
             return True
+
+    cdef int note_epoch(self, int64_t base_offset, int32_t leader_epoch) except -1:
+        """Note that batches are of another leader epoch from here on; -1: it is not known."""
+        if leader_epoch != -1:
+            self.leader_epoch = leader_epoch
+            self.epoch_count += 1
+            if self.epochs is not None:
+                self.epochs.append((base_offset, leader_epoch))
+        return 0
 
     cdef bint open_inflated(self, const uint8_t *batch, Py_ssize_t size) except -1:
         """Decompress a batch's records; False if they cannot be, which others look into."""

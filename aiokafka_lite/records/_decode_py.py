@@ -255,15 +255,15 @@ class PlainBatches:
         ceiling: int = sys.maxsize,
         inflate: Callable[[int, memoryview], memoryview] | None = None,
         give_back: Callable[[memoryview], None] | None = None,
+        epochs: list[tuple[int, int]] | None = None,
     ) -> None:
         """Take what the compiled one takes: `view` holds batches, one after the other."""
         self.pos = 0
         self.next_offset = 0
-        self.leader_epoch = -1
 
-    def open(self, pos: int, floor: int, leader_epoch: int) -> bool:
+    def open(self, pos: int, floor: int) -> bool:
         """Return False: the batch at `pos` goes the general way."""
-        self.pos, self.next_offset, self.leader_epoch = pos, floor, leader_epoch
+        self.pos, self.next_offset = pos, floor
         return False
 
     def take(self, into: list[Record], limit: int) -> bool:

@@ -88,11 +88,7 @@ class PlainBatchReader(Protocol):
     def next_offset(self) -> int:
         """the next offset after what was taken or passed."""
 
-    @property
-    def leader_epoch(self) -> int:
-        """Of the last batch that was taken from or passed."""
-
-    def open(self, pos: int, floor: int, leader_epoch: int, /) -> bool:
+    def open(self, pos: int, floor: int, /) -> bool:
         """Pass plain batches without records from offset `floor` on, and open the next that has.
 
         Returns:
@@ -117,6 +113,7 @@ class _PlainBatches(Protocol):
         ceiling: int = ...,
         inflate: Callable[[int, memoryview], memoryview] | None = ...,
         give_back: Callable[[memoryview], None] | None = ...,
+        epochs: list[tuple[int, int]] | None = ...,
         /,
     ) -> PlainBatchReader: ...
 

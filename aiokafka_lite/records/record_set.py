@@ -84,7 +84,7 @@ class RecordSet:
         "_plain",
         "_pos",
         "_view",
-        "leader_epoch",
+        "epochs",
         "next_offset",
         "partition",
         "topic",
@@ -124,8 +124,9 @@ class RecordSet:
         self.partition: Final = partition
         #: Where to go on reading: after what was delivered, and after what never will be.
         self.next_offset: int = fetch_offset
-        #: The leader epoch of the last batch passed or read from; -1 if it is not known.
-        self.leader_epoch: int = -1
+        #: The (base offset, leader epoch) of each batch whose epoch is not that of the one before,
+        #: as far as batches were opened. Batches whose epoch is unknown (-1) are left out.
+        self.epochs: Final[list[tuple[int, int]]] = []
         self._view = view
         self._check_crcs = check_crcs
         aborted = None if aborted is None else tuple(aborted)
@@ -145,6 +146,7 @@ class RecordSet:
             # No method: it would keep the set alive, and with that the answer's memory.
             partial(_inflate_now, max_batch_bytes) if may_block else None,
             give_back if may_block else None,
+            self.epochs,
         )
         self._is_in_plain = False  # `_plain` has a batch at hand, with records to deliver
         self._is_past_end = False
@@ -306,6 +308,9 @@ class RecordSet:
                 self._fail(error)
                 return
             self._pos += header.size
+            epoch = header.leader_epoch
+            if epoch != -1 and not (self.epochs and epoch == self.epochs[-1][1]):
+                self.epochs.append((header.base_offset, epoch))
             if payload is None:
                 self._pass_batch(header)
             else:
@@ -321,10 +326,9 @@ class RecordSet:
         return header.magic == 2 and header.base_offset >= self._end_offset
 
     def _open_plain(self, plain: decoders.PlainBatchReader) -> bool:
-        self._is_in_plain = plain.open(self._pos, self.next_offset, self.leader_epoch)
+        self._is_in_plain = plain.open(self._pos, self.next_offset)
         self._pos = plain.pos
         self.next_offset = plain.next_offset
-        self.leader_epoch = plain.leader_epoch
         return self._is_in_plain
 
     def _take_from_plain(self, take: Callable[[Into, int], bool], into: Into, limit: int) -> None:
@@ -337,7 +341,6 @@ class RecordSet:
             failure = error
         self._pos = plain.pos
         self.next_offset = plain.next_offset
-        self.leader_epoch = plain.leader_epoch
         if failure is not None:
             self._fail(failure, is_in_plain=True)
 
@@ -457,7 +460,6 @@ class RecordSet:
             self._fail(error)
             return
         self._deliver(records, taken)
-        self.leader_epoch = header.leader_epoch
         if is_finished:
             self._end_piece(header)
 
@@ -473,7 +475,6 @@ class RecordSet:
             self._fail(error)
             return
         self._deliver_rows(columns, before)
-        self.leader_epoch = header.leader_epoch
         if is_finished:
             self._end_piece(header)
 
@@ -496,7 +497,6 @@ class RecordSet:
 
     def _pass_batch(self, header: BatchHeader) -> None:
         self.next_offset = max(self.next_offset, header.last_offset + 1)
-        self.leader_epoch = header.leader_epoch
 
     def _pass_tail(self) -> None:
         """Handle what is after the last whole batch: a batch that was cut short, or nothing."""

@@ -36,7 +36,7 @@ def assignment() -> Assignment:
     for tp in (A, B):
         cursor = assignment.partition(tp)
         assignment.start_at(cursor, 0)
-        assignment.hand_out(cursor, 0, 5, leader_epoch=3)
+        assignment.hand_out(cursor, 0, 5, ((0, 3),))
     assignment.begin_get()
     return assignment
 
@@ -144,9 +144,9 @@ def test_records_that_run_has_of_what_was_sought_and_came_back_are_not_processed
 
     def give_to_run(cursor: Cursor, first: int, end: int) -> None:
         records = [SimpleNamespace(offset=offset) for offset in range(first, end)]
-        assignment.hand_out_each(cursor, cast(Any, records), 3, lambda record: record)
+        assignment.hand_out_each(cursor, cast(Any, records), ((0, 3),), lambda record: record)
         assignment.put_into_processing(cursor, is_enough=False)
-        assignment.hand_out(cursor, first, end, leader_epoch=3)
+        assignment.hand_out(cursor, first, end, ((0, 3),))
 
     give_to_run(assignment.partition(B), 5, 7)
     assignment.begin_revocation([B])
@@ -176,7 +176,7 @@ def test_what_is_in_work_of_what_stays_is_processed_with_the_next_get(
     assignment: Assignment,
 ) -> None:
     for tp in (A, B):
-        assignment.hand_out(assignment.partition(tp), 5, 8, leader_epoch=3)
+        assignment.hand_out(assignment.partition(tp), 5, 8, ((0, 3),))
     assignment.begin_revocation([B])
     assignment.change([B], [C])
     assert assignment.being_processed() == {A: (5, 8)}

@@ -107,7 +107,7 @@ async def test_a_record_that_comes_alone_is_handed_out_and_the_next_is_asked_for
 
 
 async def test_an_answer_may_bring_several_partitions_and_batches(twins: Twins) -> None:
-    two = crafted.batch(2, leader_epoch=3) + crafted.batch(3, base_offset=2, leader_epoch=4)
+    two = crafted.batch(2, leader_epoch=4) + crafted.batch(3, base_offset=2, leader_epoch=4)
     await twins.do("answer", lambda twin: twin.answer(answer(3, two), answer(0, two), answer(1)))
     assert len(twins.compiled.got) == 10
     assert twins.compiled.taken_count == 1
@@ -115,6 +115,15 @@ async def test_an_answer_may_bring_several_partitions_and_batches(twins: Twins) 
     # What the application has been handed out last is not done yet.
     cursor = twins.compiled.state.partition(tp(3))
     assert (cursor.position, cursor.processed, cursor.leader_epoch) == (5, 5, 4)
+
+
+async def test_batches_of_two_leader_epochs_are_taken_step_by_step(twins: Twins) -> None:
+    two = crafted.batch(2, leader_epoch=3) + crafted.batch(3, base_offset=2, leader_epoch=4)
+    await twins.do("answer", lambda twin: twin.answer(answer(3, two)))
+    assert len(twins.compiled.got) == 5
+    assert twins.compiled.taken_count == 0
+    cursor = twins.compiled.state.partition(tp(3))
+    assert [cursor.epoch_before(offset) for offset in (2, 3)] == [3, 4]
 
 
 @pytest.mark.parametrize("version", range(13, 19))

@@ -128,11 +128,11 @@ def test_only_what_was_handed_out_before_the_latest_get_is_processed(
     state.seek(a, 0)
     state.seek(b, 0)
     state.begin_get()
-    state.hand_out(a, 0, 10, leader_epoch=3)
-    state.hand_out(b, 0, 5, leader_epoch=-1)
+    state.hand_out(a, 0, 10, ((0, 3),))
+    state.hand_out(b, 0, 5, ())
     assert state.processed_offsets() == {A: OffsetAndMetadata(0, ""), B: OffsetAndMetadata(0, "")}
     state.begin_get()
-    state.hand_out(a, 10, 12, leader_epoch=-1)
+    state.hand_out(a, 10, 12, ())
     assert state.processed_offsets() == {A: OffsetAndMetadata(10, ""), B: OffsetAndMetadata(5, "")}
     assert state.handed_out_offsets() == {A: OffsetAndMetadata(12, ""), B: OffsetAndMetadata(5, "")}
     assert (a.leader_epoch, b.leader_epoch) == (3, -1)
@@ -150,10 +150,10 @@ def test_what_would_be_committed_says_of_each_record_that_it_is_finished(
         ConsumerRecord("a", 0, offset, 0, 0, None, None, None, -1, -1, ())
         for offset in range(10_000)
     ]
-    state.hand_out_each(a, records, 3, lambda _: holder)
+    state.hand_out_each(a, records, ((0, 3),), lambda _: holder)
     progress = a.progress
     assert progress is not None
-    state.hand_out(a, 0, 10_000, leader_epoch=3)
+    state.hand_out(a, 0, 10_000, ((0, 3),))
     assert state.offset_if_finished(a, {0, 1}) == (OffsetAndMetadata(2, ""), True)
     behind, is_all = state.offset_if_finished(a, {5, 6, 9_999})
     assert (behind.offset, is_all) == (0, True)
@@ -174,7 +174,7 @@ def test_offsets_that_hold_no_records_count_as_processed(state: SubscriptionStat
     state.begin_get()
     state.pass_over(a, 4)
     assert state.processed_offsets() == {A: OffsetAndMetadata(4, "")}
-    state.hand_out(a, 4, 6, leader_epoch=-1)
+    state.hand_out(a, 4, 6, ())
     state.pass_over(a, 8)
     assert state.processed_offsets() == {A: OffsetAndMetadata(4, "")}
     state.begin_get()
@@ -188,7 +188,7 @@ def test_a_seek_counts_as_processed_from_the_next_get_on(
     a = state.partition(A)
     state.seek(a, 0)
     state.begin_get()
-    state.hand_out(a, 0, 10, leader_epoch=-1)
+    state.hand_out(a, 0, 10, ())
     state.seek(a, offset)
     assert state.processed_offsets() == {A: OffsetAndMetadata(0, "")}  # being worked on
     assert state.handed_out_offsets() == {A: OffsetAndMetadata(offset, "")}
@@ -200,7 +200,7 @@ def test_a_seek_back_counts_at_once_when_nothing_is_worked_on(state: Subscriptio
     a = state.partition(A)
     state.seek(a, 0)
     state.begin_get()
-    state.hand_out(a, 0, 10, leader_epoch=-1)
+    state.hand_out(a, 0, 10, ())
     state.begin_get()
     state.seek(a, 4)
     assert state.processed_offsets() == {A: OffsetAndMetadata(4, "")}
@@ -212,7 +212,7 @@ def test_what_is_worked_on_is_processed_at_the_next_get_though_the_position_is_l
     a = state.partition(A)
     state.seek(a, 0)
     state.begin_get()
-    state.hand_out(a, 0, 10, leader_epoch=-1)
+    state.hand_out(a, 0, 10, ())
     state.request_reset(a, -1)
     assert state.processed_offsets() == {A: OffsetAndMetadata(0, "")}
     state.begin_get()
@@ -227,7 +227,7 @@ def test_a_return_to_the_committed_offset_counts_nothing_as_processed_that_is_in
     a = state.partition(A)
     state.seek(a, 0)
     state.begin_get()
-    state.hand_out(a, 0, 10, leader_epoch=-1)
+    state.hand_out(a, 0, 10, ())
     assert state.processed_offsets() == {A: OffsetAndMetadata(0, "")}
     state.return_to_committed([a])
     assert state.processed_offsets() == {}
@@ -246,7 +246,7 @@ def test_a_position_lost_with_its_log_covers_nothing_of_what_is_worked_on(
     a = state.partition(A)
     state.seek(a, 0)
     state.begin_get()
-    state.hand_out(a, 0, 10, leader_epoch=-1)
+    state.hand_out(a, 0, 10, ())
     state.request_reset(a, -2, reason="out of range")
     state.seek(a, 1000)
     assert state.processed_offsets() == {}
@@ -266,7 +266,7 @@ async def test_idle_time_is_that_between_gets(state: SubscriptionState) -> None:
 def test_a_hand_out_without_a_get_of_its_own_ends_the_idle_time(state: SubscriptionState) -> None:
     state.seek(state.partition(A), 0)
     state.restart_idle(100.0)
-    state.set_settler(lambda: state.hand_out(state.partition(A), 0, 1, leader_epoch=-1))
+    state.set_settler(lambda: state.hand_out(state.partition(A), 0, 1, ()))
     assert state.idle_s(150.0) == 0.0
     state.set_settler(lambda: None)
     assert state.idle_s(155.0) == 5.0
@@ -283,7 +283,7 @@ def test_a_get_costs_as_much_for_each_of_many_partitions() -> None:
         state.begin_get()
         began = time.process_time()
         for cursor in cursors:
-            state.hand_out(cursor, 0, 1, leader_epoch=0)
+            state.hand_out(cursor, 0, 1, ((0, 0),))
         state.unfinished(tps)
         return (time.process_time() - began) / count
 

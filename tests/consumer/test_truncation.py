@@ -24,6 +24,8 @@ from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
 from aiokafka_lite.records import build_batch
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support import inside, tuning
+from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import GroupRequests
 from tests.support.protocols import offering
 from tests.support.reading import consumer_of, values
 from tests.support.waiting import eventually, until
@@ -628,3 +630,115 @@ async def test_records_of_a_recreated_topic_are_compared_by_its_own_epochs(clust
     append(cluster, b"x", b"y", b"z")
     async with consumer_of(cluster, "t", **settings) as consumer:
         assert await handled_by(consumer, b"z") == [b"x", b"y", b"z"]
+
+
+@pytest.mark.parametrize("lost", [2, 3])
+async def test_finished_records_are_passed_over_though_a_later_epoch_of_their_answer_is_lost(
+    cluster: Broker, lost: int
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+    for value in (b"d", b"e", b"f")[:lost]:
+        cluster.move_leader(TP)
+        append(cluster, value)
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        await finish_only(consumer, b"b")
+    cluster.truncate(TP, 3)
+    append(cluster, b"D")
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        assert await handled_by(consumer, b"D") == [b"a", b"c", b"D"]
+
+
+async def read_with(consumer: AIOKafkaConsumer, way: str, count: int) -> None:
+    """Read and finish `count` records one way."""
+    if way == "getmany":
+        found = await consumer.getmany(timeout_ms=9_000, max_records=count)
+        assert len(found[TP]) == count
+    elif way == "arrow":
+        assert (await consumer.poll_arrow(max_rows=count)).num_rows == count
+    elif way == "run":
+        done = 0
+
+        async def handle(record: ConsumerRecord[bytes | None, bytes | None]) -> None:
+            nonlocal done
+            if record.offset >= count:
+                await asyncio.Event().wait()
+            done += 1
+
+        running = asyncio.ensure_future(consumer.run(handle, order=None))
+        await until(lambda: done == count)
+        running.cancel()
+        await asyncio.wait([running])
+    else:
+        for _ in range(count):
+            record = await (anext(aiter(consumer)) if way == "for" else consumer.getone())
+            if way == "acks":
+                record.ack()
+
+
+@pytest.mark.parametrize("way", ["getone", "getmany", "for", "arrow", "acks", "run"])
+async def test_a_commit_has_the_epoch_of_the_record_before_it_though_later_ones_came_with_it(
+    cluster: Broker, way: str
+) -> None:
+    for n, value in enumerate((b"a", b"b", b"c", b"d", b"e")):
+        if n in (2, 4):
+            cluster.move_leader(TP)
+        append(cluster, value)
+    settings = {"ack_mode": "explicit"} if way == "acks" else {}
+    epochs = {}
+    for count in (1, 3, 5):
+        group = f"{way}{count}"
+        async with consumer_of(cluster, "t", group_id=group, **settings) as consumer:
+            await read_with(consumer, way, count)
+            await consumer.commit()
+        coordinator = cluster.nodes[cluster.coordinator_of(group)].bootstrap_servers
+        found = await GroupRequests(KafkaHandle("embedded", coordinator), group).fetch("t")
+        assert found.committed_offset == count
+        epochs[count] = found.committed_leader_epoch
+    assert epochs == {1: 0, 3: 1, 5: 2}
+
+
+async def test_a_position_behind_a_marker_of_a_later_epoch_is_no_truncation(
+    cluster: Broker,
+) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, transactional_id="x")
+    async with consumer_of(cluster, auto_offset_reset="none") as consumer, producer:
+        consumer.assign([TP])
+        consumer.seek(TP, 0)
+        async with producer.transaction():
+            await producer.send_and_wait("t", b"a")
+            assert await values(consumer, 1) == [b"a"]
+            cluster.move_leader(TP)
+        # The marker is all that comes now.
+        reading = asyncio.ensure_future(values(consumer, 1))
+        await until(lambda: inside.cursor(consumer, TP).position == 2)
+        cluster.move_leader(TP)
+        append(cluster, b"b")
+        assert await reading == [b"b"]
+
+
+@pytest.mark.parametrize(("kept", "expected"), [(20, [5, 20]), (12, [5, 12])])
+async def test_what_was_finished_before_a_sought_offset_stays_finished_as_far_as_the_log_has_it(
+    cluster: Broker, kept: int, expected: list[int]
+) -> None:
+    append(cluster, *[b"a"] * 20)
+    settings = {"group_id": "g", "ack_mode": "explicit", "rebalance_hold_ms": 0}
+    async with consumer_of(cluster, "t", **settings) as consumer:
+        for _ in range(20):
+            record = await consumer.getone()
+            assert record.offset == 5 or record.ack()
+    async with consumer_of(cluster, "t", **settings) as consumer:
+        assert (await consumer.getone()).offset == 5
+        consumer.pause(TP)
+        consumer.seek(TP, 20)
+        # The first record that is read from here on is of a newer epoch.
+        if kept < 20:
+            cluster.truncate(TP, kept)
+        else:
+            cluster.move_leader(TP)
+        append(cluster, *[b"b"] * (22 - kept))
+        await inside.cluster(consumer).refresh()
+        consumer.resume(TP)
+        assert (await consumer.getone()).offset == 20
+        await consumer.commit()
+    async with consumer_of(cluster, "t", **settings) as consumer:
+        assert [(await consumer.getone()).offset for _ in range(2)] == expected

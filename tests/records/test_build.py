@@ -38,7 +38,7 @@ def test_what_is_built_is_read_again(
         taken = take_all(read, at_a_time)
     assert [(r.timestamp, r.key, r.value, list(r.headers)) for r in taken] == built
     assert offsets(taken) == list(range(base_offset, base_offset + len(built)))
-    assert (read.next_offset, read.leader_epoch) == (base_offset + len(built), 2)
+    assert (read.next_offset, read.epochs) == (base_offset + len(built), [(base_offset, 2)])
 
 
 def test_header_tells_what_the_builder_was_told() -> None:

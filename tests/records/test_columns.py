@@ -86,7 +86,7 @@ def test_rows_are_the_records_of_kafkas_own_batches(
     for rows in batches_of(taken, arrow, at_a_time):
         assert rows.schema.equals(schema, check_metadata=True)
         assert rows.equals(arrow.from_records(expected.take(at_a_time)))
-    assert (taken.next_offset, taken.leader_epoch) == (expected.next_offset, expected.leader_epoch)
+    assert (taken.next_offset, taken.epochs) == (expected.next_offset, expected.epochs)
     assert taken.is_exhausted
     assert expected.is_exhausted
 

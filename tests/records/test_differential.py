@@ -25,7 +25,9 @@ MUTATIONS = 1_000_000 if LONG else 20_000
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("*.bin"))
 
 Taken = TypeVar("Taken", bound="Sequence[object]")
-Outcome = tuple[list[Taken], list[object], type[KafkaError] | None, int, int, bool]
+Outcome = tuple[
+    list[Taken], list[object], type[KafkaError] | None, int, list[tuple[int, int]], bool
+]
 
 
 def outcome(
@@ -53,7 +55,7 @@ def outcome(
         except KafkaError as raised:
             error = type(raised)
         ends: list[object] = [records.end_offset(view), decoded.inflate_estimate_s]
-        return taken, ends, error, decoded.next_offset, decoded.leader_epoch, decoded.is_exhausted
+        return taken, ends, error, decoded.next_offset, decoded.epochs, decoded.is_exhausted
 
 
 def records_outcome(

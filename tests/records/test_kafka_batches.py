@@ -53,7 +53,7 @@ def test_batch_of_kafkas_producer_is_read(codec: str, at_a_time: int) -> None:
     assert [record.timestamp for record in taken] == [FIRST_TIMESTAMP + 7 * n for n in range(COUNT)]
     assert {(record.timestamp_type, record.checksum) for record in taken} == {(0, None)}
     assert [record.headers for record in taken] == [headers(n) for n in range(COUNT)]
-    assert (kafka.next_offset, kafka.leader_epoch, kafka.is_exhausted) == (COUNT, 0, True)
+    assert (kafka.next_offset, kafka.epochs, kafka.is_exhausted) == (COUNT, [(0, 0)], True)
 
 
 def test_append_time_of_the_broker_is_every_records_timestamp() -> None:

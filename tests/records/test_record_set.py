@@ -83,7 +83,7 @@ def test_nothing_is_taken_when_nothing_is_asked_for() -> None:
 def test_empty_record_set_is_exhausted() -> None:
     empty = record_set(b"", fetch_offset=17)
     assert (empty.take(5), empty.is_exhausted, empty.next_offset) == ([], True, 17)
-    assert (empty.inflate_estimate_s, empty.inflated_bytes, empty.leader_epoch) == (0, 0, -1)
+    assert (empty.inflate_estimate_s, empty.inflated_bytes, empty.epochs) == (0, 0, [])
 
 
 def test_set_is_exhausted_with_its_last_record_also_before_a_marker() -> None:
@@ -92,13 +92,20 @@ def test_set_is_exhausted_with_its_last_record_also_before_a_marker() -> None:
     assert (trailing.is_exhausted, trailing.next_offset) == (True, 3)
 
 
-def test_leader_epoch_is_that_of_the_batch_read_last() -> None:
-    epochs = record_set(batch(2, leader_epoch=4) + batch(2, base_offset=2, leader_epoch=6))
-    assert epochs.leader_epoch == -1
-    epochs.take(1)
-    assert epochs.leader_epoch == 4
-    epochs.take(2)
-    assert epochs.leader_epoch == 6
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_epochs_begin_where_batches_of_another_leader_epoch_do(codec: str) -> None:
+    epochs = (4, 4, 6, -1, 6, 7)
+    taken = record_set(
+        b"".join(
+            batch(2, base_offset=2 * n, leader_epoch=epoch, codec=codec)
+            for n, epoch in enumerate(epochs)
+        )
+    )
+    assert taken.epochs == []
+    assert offsets(taken.take(1)) == [0]
+    assert taken.epochs == [(0, 4)]
+    assert offsets(taken.take(20)) == list(range(1, 12))
+    assert taken.epochs == [(0, 4), (4, 6), (10, 7)]
 
 
 def test_records_own_their_bytes() -> None:

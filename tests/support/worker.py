@@ -169,7 +169,7 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
         assert partition.position is not None
         self.state.begin_get()
         end = partition.position + count
-        self.state.hand_out(partition, partition.position, end, leader_epoch)
+        self.state.hand_out(partition, partition.position, end, ((0, leader_epoch),))
 
 
 class Worker(GroupWorker[Member, ClassicMembership]):

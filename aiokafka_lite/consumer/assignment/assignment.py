@@ -18,6 +18,7 @@ from aiokafka_lite._transaction import BegunTransaction, transaction_around
 from aiokafka_lite.consumer.assignment.cursor import (
     NO_EPOCH,
     Cursor,
+    Epochs,
     Range,
     joined,
 )
@@ -624,7 +625,7 @@ class Assignment:
             self._readers = None
 
     def hand_out(
-        self, partition: Cursor, first_offset: int, next_position: int, leader_epoch: int
+        self, partition: Cursor, first_offset: int, next_position: int, epochs: Epochs
     ) -> None:
         """Note that the get in progress hands out the records of [first, next)."""
         if partition.worked_by is None and partition not in self._latest:
@@ -633,15 +634,15 @@ class Assignment:
         if self._readers is not None and partition.worked_by is None:
             hand = self._readers.hand_of(asyncio.current_task())
             hand.take(partition, Range(first_offset, next_position))
-        partition.hand_out(next_position, leader_epoch)
+        partition.advance(next_position, epochs)
         self._hand_out_count += 1
         self._latest_hand_out = partition
 
-    def pass_over(self, partition: Cursor, next_position: int) -> None:
+    def pass_over(self, partition: Cursor, next_position: int, epochs: Epochs = ()) -> None:
         """Move the position over what is never handed out: control batches, gaps, aborted."""
         if partition not in self._latest and partition.worked_by is None:
             partition.process_to(next_position)
-        partition.pass_over(next_position)
+        partition.advance(next_position, epochs)
 
     def being_processed(self) -> dict[TopicPartition, Range]:
         """Return the offsets of the latest get and of all works, by partition."""
@@ -1067,7 +1068,7 @@ class Assignment:
         self,
         cursor: Cursor,
         records: Sequence[ConsumerRecord],
-        leader_epoch: int,
+        epochs: Epochs,
         holder_of: Callable[[ConsumerRecord], HolderT],
     ) -> list[HolderT]:
         """Hand out records that are finished one by one, but for those that were finished before.
@@ -1075,7 +1076,7 @@ class Assignment:
         Args:
             cursor: Of their partition.
             records: In offset order, behind all that were handed out.
-            leader_epoch: Of them.
+            epochs: Of the batches that they are from.
             holder_of: Makes who works on a record.
 
         Returns:
@@ -1084,8 +1085,7 @@ class Assignment:
         if (progress := cursor.progress) is None:
             progress = Progress()
             cursor.track(progress)
-        if not progress.has_ahead_in(leader_epoch):
-            progress.forget_ahead()
+        if not progress.keep_ahead_in(epochs, cursor.leader_epoch):
             holders = [holder_of(record) for record in records]
             progress.hand_out([record.offset for record in records], holders)
             return holders
@@ -1099,20 +1099,20 @@ class Assignment:
         return holders
 
     def pass_over_finished(
-        self, cursor: Cursor, records: Sequence[ConsumerRecord], leader_epoch: int
+        self, cursor: Cursor, records: Sequence[ConsumerRecord], epochs: Epochs
     ) -> tuple[int, int]:
         """Hand out the first records that were finished before.
 
         Args:
             cursor: Of their partition.
             records: In offset order, behind all that were handed out.
-            leader_epoch: Of them.
+            epochs: Of the batches that they are from.
 
         Returns:
             How many these are, and where the run of others ends that comes next.
         """
         progress, count = cursor.progress, len(records)
-        if progress is None or not progress.has_ahead_in(leader_epoch):
+        if progress is None or not progress.keep_ahead_in(epochs, cursor.leader_epoch):
             return 0, count
         first = next(
             (n for n in range(count) if not progress.passes_over(records[n].offset)), count

@@ -45,9 +45,9 @@ back-off, an answer).
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from aiokafka_lite.errors import IllegalStateError, KafkaError
 from aiokafka_lite.protocol.schema import ZERO_UUID
@@ -206,6 +206,10 @@ class CommittedPosition(NamedTuple):
     offset: int
     leader_epoch: int
     metadata: str = ""
+
+
+# The (base offset, leader epoch) of each batch whose epoch is not that of the one before it.
+Epochs: TypeAlias = Sequence[tuple[int, int]]
 
 
 class EpochStart(NamedTuple):
@@ -860,18 +864,31 @@ class Cursor:
         )
 
     # --- What was handed out --------------------------------------------------------------
-    def hand_out(self, next_position: int, leader_epoch: int) -> None:
-        """Note that the get in progress hands out what lies before `next_position`."""
-        if leader_epoch not in (self.leader_epoch, NO_EPOCH) and self.position is not None:
-            # As long as leaders move rarely these are one or two; older ones are not committed.
-            start = EpochStart(self.position, leader_epoch)
-            self.epoch_starts = (*self.epoch_starts[1 - MOST_EPOCH_STARTS :], start)
-            self.leader_epoch = leader_epoch
+    def advance(self, next_position: int, epochs: Epochs) -> None:
+        """Move the position behind what is returned, or never will be.
+
+        Args:
+            next_position: The offset behind it.
+            epochs: Of the batches that it is from; more may have been opened.
+        """
+        if epochs and epochs[-1][1] != self.leader_epoch:
+            self._note_epochs(next_position, epochs)
         self.position = next_position
 
-    def pass_over(self, next_position: int) -> None:
-        """Move the position over what is never handed out."""
-        self.position = next_position
+    def _note_epochs(self, next_position: int, epochs: Epochs) -> None:
+        """Note which leader epochs the records between the position and the next one are of."""
+        position = self.position
+        if position is None:
+            return
+        read = [start for start in epochs if start[0] < next_position]
+        while len(read) > 1 and read[1][0] <= position:
+            del read[0]
+        for offset, leader_epoch in read:
+            if leader_epoch != self.leader_epoch:
+                # As long as leaders move rarely these are one or two; older ones are not committed.
+                start = EpochStart(max(offset, position), leader_epoch)
+                self.epoch_starts = (*self.epoch_starts[1 - MOST_EPOCH_STARTS :], start)
+                self.leader_epoch = leader_epoch
 
     def process_to(self, offset: int | None) -> None:
         """Count all before an offset as processed; None: it is not known how far that goes."""
@@ -1036,7 +1053,7 @@ class Cursor:
         a commit may have the epoch of a later record than the one before its offset.
         """
         progress = self.progress
-        if progress is None or not progress.has_ahead:
+        if progress is None or not progress.has_finished_before:
             return self.leader_epoch
         if not progress.is_verified and progress.ahead_epoch != NO_EPOCH:
             return progress.ahead_epoch

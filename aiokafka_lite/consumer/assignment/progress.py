@@ -24,7 +24,7 @@ from heapq import merge
 from itertools import chain, dropwhile
 from typing import Final
 
-from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Range
+from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Epochs, Range
 from aiokafka_lite.errors import IllegalStateError
 
 
@@ -98,22 +98,19 @@ class Progress:
         return bool(self._ahead)
 
     @property
+    def has_finished_before(self) -> bool:
+        """Whether it keeps what was finished before, ahead or before a position that was sought."""
+        return bool(self._ahead or self._sought_over)
+
+    @property
     def is_verified(self) -> bool:
-        """Whether a leader's log was found to have what lies ahead."""
+        """Whether a leader's log was found to have what was finished before."""
         return self._verified_epoch != NO_EPOCH
 
     @property
     def first_ahead(self) -> int | None:
         """The first offset ahead that was finished before."""
         return self._ahead[0].first if self._ahead else None
-
-    def has_ahead_in(self, leader_epoch: int) -> bool:
-        """Whether what lies ahead may be in a log that has records of this leader epoch.
-
-        If not, the log may have been truncated, and other records may have the same offsets.
-        """
-        has_any = self._ahead or self._sought_over
-        return bool(has_any) and leader_epoch <= max(self.ahead_epoch, self._verified_epoch)
 
     def holder_of_first(self) -> object | None:
         """Return who works on the record that holds the commit back; None: there is none."""
@@ -142,11 +139,9 @@ class Progress:
 
     def passes_over(self, offset: int) -> bool:
         """Whether a record that comes next was finished before; then it counts as handed out."""
-        ahead, sought_over = self._ahead, self._sought_over
+        ahead = self._ahead
         while ahead and ahead[0].end <= offset:
             ahead.popleft()
-        while sought_over and not self._is_behind_first(sought_over[0]):
-            sought_over.popleft()
         if not ahead or offset < ahead[0].first:
             return False
         if self._handed_out:
@@ -215,9 +210,39 @@ class Progress:
         if epoch_end is None:
             self.forget_ahead()
             return
-        self._ahead = _before(epoch_end, self._ahead)
-        self._sought_over = _before(epoch_end, self._sought_over)
+        self._cut_ahead(epoch_end)
         self._verified_epoch = leader_epoch
+
+    def keep_ahead_in(self, epochs: Epochs, epoch_before: int) -> bool:
+        """Keep what was finished before as far as batches read from the log may have it.
+
+        From a newer leader epoch on than is known of it, the log was truncated, and other records
+        have the same offsets.
+
+        Args:
+            epochs: Of the batches.
+            epoch_before: Of the record before them; -1: not known, as after a seek.
+
+        Returns:
+            Whether anything lies ahead.
+        """
+        if not self.has_finished_before:
+            return False
+        known = max(self.ahead_epoch, self._verified_epoch)
+        newer = next((n for n, (_, epoch) in enumerate(epochs) if epoch > known), None)
+        if newer == 0 and epoch_before == NO_EPOCH:  # it may have begun before the position
+            self.forget_ahead()
+        elif newer is not None:
+            self._cut_ahead(epochs[newer][0])
+        while self._sought_over and not self._is_behind_first(self._sought_over[0]):
+            self._sought_over.popleft()
+        if not (self._ahead or self._sought_over):
+            self.forget_ahead()
+        return self.has_ahead
+
+    def _cut_ahead(self, end: int) -> None:
+        self._ahead = _before(end, self._ahead)
+        self._sought_over = _before(end, self._sought_over)
 
     def forget_ahead(self) -> None:
         """Pass over nothing more that was finished before."""

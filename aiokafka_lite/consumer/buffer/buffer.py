@@ -754,7 +754,7 @@ class Buffer:
                 if chunk.response is not None and not chunk.response.is_taken:
                     self._mark_taken(chunk.response)
                 self._state.hand_out(
-                    chunk.partition, span.first_offset, span.position, chunk.leader_epoch
+                    chunk.partition, span.first_offset, span.position, chunk.epochs
                 )
             if chunk.state is EXHAUSTED and not chunk.decoded:
                 self._finish(chunk)
@@ -777,7 +777,7 @@ class Buffer:
         partition, response = chunk.partition, chunk.response
         self._remove_first(partition)
         if partition.position != chunk.position_after:
-            self._state.pass_over(partition, chunk.position_after)
+            self._state.pass_over(partition, chunk.position_after, chunk.epochs)
         chunk.close()
         if response is not None and not response.is_taken and not response.is_open:
             self._mark_taken(response)  # nothing is left of it to take

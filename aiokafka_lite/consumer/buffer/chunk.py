@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs
 from aiokafka_lite.consumer.buffer.budget import Reservation
 from aiokafka_lite.errors import DeserializationError, IllegalStateError, KafkaError
 from aiokafka_lite.structs import ConsumerRecord
@@ -145,11 +145,11 @@ class Chunk:
     __slots__ = (
         "_inflated_bytes",
         "_inflated_total_bytes",
-        "_last_epoch",
         "_records",
         "decoded",
         "delivery",
         "end_offset",
+        "epochs",
         "error",
         "held_bytes",
         "inflating",
@@ -187,8 +187,8 @@ class Chunk:
         # The get that is DESERIALISING or DECIDING.
         self.work: ApplicationWork | None = None
         self._records = records
-        # Of the last batch, where it came decoded.
-        self._last_epoch = NO_EPOCH
+        # The (base offset, leader epoch) of batches whose epoch is not that of the one before.
+        self.epochs: Epochs = () if records is None else records.epochs
         # Of the batch at hand, and of all batches so far.
         self._inflated_bytes = 0
         self._inflated_total_bytes = 0
@@ -267,11 +267,6 @@ class Chunk:
         if self._records is not None:
             return self._records.next_offset
         return self.partition.fetched if self.end_offset is None else self.end_offset
-
-    @property
-    def leader_epoch(self) -> int:
-        """Leader epoch of the last batch decoded, -1 if unknown."""
-        return self._last_epoch if self._records is None else self._records.leader_epoch
 
     @property
     def is_begun(self) -> bool:

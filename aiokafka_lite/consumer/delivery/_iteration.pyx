@@ -254,7 +254,7 @@ cdef Py_ssize_t buffer_lent = slot_offset(Buffer, "_lent")
 cdef Py_ssize_t buffer_sought = slot_offset(Buffer, "sought")
 cdef Py_ssize_t chunk_decoded = slot_offset(Chunk, "decoded")
 cdef Py_ssize_t chunk_end_offset = slot_offset(Chunk, "end_offset")
-cdef Py_ssize_t chunk_epoch = slot_offset(Chunk, "_last_epoch")
+cdef Py_ssize_t chunk_epochs = slot_offset(Chunk, "epochs")
 cdef Py_ssize_t chunk_held = slot_offset(Chunk, "held_bytes")
 cdef Py_ssize_t chunk_inflated = slot_offset(Chunk, "_inflated_bytes")
 cdef Py_ssize_t chunk_partition = slot_offset(Chunk, "partition")
@@ -389,8 +389,9 @@ cdef class SteadyGets:
         if not chunks or chunks[0] is not chunk:
             return False
         records = get(chunk, chunk_records)
-        leader_epoch = get(chunk, chunk_epoch) if records is None else records.leader_epoch
-        if <int> leader_epoch != -1 and <int> leader_epoch != <int> get(cursor, cursor_leader_epoch):
+        epochs = get(chunk, chunk_epochs)
+        cdef Py_ssize_t epoch_count = len(epochs)
+        if epoch_count and epochs[epoch_count - 1][1] != get(cursor, cursor_leader_epoch):
             return False  # that is noted with the offset
         state = self.state
         cdef Py_ssize_t settled_count = get(ready, self.ready_settled_count)

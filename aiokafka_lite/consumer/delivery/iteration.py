@@ -123,7 +123,7 @@ class ReadyRecords:
             chunk.partition,
             latest.offset,
             chunk.position_after if is_all else latest.offset + 1,
-            chunk.leader_epoch,
+            chunk.epochs,
         )
 
     def close(self) -> None:

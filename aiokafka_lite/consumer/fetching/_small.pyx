@@ -145,7 +145,7 @@ cdef Py_ssize_t chunk_delivery = slot_offset(Chunk, "delivery")
 cdef Py_ssize_t chunk_end_offset = slot_offset(Chunk, "end_offset")
 cdef Py_ssize_t chunk_decoded = slot_offset(Chunk, "decoded")
 cdef Py_ssize_t chunk_raw = slot_offset(Chunk, "raw")
-cdef Py_ssize_t chunk_epoch = slot_offset(Chunk, "_last_epoch")
+cdef Py_ssize_t chunk_epochs = slot_offset(Chunk, "epochs")
 cdef Py_ssize_t chunk_response = slot_offset(Chunk, "response")
 cdef Py_ssize_t chunk_error = slot_offset(Chunk, "error")
 cdef Py_ssize_t chunk_is_sticky = slot_offset(Chunk, "is_sticky")
@@ -471,7 +471,7 @@ cdef class SmallAnswers(Receiver):
                     return False
             except Exception:
                 return False  # it is met again, and told, where it is read then
-            if batches.pos != part.records_size or not records:
+            if batches.pos != part.records_size or not records or batches.epoch_count > 1:
                 return False
             part.next_offset = batches.next_offset
             part.leader_epoch = batches.leader_epoch
@@ -569,7 +569,11 @@ cdef class SmallAnswers(Receiver):
         put(chunk, chunk_end_offset, next_offset)
         put(chunk, chunk_decoded, records)
         put(chunk, chunk_raw, [])
-        put(chunk, chunk_epoch, part.leader_epoch)
+        put(
+            chunk,
+            chunk_epochs,
+            () if part.leader_epoch == -1 else ((get(cursor, cursor_fetched), part.leader_epoch),),
+        )
         put(chunk, chunk_response, None)
         put(chunk, chunk_error, None)
         put(chunk, chunk_is_sticky, False)

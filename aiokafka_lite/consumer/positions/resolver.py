@@ -330,13 +330,15 @@ class PositionResolver:
             raise AssertionError("a position was validated that there is not")
         asked = partition.newest_epoch
         is_known = end.is_defined and end.leader_epoch == asked
+        has_ahead = partition.progress is not None and partition.progress.has_ahead
         self._state.verify_ahead(partition, end.end_offset if is_known else None, current_epoch)
         # Without an epoch of its own it is compared by that of what is finished behind it: what
-        # lies before it is not of a newer one.
+        # lies before it is not of a newer one. What was finished before a position that was sought
+        # tells nothing of it.
         has_epoch = partition.leader_epoch != NO_EPOCH
         if has_epoch and partition.newest_epoch != asked:
             return
-        if not (has_epoch or end.is_defined):  # only the finished ranges were to be compared
+        if not (has_epoch or (end.is_defined and has_ahead)):  # only what is finished was compared
             self._state.validated(partition, current_epoch)
             return
         if not end.is_defined:

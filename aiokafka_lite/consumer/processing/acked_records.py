@@ -113,7 +113,7 @@ class AckedRecords(ReadyRecords):
         position = decoded[count].offset if count < len(decoded) else chunk.position_after
         if count and position != partition.position:
             first = decoded[count - 1].offset
-            self._state.hand_out(partition, first, position, chunk.leader_epoch)
+            self._state.hand_out(partition, first, position, chunk.epochs)
 
     @override
     def close(self) -> None:

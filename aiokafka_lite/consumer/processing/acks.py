@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Set
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka_lite._record_py import RECEIPT
-from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Wanted
@@ -172,10 +172,10 @@ class Acks:
             def accept(
                 cursor: Cursor,
                 records: list[Record],
-                leader_epoch: int,
+                epochs: Epochs,
                 found: dict[TopicPartition, list[Record]] = found,
             ) -> None:
-                if kept := self._hand_out(cursor, records, leader_epoch):
+                if kept := self._hand_out(cursor, records, epochs):
                     found.setdefault(cursor.tp, []).extend(kept)
 
             is_over = False
@@ -191,23 +191,23 @@ class Acks:
             if deadline is not None:
                 limits = limits._replace(timeout_s=max(0.0, deadline - self._loop.time()))
 
-    def _hand_out(self, cursor: Cursor, records: list[Record], leader_epoch: int) -> list[Record]:
+    def _hand_out(self, cursor: Cursor, records: list[Record], epochs: Epochs) -> list[Record]:
         now = self._loop.time()
         found = []
-        for receipt in self._receipts(cursor, records, leader_epoch, now):
+        for receipt in self._receipts(cursor, records, epochs, now):
             assert receipt.record is not None  # noqa: S101 -- it is new
             found.append(receipt.record)
         return found
 
     def _receipts(
-        self, cursor: Cursor, records: list[Record], leader_epoch: int, now: float | None
+        self, cursor: Cursor, records: list[Record], epochs: Epochs, now: float | None
     ) -> list[RecordReceipt]:
         def receipt_of(record: Record) -> RecordReceipt:
             receipt = RecordReceipt(self, record, cursor, now)
             setattr(record, RECEIPT, receipt)
             return receipt
 
-        receipts = self._state.hand_out_each(cursor, records, leader_epoch, receipt_of)
+        receipts = self._state.hand_out_each(cursor, records, epochs, receipt_of)
         if cursor.progress is not None and (count := cursor.progress.uncommitted_count):
             self._state.put_into_processing(cursor, is_enough=count >= self._most)
         return receipts
@@ -223,12 +223,12 @@ class Acks:
         Returns:
             How many records before them were finished before, and the receipts.
         """
-        cursor, leader_epoch = chunk.partition, chunk.leader_epoch
+        cursor, epochs = chunk.partition, chunk.epochs
         uncommitted = 0 if cursor.progress is None else cursor.progress.uncommitted_count
         records = chunk.decoded[: max(1, min(most, self._most - uncommitted))]
-        passed_over_count, end = self._state.pass_over_finished(cursor, records, leader_epoch)
+        passed_over_count, end = self._state.pass_over_finished(cursor, records, epochs)
         records = records[passed_over_count:end]
-        return passed_over_count, self._receipts(cursor, records, leader_epoch, None)
+        return passed_over_count, self._receipts(cursor, records, epochs, None)
 
     def take_back(self, cursor: Cursor, receipts: list[RecordReceipt]) -> None:
         """Forget records that were prepared, and not returned."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs
 from aiokafka_lite.consumer.buffer.buffer import Taken
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ class OneByOne:
 
     def __init__(
         self,
-        accept: Callable[[Cursor, list[Record], int], None],
+        accept: Callable[[Cursor, list[Record], Epochs], None],
         admit: Callable[[Cursor, list[Record]], int] | None = None,
     ) -> None:
         self._accept = accept
         # How many of some records may be taken, one at least; None: all.
         self._admit = admit
-        self._taken: list[tuple[Cursor, list[Record], int]] = []
+        self._taken: list[tuple[Cursor, list[Record], Epochs]] = []
         self.count = 0
 
     def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
@@ -40,7 +40,7 @@ class OneByOne:
             limit = self._admit(chunk.partition, admissible)
         records = chunk.pop(limit)
         self.count += len(records)
-        self._taken.append((chunk.partition, records, chunk.leader_epoch))
+        self._taken.append((chunk.partition, records, chunk.epochs))
         return Taken(
             records[0].offset, records[-1].offset + 1 if chunk.decoded else chunk.position_after
         )
@@ -48,8 +48,8 @@ class OneByOne:
     def finish(self) -> None:
         """Make jobs of what was taken."""
         taken, self._taken = self._taken, []
-        for cursor, records, leader_epoch in taken:
-            self._accept(cursor, records, leader_epoch)
+        for cursor, records, epochs in taken:
+            self._accept(cursor, records, epochs)
 
     def clear(self) -> None:
         """Drop all."""

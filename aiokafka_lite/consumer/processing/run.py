@@ -46,7 +46,7 @@ from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite._record_py import HANDLED
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range, joined
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
@@ -322,7 +322,7 @@ class Run:
         ):
             raise error
         self._allowance.admit(cursor, [record])
-        self._accept(cursor, [record], cursor.leader_epoch, error)
+        self._accept(cursor, [record], (), error)
         self._state.skip_to(cursor, next_offset)
 
     async def end(self, until: float) -> None:
@@ -373,7 +373,7 @@ class Run:
         self,
         cursor: Cursor,
         records: list[Record],
-        leader_epoch: int,
+        epochs: Epochs,
         error: DeserializationError | None = None,
     ) -> None:
         """Make jobs of what a get hands out of a partition; no await comes in between.
@@ -382,7 +382,7 @@ class Run:
         """
         lane = self._lanes.of(cursor.tp)
         jobs = self._state.hand_out_each(
-            cursor, records, leader_epoch, partial(new_job, cursor, lane, error)
+            cursor, records, epochs, partial(new_job, cursor, lane, error)
         )
         self._steps.put(jobs)
         self._allowance.handed_out(cursor)

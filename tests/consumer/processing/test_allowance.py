@@ -42,9 +42,9 @@ class Handed:
             for n in range(first, first + count)
         ]
         taken = records[: self.allowance.admit(cursor, records)]
-        jobs = self.state.hand_out_each(cursor, taken, 0, partial(Job, cursor, None, None))
+        jobs = self.state.hand_out_each(cursor, taken, (), partial(Job, cursor, None, None))
         self.jobs += jobs
-        self.state.hand_out(cursor, first, first + len(taken), 0)
+        self.state.hand_out(cursor, first, first + len(taken), ())
         self.allowance.handed_out(cursor)
         return len(taken)
 

@@ -247,11 +247,16 @@ def test_a_hundred_thousand_records_in_reverse_cost_no_more_than_in_order() -> N
 
 def test_what_lies_ahead_counts_in_the_epochs_in_which_it_is_verified() -> None:
     progress = Progress((Range(6, 9),), 4)
-    assert progress.has_ahead_in(4)
-    assert not progress.has_ahead_in(5)
+    assert progress.keep_ahead_in(((0, 3), (2, 4)), 4)
     progress.verify_ahead(9, 5)
-    assert progress.has_ahead_in(5)
-    assert not progress.has_ahead_in(6)
+    assert progress.keep_ahead_in(((2, 5),), 4)
+    assert not progress.keep_ahead_in(((2, 6),), 5)
+
+
+def test_what_lies_ahead_ends_where_a_newer_epoch_begins() -> None:
+    progress = Progress((Range(6, 9), Range(12, 14)), 4)
+    assert progress.keep_ahead_in(((0, 4), (7, 5)), 4)
+    assert list(progress.finished_ranges()) == [Range(6, 7)]
 
 
 @pytest.mark.parametrize(
@@ -329,7 +334,8 @@ def test_what_was_sought_over_goes_when_the_records_before_it_are_finished() -> 
     assert not progress.passes_over(13)
     progress.hand_out([13], [ME])
     assert not list(progress.finished_ranges())
-    assert not progress.has_ahead_in(0)
+    progress.keep_ahead_in(((13, 0),), 0)
+    assert not progress.has_finished_before
 
 
 def test_a_range_over_what_was_sought_over_is_committed_once() -> None:
@@ -355,11 +361,29 @@ def test_what_was_sought_over_stays_as_far_as_a_new_leader_has_it(
 ) -> None:
     progress = handed_out(1, ahead=AHEAD)
     progress.return_from(13)
-    assert progress.has_ahead_in(0)
-    assert not progress.has_ahead_in(5)
     progress.verify_ahead(epoch_end, 5)
     assert list(progress.finished_ranges()) == left
-    assert progress.has_ahead_in(5) == bool(left)
+    progress.keep_ahead_in(((13, 5),), NO_EPOCH)
+    assert list(progress.finished_ranges()) == left
+
+
+@pytest.mark.parametrize(
+    ("epochs", "epoch_before", "is_kept"),
+    [
+        (((13, 5),), NO_EPOCH, False),  # the newer epoch may have begun before the position
+        (((13, 5),), 0, True),
+        (((13, 0), (20, 5)), NO_EPOCH, True),
+        ((), NO_EPOCH, True),
+    ],
+)
+def test_what_was_sought_over_stays_if_a_newer_epoch_began_behind_it(
+    epochs: tuple[tuple[int, int], ...], epoch_before: int, *, is_kept: bool
+) -> None:
+    progress = handed_out(1, ahead=AHEAD)
+    progress.return_from(13)
+    before = list(progress.finished_ranges())
+    assert not progress.keep_ahead_in(epochs, epoch_before)
+    assert list(progress.finished_ranges()) == (before if is_kept else [])
 
 
 @given(

@@ -68,8 +68,8 @@ class Course:
     def put(self, keys: list[object], error: Exception | None = None) -> None:
         records = [record(self.end + number, key) for number, key in enumerate(keys)]
         new = partial(self.way.new_job, self.cursor, self.lanes.of(A), error)
-        jobs = self.state.hand_out_each(self.cursor, records, 0, new)
-        self.state.hand_out(self.cursor, self.end, self.end + len(keys), 0)
+        jobs = self.state.hand_out_each(self.cursor, records, (), new)
+        self.state.hand_out(self.cursor, self.end, self.end + len(keys), ())
         self.end += len(keys)
         self.state.put_into_processing(self.cursor, is_enough=False)
         self.steps.put(jobs)
