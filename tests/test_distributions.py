@@ -46,9 +46,10 @@ def test_the_wheel_for_every_platform_says_so_and_links_to_what_is_elsewhere(
     assert len(links) > 10
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
     source = dict(url.split(", ") for url in fields.get_all("Project-URL") or ())["Source"]
-    at_version = f"{source}/blob/v{fields['Version']}/"
-    here = {link.removeprefix(at_version) for link in links if link.startswith(at_version)}
-    assert "docs/design.md" in here
+    at_version = re.compile(rf"{source}/(blob|raw)/v{fields['Version']}/(.*)")
+    here = {found[2]: found[1] for link in links if (found := at_version.fullmatch(link))}
+    assert here["docs/design.md"] == "blob"
+    assert here["docs/assets/page.png"] == here["docs/assets/lag.svg"] == "raw"
     assert [name for name in here if not (ROOT / name.partition("#")[0]).exists()] == []
 
 

@@ -14,6 +14,7 @@ handlers.load()
 
 TESTS = Path(__file__).parents[1]
 README = (TESTS.parent / "README.md").read_text()
+MOST_PICTURE_BYTES = 60_000
 # By the first words of what may be relied on: tests that run on both kinds of broker, or, where
 # they say so, on real ones that they start.
 RELIED_ON = {
@@ -81,6 +82,16 @@ def test_each_thing_to_rely_on_has_tests_on_a_real_kafka() -> None:
         if not runs_on_a_real_kafka(TESTS / test.partition("::")[0], test.partition("::")[2])
     ]
     assert missing == []
+
+
+def test_pictures_are_small_have_a_text_and_load_nothing() -> None:
+    pictures = re.findall(r"!\[([^\]]*)\]\((?!https:)([^)]*)\)", README)
+    assert len(pictures) == 3
+    for text, name in pictures:
+        path = TESTS.parent / name
+        assert len(text) > 30
+        assert path.stat().st_size <= MOST_PICTURE_BYTES
+        assert b"url(http" not in path.read_bytes().replace(b'"', b"")
 
 
 def test_as_many_apis_as_are_told_are_spoken() -> None:

@@ -190,7 +190,7 @@ const figures = {
   bytes: new Figure("Received", { hasLine: true }),
   buffered: new Figure("Buffered"),
   heartbeat: new Figure("Last heartbeat"),
-  loop: new Figure("Event loop is late by"),
+  loop: new Figure("Event loop late by"),
 };
 const records = new Rate();
 const received = new Rate();
