@@ -25,14 +25,11 @@ from aiokafka_lite.protocol.messages.group_records import (
     encode_key,
 )
 from aiokafka_lite.protocol.schema import Blob
+from tests.support.every_version import in_every_version
 from tests.support.samples import BLOB_CLASSES, filled, name_of, versions
 
 
-@pytest.mark.parametrize(
-    ("cls", "version"),
-    [(cls, version) for cls in BLOB_CLASSES for version in versions(cls)],
-    ids=name_of,
-)
+@in_every_version((cls, version) for cls in BLOB_CLASSES for version in versions(cls))
 def test_blobs_say_their_version(cls: type[Blob], version: int) -> None:
     blob = filled(cls, version)
     written = encode_versioned(blob, version)

@@ -22,7 +22,8 @@ from aiokafka_lite.protocol.messages.fetch import (
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.list_groups import ListGroupsRequest
 from aiokafka_lite.protocol.schema import Request, Response
-from tests.support.samples import REQUEST_CLASSES, name_of, versions
+from tests.support.every_version import in_every_version
+from tests.support.samples import REQUEST_CLASSES, versions
 
 EVERY_REQUEST = [(cls, version) for cls in REQUEST_CLASSES for version in versions(cls)]
 
@@ -33,7 +34,7 @@ def _frame(message: bytes) -> memoryview:
     return memoryview(message)[4:]
 
 
-@pytest.mark.parametrize(("cls", "version"), EVERY_REQUEST, ids=name_of)
+@in_every_version(EVERY_REQUEST)
 def test_requests_arrive_with_their_headers(cls: type[Request[Response]], version: int) -> None:
     request = cls().from_version(version)
     for client_id in ("worker-ü", "", None):
@@ -44,7 +45,7 @@ def test_requests_arrive_with_their_headers(cls: type[Request[Response]], versio
         assert frame.decode() == request
 
 
-@pytest.mark.parametrize(("cls", "version"), EVERY_REQUEST, ids=name_of)
+@in_every_version(EVERY_REQUEST)
 def test_responses_arrive_with_their_headers(cls: type[Request[Response]], version: int) -> None:
     response = cls.response().from_version(version)
     frame = _frame(framing.encode_response(response, version, -5))

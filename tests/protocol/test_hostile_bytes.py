@@ -20,6 +20,7 @@ from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupResponse
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.protocol.varint import encode_uvarint
+from tests.support.every_version import in_every_version
 from tests.support.samples import EVERY_VERSION, MESSAGE_CLASSES, filled, name_of, versions
 
 MUTATIONS = 400 if os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1" else 20
@@ -44,7 +45,7 @@ def _mutate(body: bytes, rng: random.Random) -> bytes:
     return bytes(mutated)
 
 
-@pytest.mark.parametrize(("cls", "version"), EVERY_VERSION, ids=name_of)
+@in_every_version(EVERY_VERSION)
 def test_mutated_messages_are_decoded_or_refused(cls: type[Message], version: int) -> None:
     rng = random.Random(f"{cls.__name__} {version}")
     body = codec.encode(filled(cls, version), version)

@@ -23,7 +23,8 @@ from aiokafka_lite.protocol.messages.group_records import (
     OffsetCommitValue,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Request, Response, Struct
-from tests.support.samples import EVERY_VERSION, NEWER, filled, name_of
+from tests.support.every_version import in_every_version
+from tests.support.samples import EVERY_VERSION, NEWER, filled
 
 KNOWN_VERSIONS = [
     (cls, version) for cls, version in EVERY_VERSION if version < NEWER.get(cls.__name__, 1000)
@@ -114,7 +115,7 @@ def _plain_kio(value: object) -> object:
     return value
 
 
-@pytest.mark.parametrize(("cls", "version"), KIO_MESSAGES, ids=name_of)
+@in_every_version(KIO_MESSAGES)
 def test_kio_agrees(cls: type[Message], version: int) -> None:
     serial = pytest.importorskip("kio.serial", reason="kio needs Python 3.11")
     kio_class = _kio_class(cls, version)
@@ -193,7 +194,7 @@ def _without_bit_sets(value: object) -> object:
 
 
 @pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated")  # how it reads its schemas
-@pytest.mark.parametrize(("cls", "version"), KAFKA_PYTHON_MESSAGES, ids=name_of)
+@in_every_version(KAFKA_PYTHON_MESSAGES)
 def test_kafka_python_agrees(cls: type[Message], version: int) -> None:
     theirs = _kafka_python_class(cls)
     # Past the one request class whose own encode moves fields about:

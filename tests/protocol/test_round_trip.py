@@ -35,6 +35,7 @@ from aiokafka_lite.protocol.registry import REQUESTS
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, run_to_end
 from aiokafka_lite.protocol.varint import encode_uvarint
+from tests.support.every_version import in_every_version
 from tests.support.samples import (
     EVERY_VERSION,
     MESSAGE_CLASSES,
@@ -44,7 +45,7 @@ from tests.support.samples import (
     versions,
 )
 
-every_version = pytest.mark.parametrize(("cls", "version"), EVERY_VERSION, ids=name_of)
+every_version = in_every_version(EVERY_VERSION)
 
 
 @every_version

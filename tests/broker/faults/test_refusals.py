@@ -39,6 +39,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
 )
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.protocol.schema import Request, Response
+from tests.support.every_version import in_every_version
 from tests.support.samples import REQUEST_CLASSES, filled, name_of
 
 CODE = 42
@@ -59,7 +60,7 @@ EVERY_REQUEST = [
 ]
 
 
-@pytest.mark.parametrize(("cls", "version"), EVERY_REQUEST, ids=name_of)
+@in_every_version(EVERY_REQUEST)
 def test_every_api_can_be_refused_in_every_version(
     cls: type[Request[Response]], version: int
 ) -> None:
