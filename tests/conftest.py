@@ -34,6 +34,9 @@ hypothesis.settings.load_profile("long" if LONG else "short")
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 ASYNCIO_LOOP: Mapping[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
 
+# Fixtures that need Java, or the jars of Kafka, which Java fetches.
+_OF_JAVA = frozenset({"java_tools", "java_runner", "definitions"})
+
 
 def every_loop() -> Mapping[str, LoopFactory]:
     """asyncio's loop, and uvloop where that extra is installed."""
@@ -62,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "form is one of virtual time",
     )
     config.addinivalue_line(
-        "markers", "real_time: not so, whatever its module is marked with: it races with the clock"
+        "markers", "real_time: it races with the clock, whatever its module is marked with"
     )
 
 
@@ -100,7 +103,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         names: Sequence[str] = getattr(item, "fixturenames", ())
         if params.get("kafka") == "real" or "real_kafka" in names:
             item.add_marker(pytest.mark.real_kafka)
-        if "java_tools" in names or "java_runner" in names:
+        if not _OF_JAVA.isdisjoint(names):
             item.add_marker(pytest.mark.java)
         has_virtual_time = _has_virtual_time(item)
         has_one_loop_each = any(

@@ -343,6 +343,7 @@ def test_plugin_brings_nothing_into_a_run_that_does_not_use_it() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.real_time
 def test_broker_is_up_in_milliseconds() -> None:
     times_s, cpu_s = [], []
     for _ in range(10):

@@ -138,6 +138,7 @@ async def test_a_get_that_is_dropped_or_closed_waits_no_more(reading: Reading) -
     assert not reading.state.is_in_get
 
 
+@pytest.mark.filterwarnings("ignore:the .type, exc, tb. signature of throw")  # it has to work, too
 async def test_what_is_thrown_into_a_get_comes_out_of_it(reading: Reading) -> None:
     for thrown in ((ValueError("x"),), (ValueError,), (ValueError, "x", None)):
         step = next_of(reading)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -39,6 +38,8 @@ class Jars:
         libs = home / "libs"
         if libs.is_dir():
             return libs
+        import fcntl  # late: Windows has none, and the harness imports this module
+
         maven = shutil.which("mvn")
         if maven is None:
             raise JarsUnavailableError(

@@ -10,7 +10,6 @@ from aiokafka_lite.client import cluster, connection, dial
 from aiokafka_lite.consumer import life, parts
 from aiokafka_lite.consumer.buffer import decode
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.delivery import arrow_gets
 from aiokafka_lite.consumer.events import stream
 from aiokafka_lite.consumer.fetching import leader_search, sharing, source, sources
 from aiokafka_lite.consumer.monitoring import health
@@ -53,6 +52,8 @@ def have_no_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def limit_arrow_batches(monkeypatch: pytest.MonkeyPatch, max_bytes: int) -> None:
     """Let batches of rows have so many bytes."""
+    from aiokafka_lite.consumer.delivery import arrow_gets  # needs pyarrow
+
     monkeypatch.setattr(arrow_gets, "MAX_BATCH_BYTES", max_bytes)
 
 

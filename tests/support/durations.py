@@ -1,0 +1,107 @@
+"""How long the tests of each file take: kept in tests/durations.json, measured by a plugin.
+
+    python -m pytest -p tests.support.durations    (make durations)
+
+replaces the entries of the files that run and removes those of files that no longer exist.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.required import MARKS
+
+ROOT: Final = Path(__file__).parents[2]
+FILE: Final = ROOT / "tests" / "durations.json"
+SLOW_S: Final = 0.3
+"""A test is slow if one of its items takes longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """The seconds of a test file in the short form, and of its quick tests alone.
+
+    Attributes:
+        all_s: Every test of the file.
+        quick_s: The tests that need no Kafka and are not slow.
+        slow: The functions of tests that are slow, without Kafka.
+    """
+
+    all_s: float = 0.0
+    quick_s: float = 0.0
+    slow: frozenset[str] = field(default_factory=frozenset)
+
+
+def kept() -> Mapping[str, Durations]:
+    """Return the durations that are kept, by file."""
+    entries = json.loads(FILE.read_text(encoding="utf-8"))
+    return {
+        file: Durations(entry["all_s"], entry["quick_s"], frozenset(entry.get("slow", ())))
+        for file, entry in entries.items()
+    }
+
+
+def function_of(nodeid: str) -> str:
+    """Return what an item is called in its file, without its parameters."""
+    return nodeid.partition("::")[2].partition("[")[0]
+
+
+class Measured:
+    """Adds up the reports of a run."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._with_kafka: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
+        if not MARKS.keys().isdisjoint(report.keywords):
+            self._with_kafka.add(report.nodeid)
+
+    def by_file(self) -> dict[str, Durations]:
+        items: defaultdict[str, list[str]] = defaultdict(list)
+        for nodeid in self._seconds:
+            items[nodeid.partition("::")[0]].append(nodeid)
+        return {file: self._of(nodeids) for file, nodeids in items.items()}
+
+    def _of(self, nodeids: Iterable[str]) -> Durations:
+        own = [nodeid for nodeid in nodeids if nodeid not in self._with_kafka]
+        slow = frozenset(function_of(each) for each in own if self._seconds[each] > SLOW_S)
+        return Durations(
+            all_s=sum(self._seconds[each] for each in nodeids),
+            quick_s=sum(self._seconds[each] for each in own if function_of(each) not in slow),
+            slow=slow,
+        )
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if not hasattr(session.config, "workerinput"):  # the workers' reports come to one process
+            write(self.by_file())
+
+
+def write(measured: Mapping[str, Durations]) -> None:
+    """Replace the entries of these files, and remove those of files that no longer exist."""
+    entries = {file: each for file, each in kept().items() if (ROOT / file).exists()}
+    lines = [
+        f"{json.dumps(file)}: {json.dumps(_entry(each))}"
+        for file, each in sorted({**entries, **measured}.items())
+    ]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def _entry(durations: Durations) -> dict[str, float | list[str]]:
+    entry: dict[str, float | list[str]] = {
+        "all_s": round(durations.all_s, 1),
+        "quick_s": round(durations.quick_s, 2),
+    }
+    return {**entry, "slow": sorted(durations.slow)} if durations.slow else entry
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Measured())

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.support import durations, fast
+from tests.support.durations import Durations, Measured
+
+
+def report(nodeid: str, seconds: float, *keywords: str) -> pytest.TestReport:
+    return pytest.TestReport(
+        nodeid=nodeid,
+        location=(nodeid, 0, nodeid),
+        keywords=dict.fromkeys(keywords, 1),
+        outcome="passed",
+        longrepr=None,
+        when="call",
+        duration=seconds,
+    )
+
+
+def test_files_whose_quick_tests_take_least_are_chosen() -> None:
+    measured = {
+        "a.py": Durations(quick_s=3.0),
+        "b.py": Durations(quick_s=1.0),
+        "c.py": Durations(quick_s=1.5),
+    }
+    assert fast.chosen(measured, 3.0) == {"b.py", "c.py"}
+    assert fast.chosen(measured, 6.0) == {"a.py", "b.py", "c.py"}
+
+
+def test_slow_tests_and_those_with_kafka_are_not_quick() -> None:
+    measured = Measured()
+    measured.pytest_runtest_logreport(report("a.py::test_quick[1]", 0.1))
+    measured.pytest_runtest_logreport(report("a.py::test_quick[2]", 0.125))
+    measured.pytest_runtest_logreport(report("a.py::test_slow[1]", 0.1))
+    measured.pytest_runtest_logreport(report("a.py::test_slow[2]", 2.0))
+    measured.pytest_runtest_logreport(report("a.py::test_kafka", 5.0, "real_kafka"))
+    (of_file,) = measured.by_file().values()
+    assert of_file.all_s == pytest.approx(7.325)
+    assert of_file.quick_s == pytest.approx(0.225)
+    assert of_file.slow == {"test_slow"}
+
+
+@pytest.mark.parametrize(
+    ("told", "package"),
+    [
+        (ModuleNotFoundError("no", name="no_such_package.part"), "no_such_package"),
+        (ModuleNotFoundError("no", name="asyncio.no_such_part"), None),
+        ("E   ModuleNotFoundError: No module named 'no_such_package.part'", "no_such_package"),
+        ("E   ModuleNotFoundError: No module named 'aiokafka_lite.no_such_part'", None),
+        ("E   ImportError: cannot import name 'x' from 'y'", None),
+    ],
+)
+def test_only_a_package_that_is_not_installed_is_missing(
+    told: ModuleNotFoundError | str, package: str | None
+) -> None:
+    assert fast.missing_package(told) == package
+
+
+def test_what_is_kept_names_files_that_exist() -> None:
+    gone = [file for file in durations.kept() if not (durations.ROOT / file).exists()]
+    assert gone == [], "make durations"
