@@ -11,6 +11,9 @@ BIN := $(VENV)/bin
 BOOTSTRAP ?=
 LOOP ?= asyncio
 NODES ?= 1
+N ?= 100
+SEED ?= 0
+PATHS ?=
 PORT ?= 9092
 ARGS ?=
 # Much of a short test is waiting for others: four at a time on two cores, each worker with its own
@@ -25,7 +28,7 @@ export BOOTSTRAP
 SOURCES := pyproject.toml setup.py $(shell find aiokafka_lite -name '*.pyx' -o -name '*.pxd')
 
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline test test-fast test-all durations test-matrix wheel test-pages check fmt docs bench bench-quick bench-spark figures structure profile kafka clean
+.PHONY: help run pipeline test test-fast test-all durations contexts mutants test-matrix wheel test-pages check fmt docs bench bench-quick bench-spark figures structure profile kafka clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -78,6 +81,12 @@ test-fast: $(VENV)/.installed-test ## run the quick tests in a minute, without K
 
 durations: $(VENV)/.installed-dev ## run the tests as `make test`, and keep how long each file takes (tests/durations.json)
 	$(PYTEST) -p tests.support.durations -n $(WORKERS) --dist loadfile $(ARGS)
+
+contexts: $(VENV)/.installed-dev ## measure which tests run which lines of the package (out/contexts.json), for `make mutants`
+	$(PYTEST) -p tests.mutants.contexts -n $(WORKERS) --dist loadfile $(ARGS)
+
+mutants: $(VENV)/.installed-dev ## change the package at random, list what no test notices (N=300 SEED=7 PATHS='consumer/commits')
+	$(BIN)/python -m tests.mutants --count $(N) --seed $(SEED) $(PATHS)
 
 test-all: WORKERS = 2
 test-all: $(VENV)/.installed-dev ## run the long form: all combinations, a million mutations
