@@ -90,17 +90,17 @@ class Owner:
         """Return what to raise where this is not the loop's own code."""
         if self.is_forked:
             return ForkedError(
-                "the consumer belongs to the process that was forked, as do its sockets and its "
-                "place in the group: make another one here"
+                "the consumer belongs to the process that was forked, together with its sockets "
+                "and its group membership: create another one in this process"
             )
         if self.loop.is_closed():
             return WrongLoopError(
-                "the event loop of the consumer is closed: nothing can be done with it any more; "
-                "stop consumers before their loop ends"
+                "the event loop of the consumer is closed, so the consumer cannot be used any "
+                "more: stop consumers before their loop ends"
             )
         return WrongLoopError(
-            "a consumer is used on the event loop on which it was made: from another thread, "
-            "asyncio.run_coroutine_threadsafe or loop.call_soon_threadsafe gets there"
+            "a consumer must be used on the event loop on which it was created: from another "
+            "thread, use asyncio.run_coroutine_threadsafe or loop.call_soon_threadsafe"
         )
 
     def note_fork(self) -> None:
@@ -159,6 +159,6 @@ def refuse_to_wait_for_records() -> None:
     callback = _callback.get()
     if callback is not None and callback.is_running and callback.task is asyncio.current_task():
         raise IllegalStateError(
-            "a rebalance listener cannot wait for records: none are handed out before it has "
-            "returned. Get them outside of it, or with a timeout"
+            "a rebalance listener cannot wait for records, because they are withheld until it "
+            "returns. Read outside of the listener, or with a timeout"
         )

@@ -557,7 +557,9 @@ def _duration_ms(policy: str) -> int:
     if sign == "-":
         duration_ms = -duration_ms
     if duration_ms < 0:
-        raise ValueError(f"auto_offset_reset looks back, by no negative duration as {policy!r}")
+        raise ValueError(
+            f"auto_offset_reset cannot look back by a negative duration such as {policy!r}"
+        )
     return duration_ms
 
 
@@ -767,7 +769,7 @@ def check_handler(handler: object, argument_count: int) -> None:
     try:
         inspect.signature(handler).bind(*range(argument_count))  # type: ignore[arg-type]
     except TypeError as error:
-        takes = "a record" if argument_count == 1 else "a record and of what takes its outputs"
+        takes = "a record" if argument_count == 1 else "a record and of its outputs"
         raise TypeError(f"the handler is a function of {takes}: {handler!r}: {error}") from error
 
 

@@ -152,7 +152,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             )
         if config.api_version is not None:
             _warn_deprecated(
-                "The `api_version` parameter has been deprecated, and does nothing: versions are "
+                "The `api_version` parameter has been deprecated and is ignored: versions are "
                 "negotiated with each broker"
             )
         topics = check_topics(config.topics)
@@ -309,8 +309,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
-            f"{type(self).__name__} cannot be copied or pickled, as it holds connections and a "
-            "place in a group: give its settings away, and make another one there"
+            f"{type(self).__name__} cannot be copied or pickled because it holds connections "
+            "and a group membership: pass on its settings, and make another one there"
         )
 
     def __del__(self) -> None:
@@ -1167,7 +1167,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._engine.owner.check()
         self._require_group()
         if self._state.mode is SubscriptionMode.NONE:
-            raise IllegalStateError("Not subscribed to any topics: there is nothing to commit")
+            raise IllegalStateError(
+                "Not subscribed to any topics: subscribe to topics or "
+                "assign partitions before a commit"
+            )
         await self._engine.commit(offsets)
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -1406,7 +1409,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                     async with timeout_at(deadline):
                         await cluster.refresh(unknown)
                 except asyncio.TimeoutError:
-                    raise KafkaTimeoutError("no metadata came in time") from None
+                    raise KafkaTimeoutError("no metadata was received in time") from None
             return await running.lookup.find(timestamps, deadline)
 
     async def topics(self) -> set[str]:

@@ -36,11 +36,12 @@ from aiokafka_lite.errors import KafkaError
 class Hold(enum.Enum):
     """Why gets hand out nothing; the values say it in a sentence about the partition."""
 
-    LISTENER = "waits for the listener to return"
+    LISTENER = "waits for the rebalance listener to return"
     CUT_OFF = (
-        "may be another member's, as no heartbeat was answered for a session: it waits for one"
+        "waits until a heartbeat is answered (none was for a session timeout, so another member "
+        "may own it)"
     )
-    LOST = "is lost, as the group does not count this member in any more"
+    LOST = "is lost, because the group has removed this member"
 
 
 class Gate:

@@ -167,7 +167,7 @@ class Life:
             AssertionError: The table has no such move.
         """
         if stage not in MOVES[self._stage]:
-            raise AssertionError(f"no consumer goes from {self._stage.name} to {stage.name}")
+            raise AssertionError(f"a consumer cannot go from {self._stage.name} to {stage.name}")
         self._stage = stage
         if stage is Stage.STARTING:
             self._gate.admit()
@@ -365,7 +365,7 @@ class Engine:
         except KafkaError as error:
             if not self.life.is_over:
                 raise
-            raise ConsumerStoppedError("the consumer was stopped meanwhile") from error
+            raise ConsumerStoppedError("the consumer was stopped during the call") from error
 
     async def commit(self, offsets: object) -> None:
         """Commit, also while a stop is under way, until the member leaves its group.
@@ -380,8 +380,8 @@ class Engine:
             if not self.life.is_over:
                 raise self.life.refusal()
             raise CommitFailedError(
-                "the consumer is stopped, and nothing more is committed: commit before stop(), or "
-                "while it is under way; the next owners read again from what was committed before"
+                "the consumer is stopped and cannot commit any more: commit before stop(), or "
+                "while stop() runs. The next owners start at the offsets committed before"
             )
         try:
             await parts.commits.commit(offsets)
@@ -410,7 +410,7 @@ class Engine:
         while self.life.stage in (Stage.UNDOING, Stage.STOPPING):
             await self._parts_ended.wait()  # of an attempt that was cancelled, say
         if self.life.stage is not Stage.NEW:
-            raise AssertionError("a consumer is started once: make another one")
+            raise AssertionError("a consumer can be started only once: make another one")
         self.life.was_tried = True
         self.config.check_isolation_level()
         # Imported by the first start: with what it imports it is a quarter of all there is.
@@ -481,8 +481,8 @@ class Engine:
             names = ", ".join(repr(topic) for topic in missing)
             unknown = cluster.unknown_topics.text(missing)
             raise UnknownTopicOrPartitionError(
-                f"topic {names} is not there after {self.config.request_timeout_ms} ms"
-                f"{f' ({unknown})' if unknown else ''}: create it, or check its name and the "
+                f"topic {names} was not found within {self.config.request_timeout_ms} "
+                f"ms{f' ({unknown})' if unknown else ''}: create it, or check its name and the "
                 "cluster's auto.create.topics.enable"
             ) from None
 
@@ -577,7 +577,8 @@ class Engine:
             state.observers.forget(observe)
         if left := undone():
             log.warning(
-                "stopping: the application did not finish in time: the next owners read again %s",
+                "stopping: the application did not finish in time. The next owners will read "
+                "these again: %s",
                 _in_words(ranges for ranges, _ in left),
             )
 
@@ -602,7 +603,7 @@ class Engine:
         self.probe.stop()
         parts = self.parts
         if parts is None:
-            raise AssertionError("there are no parts to stop")
+            raise AssertionError("the consumer has no parts to stop")
         self._parts_ended.clear()
         self.uncommitted = parts.commits.left_to_commit(offsets)
         try:
@@ -621,7 +622,7 @@ class Engine:
             async with timeout_at(deadline):
                 await self._parts_ended.wait()
         except asyncio.TimeoutError:
-            log.warning("stopping: a start that was cancelled is not undone in time")
+            log.warning("stopping: the cancelled start() was not cleaned up in time")
 
     async def _await_stop(self, timeout_s: float) -> Offsets:
         """Wait for the stop that is under way, unless that waits for a listener that calls this."""

@@ -241,7 +241,7 @@ class Running:
         Nothing is committed or waited for; the group hears of it if it can be told.
         """
         self.sources.close()
-        self.membership.leave_nowait("the consumer was not stopped, and is collected")
+        self.membership.leave_nowait("the consumer was garbage-collected without stop()")
         self._abort()
 
     def bury(self) -> None:

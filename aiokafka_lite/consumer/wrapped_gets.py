@@ -94,9 +94,9 @@ def wrapped_alike(get: Get, kind: type, name: str) -> Get:
         wrapper = getattr(layer, "_self_wrapper", None)
         if wrapper is None:
             log.warning(
-                "what is around %s.%s.%s cannot be put around aiokafka_lite's gets as well, and "
-                "sees nothing of them: call aiokafka_lite.as_aiokafka.install() before the first "
-                "import of aiokafka, or wrap aiokafka_lite.AIOKafkaConsumer",
+                "the wrapper around %s.%s.%s cannot be applied to aiokafka_lite, so its calls "
+                "are not instrumented: call aiokafka_lite.as_aiokafka.install() before the "
+                "first import of aiokafka, or wrap aiokafka_lite.AIOKafkaConsumer",
                 kind.__module__,
                 kind.__qualname__,
                 name,

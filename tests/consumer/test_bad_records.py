@@ -258,12 +258,16 @@ async def test_what_a_callable_raises_is_raised_by_the_get_and_others_go_on() ->
 
 
 WRONG: dict[str, tuple[object, type[Exception], str]] = {
-    "nothing": (None, TypeError, "returned None: it returns 'raise', 'skip', 'raw', or a record"),
+    "nothing": (
+        None,
+        TypeError,
+        "returned None: it must return 'raise', 'skip', 'raw', or a record",
+    ),
     "a word": ("ignore", TypeError, "returned 'ignore'"),
     "another place": (
         ConsumerRecord("t", 0, 5, 1, 0, None, None, None, -1, -1, ()),
         ValueError,
-        "offset 0 of .* offset 5 of .*keep its place",
+        "offset 0 of .* offset 5 of .*keep the partition",
     ),
 }
 
@@ -473,7 +477,7 @@ async def test_a_batch_that_is_good_when_fetched_again_is_not_skipped() -> None:
 async def test_what_on_bad_record_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="raise, skip, raw, or a callable, not 'ignore'"):
         AIOKafkaConsumer(on_bad_record="ignore")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="a word or a callable, not None"):
+    with pytest.raises(TypeError, match="a str or a callable, not None"):
         AIOKafkaConsumer(on_bad_record=None)  # type: ignore[arg-type]
 
 

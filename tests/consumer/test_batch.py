@@ -125,7 +125,7 @@ async def test_each_batch_has_one_block(consumer: AIOKafkaConsumer) -> None:
     scope = consumer.batch(1)
     async with scope:
         pass
-    with pytest.raises(IllegalStateError, match="one block"):
+    with pytest.raises(IllegalStateError, match="only once"):
         await scope.__aenter__()
 
 

@@ -114,7 +114,7 @@ async def test_what_is_not_assigned(kafka: KafkaHandle) -> None:
         consumer.subscribe([topic])
         await until(lambda: tp in consumer.assignment())
         assert "topic 'u' is not subscribed" in consumer.explain(TopicPartition("u", 0))
-        assert "know no partition 7" in consumer.explain(TopicPartition(topic, 7))
+        assert "has no partition 7" in consumer.explain(TopicPartition(topic, 7))
 
 
 @in_both_protocols
@@ -128,7 +128,7 @@ async def test_what_another_member_has(kafka: KafkaHandle, protocol: str) -> Non
     ):
         await until(lambda: inside.is_settled(first) and len(first.assignment()) < 2)
         without = first if not first.assignment() else second
-        assert f"another member of group {group} has it" in await until_cause(
+        assert f"another member of group {group} owns it" in await until_cause(
             without, tp, Cause.NOT_ASSIGNED
         )
 
@@ -156,8 +156,8 @@ async def test_a_partition_that_a_rebalance_holds(kafka: KafkaHandle, protocol: 
         async with reading(kafka, topic, **settings):  # type: ignore[arg-type]
             await until(lambda: len(told) >= 3)
     assert {cause for cause, _ in told} == {Cause.REBALANCING}
-    assert "waits for the listener" in told[0][1]
-    assert "is given back" in told[2][1]
+    assert "waits for the rebalance listener" in told[0][1]
+    assert "is being revoked" in told[2][1]
 
 
 @in_both_protocols
@@ -167,7 +167,7 @@ async def test_a_consumer_that_has_left_its_group(kafka: KafkaHandle, protocol: 
     settings = {"group_protocol": protocol, "max_poll_interval_ms": 100}
     async with reading(kafka, topic, group_id=unique("group"), **settings) as consumer:  # type: ignore[arg-type]
         text = await until_cause(consumer, tp, Cause.OUT_OF_GROUP)
-        assert "within max_poll_interval_ms: the next get joins again" in text
+        assert "within max_poll_interval_ms: it joins again with the next read" in text
         assert consumer.health().verdict == "degraded"
 
 
@@ -179,7 +179,7 @@ async def test_an_error_that_waits_for_the_next_get(kafka: KafkaHandle) -> None:
     async with reading(kafka, topic, auto_offset_reset="none") as consumer:
         consumer.seek(tp, 99)
         text = await until_cause(consumer, tp, Cause.ERROR_WAITS)
-        assert re.search("the next get raises .*OffsetOutOfRangeError.*; seek to go on", text)
+        assert re.search("the next read raises .*OffsetOutOfRangeError.*; seek to continue", text)
         with pytest.raises(OffsetOutOfRangeError):
             await consumer.getone()
         consumer.seek(tp, 0)
@@ -208,7 +208,7 @@ async def test_an_error_of_the_consumer_as_a_whole(broker: Broker) -> None:
     async with consumer_of(broker, "t") as consumer:
         inside.meet_error(consumer, KafkaConnectionError("something"))
         assert inside.cause(consumer, T0) is Cause.ERROR_WAITS
-        assert "the next get raises KafkaConnectionError: something" in consumer.explain(T0)
+        assert "the next read raises KafkaConnectionError: something" in consumer.explain(T0)
         with pytest.raises(KafkaConnectionError):
             await consumer.getone()
 
@@ -218,12 +218,12 @@ async def test_the_reason_why_gets_hand_out_nothing_is_named(broker: Broker) -> 
         gate = inside.gate(consumer)
         await until_cause(consumer, T0, Cause.AT_END)
         gate.hold(Hold.LISTENER)
-        assert "waits for the listener to return" in consumer.explain(T0)
+        assert "waits for the rebalance listener to return" in consumer.explain(T0)
         gate.hold(Hold.CUT_OFF)
-        assert "no heartbeat was answered for a session" in consumer.explain(T0)
+        assert "until a heartbeat is answered" in consumer.explain(T0)
         gate.hold(Hold.LOST)
         assert inside.cause(consumer, T0) is Cause.REBALANCING
-        assert "the group does not count this member in any more" in consumer.explain(T0)
+        assert "the group has removed this member" in consumer.explain(T0)
         gate.release(*Hold)
         assert inside.cause(consumer, T0) is Cause.AT_END
 
@@ -234,12 +234,15 @@ async def test_paused_and_buffered(kafka: KafkaHandle) -> None:
     tp = TopicPartition(topic, 0)
     async with reading(kafka, topic) as consumer:
         text = await until_cause(consumer, tp, Cause.BUFFERED)
-        assert "records from offset 0 on are buffered: the application has not asked" in text
+        assert "records from offset 0 on are buffered: the application has not requested" in text
         assert (await consumer.getone()).offset == 0
         assert "from offset 1 on" in await until_cause(consumer, tp, Cause.BUFFERED)
         consumer.pause(tp)
         assert inside.cause(consumer, tp) is Cause.PAUSED
-        assert consumer.explain(tp) == "it is paused: call resume(); what was fetched is kept"
+        assert (
+            consumer.explain(tp)
+            == "it is paused: call resume() (the records fetched so far are kept)"
+        )
 
 
 async def test_buffered_while_a_get_waits_for_others(kafka: KafkaHandle) -> None:
@@ -257,7 +260,7 @@ async def test_a_committed_offset_that_is_asked_for(broker: Broker) -> None:
     with broker.on("OffsetFetch").hold() as rule:
         async with consumer_of(broker, "t", group_id="g") as consumer:
             text = await until_cause(consumer, T0, Cause.AWAITING_COMMITTED)
-            assert re.search(r"asked of node \d+, the coordinator of group g", text)
+            assert re.search(r"requested from node \d+, the coordinator of group g", text)
             rule.release()
             await until_cause(consumer, T0, Cause.AT_END)
 
@@ -280,7 +283,7 @@ async def test_a_position_that_is_compared_with_a_new_leader() -> None:
             with broker.on("OffsetForLeaderEpoch").hold() as rule:
                 await broker.stop_node(broker.leader_of(T0))
                 text = await until_cause(consumer, T0, Cause.AWAITING_VALIDATION)
-                assert "whether its log has what was read before offset 1" in text
+                assert "whether its log still has the records before offset 1" in text
                 rule.release()
             await until_cause(consumer, T0, Cause.UNFINISHED)
 
@@ -382,10 +385,12 @@ async def test_the_end_of_the_log(kafka: KafkaHandle) -> None:
     async with reading(kafka, topic) as consumer:
         await offsets_read(consumer, 5)
         text = await until_cause(consumer, tp, Cause.UNFINISHED)
-        assert "the application has offsets 0 to 4, and has not asked for more for" in text
+        assert "the application has offsets 0 to 4 and has not requested more for" in text
         assert await consumer.poll(timeout_ms=1) == {}
         text = await until_cause(consumer, tp, Cause.AT_END)
-        assert text.startswith("it is at the end of the log, offset 5: nothing new; a fetch is")
+        assert text.startswith(
+            "it is at the end of the log, offset 5, and there are no new records; a fetch is"
+        )
 
 
 async def test_an_open_transaction(kafka: KafkaHandle) -> None:
@@ -408,7 +413,8 @@ async def test_an_open_transaction(kafka: KafkaHandle) -> None:
         await offsets_read(consumer, 2)
         text = await until_cause(consumer, tp, Cause.OPEN_TRANSACTION)
         assert (
-            "a transaction is open at offset 2 (the last stable offset; the log ends at 3)" in text
+            "a transaction is open at offset 2 (the last stable offset, while the log ends at 3)"
+            in text
         )
         assert await consumer.poll(timeout_ms=1) == {}
         assert consumer.health().lag == 0
@@ -435,7 +441,7 @@ async def test_a_partition_behind_an_answer_that_was_not_taken(kafka: KafkaHandl
     async with reading(kafka, topic) as consumer:
         await until_cause(consumer, tp, Cause.BUFFERED)
         text = await until_cause(consumer, other, Cause.ANSWER_NOT_TAKEN)
-        assert "the next fetch is sent when the application comes for it" in text
+        assert "the next fetch is sent when the application reads them" in text
         await offsets_read(consumer, 5)
         await until_cause(consumer, other, Cause.AT_END)
 

@@ -111,8 +111,8 @@ async def test_a_join_that_takes_long_says_whom_it_waits_for(broker: Broker) -> 
         (reason, *_) = inside.health_at(consumer, later).reasons
         assert "JOINING, for 12" in reason
         assert "waits for members that have not joined again" in reason
-        assert "session is over, here 9 s" in reason
-        assert "rebalance timeout is, here 60 s" in reason
+        assert "session times out (here after 9 s)" in reason
+        assert "rebalance times out (here after 60 s)" in reason
         rule.release()
         await starting
     await until_health(consumer, is_ok)
@@ -155,7 +155,7 @@ async def test_where_no_broker_can_be_reached_one_line_says_why_and_what_comes_o
             assert reason.startswith("no broker can be reached, for")
             assert reason.count("refused") == 1
             assert "6 partitions are not read" in reason
-            assert "group g hears nothing of this member" in reason
+            assert "group g receives no heartbeats of this member" in reason
             await broker.start_node(1)
             await until_health(consumer, is_ok)
 
@@ -169,7 +169,7 @@ async def test_a_task_that_died_is_death_at_once(kafka: KafkaHandle) -> None:
         await asyncio.sleep(0)
         health = consumer.health()
         assert health.verdict == "dead"
-        assert "(group) died of ZeroDivisionError('a bug')" in health.reasons[0]
+        assert "task group failed with ZeroDivisionError('a bug')" in health.reasons[0]
 
 
 async def test_a_task_that_is_restarted_degrades_until_it_has_recovered(
@@ -187,7 +187,7 @@ async def test_a_task_that_is_restarted_degrades_until_it_has_recovered(
                 raise KafkaConnectionError("it passes")
 
         inside.supervise(consumer, "positions", fail_once, name="flaky", first_delay_s=0.05)
-        health = await until_health(consumer, says("flaky (positions) failed and is tried again"))
+        health = await until_health(consumer, says("flaky (positions) failed and is retried"))
         assert health.verdict == "degraded"
         assert "KafkaConnectionError: it passes" in health.reasons[0]
         await until_health(consumer, is_ok)
@@ -203,7 +203,7 @@ async def test_no_broker_is_told_from_no_data() -> None:
     health = await until_health(consumer, says("no broker can be reached, for"))
     assert await consumer.poll(timeout_ms=10) == {}
     assert health.verdict == "degraded"
-    assert "until then 1 partitions are not read" in health.reasons[0]
+    assert "Until then 1 partitions are not read" in health.reasons[0]
     await consumer.stop()
 
 
@@ -232,7 +232,7 @@ async def test_a_coordinator_that_is_away(broker: Broker, protocol: str) -> None
             broker.on(HEARTBEAT[protocol]).fail(CoordinatorNotAvailableError, times=None),
             broker.on("FindCoordinator").fail(CoordinatorNotAvailableError, times=None),
         ):
-            words = "the coordinator of group g is not known, and is being looked for"
+            words = "the coordinator of group g is not known and is being looked up"
             assert (await until_health(consumer, says(words))).verdict == "degraded"
         await until_health(consumer, is_ok)
 
@@ -283,9 +283,10 @@ async def test_no_partitions_are_ok_and_said(kafka: KafkaHandle, protocol: str) 
         idle = second if first.assignment() else first
         health = await until_health(idle, is_ok)
         assert health.reasons == (
-            f"no partition is assigned: group {group} has as many members as partitions "
-            "without this one"
-            + (", or they have yet to give it some" if protocol == "consumer" else ""),
+            f"no partition is assigned: group {group} has as many other members as partitions"
+            + (
+                ", or the other members have not released any yet" if protocol == "consumer" else ""
+            ),
         )
 
 
@@ -303,7 +304,7 @@ async def test_a_joiner_that_waits_for_others_is_not_told_that_there_is_nothing_
         async with reading(kafka, topic, group_id=group, group_protocol="consumer") as second:
             assert not second.assignment()
             (said,) = (await until_health(second, is_ok)).reasons
-            assert said.endswith(", or they have yet to give it some")
+            assert said.endswith(", or the other members have not released any yet")
             await first.getmany(timeout_ms=0)
             await until(second.assignment)
 
@@ -317,9 +318,9 @@ async def test_a_subscribed_topic_that_is_gone_is_said_until_it_is_back(
         await until_health(consumer, lambda health: is_ok(health) and consumer.assignment())
         broker.delete_topic("t")
         health = await until_health(consumer, lambda _: not consumer.assignment())
-        health = await until_health(consumer, says("topic 't' is subscribed and gone"))
+        health = await until_health(consumer, says("topic 't' is subscribed but was deleted"))
         assert health.verdict == "degraded"
-        assert not says("as many members")(health)
+        assert not says("as many other members")(health)
         broker.create_topic("t")
         await until_health(consumer, lambda health: is_ok(health) and consumer.assignment())
 
@@ -328,7 +329,7 @@ async def test_nothing_subscribed_and_paused_partitions_are_said(kafka: KafkaHan
     topic = await kafka.create_topic(partitions=2)
     async with reading(kafka) as consumer:
         health = await until_health(consumer, is_ok)
-        assert "nothing is subscribed" in health.reasons[0]
+        assert "no topic is subscribed" in health.reasons[0]
         consumer.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
         consumer.pause(TopicPartition(topic, 0))
         health = await until_health(consumer, lambda h: is_ok(h) and h.last_fetch_s is not None)
@@ -342,8 +343,8 @@ async def test_a_read_that_waits_for_no_topic_is_no_good_sign(broker: Broker) ->
         reading = asyncio.ensure_future(consumer.getone())
         health = await until_health(consumer, lambda health: not is_ok(health))
         assert health.reasons == (
-            "reads wait without end: nothing is subscribed or assigned: call subscribe() or "
-            "assign()",
+            "reads wait without end: no topic is subscribed and no partition is assigned: "
+            "call subscribe() or assign()",
         )
         consumer.assign([TopicPartition("t", 0)])
         await until_health(consumer, is_ok)
@@ -380,7 +381,7 @@ async def test_an_error_that_waits_is_said(broker: Broker) -> None:
         health = consumer.health()
         assert health.verdict == "degraded"
         assert len(health.reasons) == 1
-        assert says("the next get raises")(health)
+        assert says("the next read raises")(health)
         with pytest.raises(KafkaStorageError):
             await consumer.getone()
         await until_health(consumer, is_ok)
@@ -394,7 +395,7 @@ async def test_a_commit_that_failed_degrades_until_one_succeeds(broker: Broker) 
         broker.on("OffsetCommit").fail(InvalidCommitOffsetSizeError)
         with pytest.raises(InvalidCommitOffsetSizeError):
             await consumer.commit()
-        assert says("the latest commit, ")(consumer.health())
+        assert says("the latest commit failed ")(consumer.health())
         await consumer.commit()
         assert consumer.health().is_ok
 
@@ -466,8 +467,8 @@ async def test_stopped_by_its_handler_it_names_what_was_raised_and_the_latest_re
     with pytest.raises(ValueError, match="invalid literal"):
         await read_and_stop(consumer, "async with", handle=number)
     (reason,) = consumer.health().reasons
-    assert '`async with` was left by ValueError("invalid literal for int()' in reason
-    assert reason.endswith(f"after {topic}/0 was handed out up to offset 2")
+    assert '`async with` block was left by ValueError("invalid literal for int()' in reason
+    assert reason.endswith(f"after records of {topic}/0 up to offset 2 were returned")
 
 
 async def test_stopped_after_a_task_died_it_still_names_what_of(broker: Broker) -> None:
@@ -477,7 +478,7 @@ async def test_stopped_after_a_task_died_it_still_names_what_of(broker: Broker) 
     await asyncio.wait({died})
     await consumer.stop()
     (reason,) = consumer.health().reasons
-    assert reason.endswith("A background task (group) had died of ZeroDivisionError('a bug')")
+    assert reason.endswith("Its background task group had failed with ZeroDivisionError('a bug')")
 
 
 async def test_stopped_in_order_it_tells_of_no_error_that_was_got_over(broker: Broker) -> None:

@@ -189,11 +189,11 @@ async def test_records_before_the_offset_asked_for_are_not_returned_again(
             if times is None:
                 assert await consumer.poll(timeout_ms=3_000) == {}
                 assert rule.hits < 10 * (loop.time() - began)
-                assert "before the offset asked for" in consumer.explain(tp)
+                assert "before the requested offset" in consumer.explain(tp)
                 assert not consumer.health().is_ok
                 rule.remove()
             assert (await asyncio.wait_for(consumer.getone(), 5)).offset == 3
-    told = [each for each in caplog.records if "before the offset asked for" in each.message]
+    told = [each for each in caplog.records if "before the requested offset" in each.message]
     assert len(told) == 1
 
 

@@ -76,7 +76,7 @@ async def test_the_latest_record_and_the_line_that_asks_for_more_are_named(
     probe.stop()
     working.cancel()
     assert re.fullmatch(
-        r"the application, after it was handed t/0 up to offset 4 "
+        r"the application, after it received records of t/0 up to offset 4 "
         r"\(task worker, .*test_loop_probe.py:\d+, handle_records\)",
         event.blocker,
     )
@@ -110,7 +110,7 @@ async def test_deserialisers_are_named_where_there_are_any() -> None:
     event = await next_event(buffers.state)
     probe.stop()
     assert event.blocker == (
-        "the application or its deserialisers, after it was handed t/0 up to offset 0"
+        "the application or its deserialisers, after it received records of t/0 up to offset 0"
     )
 
 
@@ -185,5 +185,5 @@ async def test_a_slow_handler_of_async_for_is_named(kafka: KafkaHandle) -> None:
                 named = event.blocker
                 break
         working.cancel()
-        assert f"handed {topic}/0 up to offset 2 (task worker, " in named
+        assert f"records of {topic}/0 up to offset 2 (task worker, " in named
         assert "handle_slowly)" in named

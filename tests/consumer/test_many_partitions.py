@@ -164,8 +164,8 @@ async def test_a_broker_is_in_trouble_until_it_answers_all_of_its_sessions(
     assert fetching.sources.trouble(1) is None
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
-        "fetching from node 1 failed, is retried: KafkaConnectionError: gone",
-        "fetching from node 1 goes on",
+        "fetching from node 1 failed and is retried: KafkaConnectionError: gone",
+        "fetching from node 1 works again",
     ]
 
 

@@ -367,7 +367,7 @@ async def test_partitions_left_out_for_a_get_are_explained_and_sound(kafka: Kafk
         others = [TopicPartition(topic, number) for number in range(1, 7)]
         async with timeout(5):
             words = ""
-            while "gets wait for other partitions" not in words:
+            while "reads wait for other partitions" not in words:
                 await asyncio.sleep(0.01)
                 words = " ".join(consumer.explain(tp) for tp in others)
         await kafka.produce(topic, 0, [(None, b"at last")])

@@ -122,7 +122,7 @@ async def test_a_deleted_topic_is_told_and_the_others_go_on(
         assert consumer.partitions_for_topic(doomed) is None
         # Asking for its metadata has not brought it back, though topics may be created so.
         assert not await exists(kafka, doomed)
-    told = [record for record in caplog.records if "is gone" in record.message]
+    told = [record for record in caplog.records if "was deleted" in record.message]
     assert [record.levelno for record in told] == [logging.WARNING]
 
 
@@ -266,7 +266,7 @@ async def test_a_position_is_not_applied_to_another_log(
         if way == "group":
             await consumer.commit()
             assert await consumer.committed(tp) == 5
-    told = [record for record in caplog.records if "made anew" in record.message]
+    told = [record for record in caplog.records if "recreated" in record.message]
     assert [record.levelno for record in told] == [logging.WARNING]
 
 
@@ -317,7 +317,7 @@ async def test_without_a_policy_a_topic_made_anew_is_an_error_until_sought(
         await kafka.produce(topic, 0, rows(100, 5))
         await next_of(events, TopicRecreated)
         for _ in range(2):
-            with pytest.raises(OffsetOutOfRangeError, match="made anew") as caught:
+            with pytest.raises(OffsetOutOfRangeError, match="recreated") as caught:
                 await asyncio.wait_for(consumer.getone(), 20)
             assert caught.value.args[0] == {tp: 3}
         await consumer.commit()  # the position is of another log: there is nothing to commit

@@ -189,7 +189,7 @@ async def test_partitions_whose_handlers_are_paused_are_in_trouble(kafka: KafkaH
         # Without records there is nothing that a handler would do.
         await until(lambda: partition_row(consumer, 1)["state"] == "at_end")
         (reason,) = consumer.health().reasons
-        assert reason.startswith("handling has paused")
+        assert reason.startswith("handling has been paused")
         running.cancel()
         await asyncio.wait([running])
 
@@ -245,12 +245,12 @@ async def a_dead_letter_hangs(consumer: AIOKafkaConsumer) -> None:
 
 
 STANDSTILLS = (
-    (nothing_is_asked, "the application has not asked for any"),
-    (one_is_in_hand, "the application has not asked for any"),
-    (none_is_acknowledged, "t/0 offset 0 was handed out"),
+    (nothing_is_asked, "the application has not requested any"),
+    (one_is_in_hand, "the application has not requested any"),
+    (none_is_acknowledged, "t/0 offset 0 was returned"),
     (a_handler_hangs, "t/0 offset 0, key None, has been with its handler"),
     (a_record_is_tried_again, "t/0 offset 0, key None, is tried again"),
-    (a_dead_letter_hangs, "t/0 offset 0, key None, waits for a dead letter"),
+    (a_dead_letter_hangs, "t/0 offset 0, key None, waits for its dead letter"),
 )
 
 
@@ -269,7 +269,7 @@ async def test_health_is_not_ok_when_nothing_was_finished_for_thirty_seconds(
         assert consumer.health().is_ok
         await asyncio.sleep(10.1)
         (reason,) = consumer.health().reasons
-        assert reason.startswith("t/0: nothing from offset 0 on was finished for ")
+        assert reason.startswith("t/0: no record from offset 0 on was finished for ")
         assert words in reason
         assert not consumer.health().is_ok
         standstill_s = partition_row(consumer)["standstill_seconds"]

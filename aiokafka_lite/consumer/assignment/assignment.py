@@ -733,7 +733,7 @@ class Assignment:
             That, and whether its metadata say of all that is finished behind the offset.
         """
         if cursor.progress is None or cursor.handed_out_to is None:
-            raise IllegalStateError(f"{cursor.tp} has handed out no records")
+            raise IllegalStateError(f"no records of {cursor.tp} have been returned")
         progress = cursor.progress.if_finished(records)
         first = progress.first_unfinished
         offset = cursor.handed_out_to if first is None else first
@@ -764,9 +764,9 @@ class Assignment:
         half = refused // 2
         self.most_metadata = half if half >= LEAST_CHARACTERS else 0
         log.warning(
-            "the brokers refuse metadata of %d characters with a commit (offset.metadata.max.bytes)"
-            ": at most %d are written from now on. Records that are finished behind the committed "
-            "offset and have no room there are processed again after a rebalance or a crash",
+            "the brokers refuse commit metadata of %d characters (offset.metadata.max.bytes): "
+            "from now on at most %d are written. Finished records behind the committed offset "
+            "that do not fit are processed again after a rebalance or a crash",
             refused,
             self.most_metadata,
         )
@@ -848,18 +848,18 @@ class Assignment:
             records = own.get(self._assignment[tp])
             if not records:
                 raise IllegalStateError(
-                    f"run() commits what its handlers finish: only the handler of a record of {tp} "
-                    f"may commit an offset of {tp} by name"
+                    "run() commits the offsets of finished records: only the handler of a "
+                    f"record of {tp} may commit an offset of {tp} explicitly"
                 )
             if offset > (end := max(records) + 1):
                 raise IllegalStateError(
-                    f"offset {offset} of {tp} would count records as finished that this handler "
-                    f"does not process: while run() goes on, it may commit up to {end}"
+                    f"offset {offset} of {tp} would mark records as finished that this handler "
+                    f"does not process: during run() it may commit up to {end}"
                 )
             if metadata:
                 raise IllegalStateError(
-                    f"run() keeps in the metadata of {tp} what is finished behind its offset: "
-                    "commit without metadata of your own"
+                    f"run() stores the finished records behind the offset of {tp} in the "
+                    "metadata of its commits: commit without metadata of your own"
                 )
         for tp, (offset, _) in offsets.items():
             cursor = self._assignment[tp]
@@ -1021,10 +1021,12 @@ class Assignment:
             IllegalStateError: Another takes them already, or a get waits.
         """
         if self.processing is not None:
-            raise IllegalStateError("consumer.run() is going on already: there is one at a time")
+            raise IllegalStateError(
+                "consumer.run() is already active: only one run() at a time is allowed"
+            )
         if self._gets_in_progress:
             raise IllegalStateError(
-                "a get waits for records: run() takes them all, so end it first"
+                "a read is waiting for records, and run() would take them all: end the read first"
             )
         self._forget_readers()
         self.begin_get()

@@ -130,9 +130,11 @@ def decode_assignment(blob: bytes, topics: frozenset[str]) -> ConsumerProtocolMe
     for share in message.assigned_partitions:
         numbers = sorted({number for number in share.partitions if number >= 0})
         if share.topic not in topics:
-            log.warning("the leader gave partitions of %s, not subscribed to", share.topic)
+            log.warning(
+                "the leader assigned partitions of %s, which is not subscribed", share.topic
+            )
             continue
         if len(numbers) < len(share.partitions):
-            log.warning("the leader gave negative or doubled partitions of %s", share.topic)
+            log.warning("the leader assigned negative or duplicate partitions of %s", share.topic)
         shares.append((share.topic, numbers))
     return ConsumerProtocolMemberAssignment(0, shares, message.user_data or b"")

@@ -141,7 +141,7 @@ def read_claim(user_data: bytes | None) -> Claim:
                 for number in share.partitions
             ),
         )
-    log.warning("a member sent unreadable sticky user data: what it had is not known")
+    log.warning("a member sent unreadable sticky user data: its previous partitions are unknown")
     return Claim()
 
 
@@ -543,5 +543,5 @@ def _numbers(cluster: ClusterTopics, topics: Iterable[str]) -> dict[str, list[in
         if of_topic := cluster.partitions_for_topic(topic):
             numbers[topic] = sorted(of_topic)
         else:
-            log.warning("topic %s has no known partitions: nothing of it is assigned", topic)
+            log.warning("topic %s has no known partitions and is not assigned", topic)
     return numbers

@@ -84,7 +84,9 @@ class BadRecords:
         from aiokafka_lite.consumer.events.kinds import RecordSkipped
 
         if error.tp is None or error.offset is None:
-            raise AssertionError("only what has a place can be skipped")
+            raise AssertionError(
+                "the error has no partition and offset, so the record cannot be skipped"
+            )
         self._events.publish(
             RecordSkipped(error.tp, error.offset, error, next_offset=error.next_offset)
         )
@@ -123,7 +125,7 @@ def check_on_bad_record(given: object) -> None:
                 f"on_bad_record is one of {', '.join(WORDS)}, or a callable, not {given!r}"
             )
     elif not callable(given):
-        raise TypeError(f"on_bad_record is a word or a callable, not {given!r}")
+        raise TypeError(f"on_bad_record is a str or a callable, not {given!r}")
 
 
 def describe(error: KafkaError) -> BadRecord:
@@ -131,7 +133,7 @@ def describe(error: KafkaError) -> BadRecord:
     from aiokafka_lite.bad_records import BadRecord
 
     if error.tp is None or error.offset is None or error.next_offset is None:
-        raise AssertionError("it has no place")
+        raise AssertionError("the error has no partition and offset")
     bad = BadRecord(error.tp, error.offset, error.next_offset, error)
     record = error.record if isinstance(error, DeserializationError) else None
     if not isinstance(record, ConsumerRecord):
@@ -152,8 +154,9 @@ def check_verdict(verdict: object, bad: BadRecord) -> Verdict:
         tp = TopicPartition(verdict.topic, verdict.partition)
         if tp != bad.tp or not bad.offset <= verdict.offset < bad.next_offset:
             raise ValueError(
-                f"on_bad_record was asked about offset {bad.offset} of {bad.tp}, and returned a "
-                f"record with offset {verdict.offset} of {tp}: it has to keep its place"
+                f"on_bad_record was called for offset {bad.offset} of {bad.tp}, but returned a "
+                f"record with offset {verdict.offset} of {tp}: it must keep the partition and "
+                "the offset"
             )
         return verdict
     if verdict == "raw" and bad.is_batch:
@@ -161,7 +164,7 @@ def check_verdict(verdict: object, bad: BadRecord) -> Verdict:
     if verdict == "raise" or verdict == "skip" or verdict == "raw":
         return verdict
     raise TypeError(
-        f"on_bad_record returned {verdict!r}: it returns 'raise', 'skip', 'raw', or a record"
+        f"on_bad_record returned {verdict!r}: it must return 'raise', 'skip', 'raw', or a record"
     )
 
 
@@ -220,7 +223,7 @@ class ChunkErrors:
         if partition.corrupt_at == offset:
             return False
         partition.corrupt_at = -1 if offset is None else offset
-        log.warning("%s; fetching it again", error)
+        log.warning("%s (fetching it again)", error)
         self._state.refetch(partition)
         return True
 

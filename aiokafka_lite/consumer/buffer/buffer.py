@@ -422,8 +422,8 @@ class Buffer:
         processing = self._state.processing
         if processing is not None and not processing.takes(sink):
             raise IllegalStateError(
-                "consumer.run() is going on: it gives every record to the handler, and gets have "
-                "none"
+                "consumer.run() is active and passes every record to its handler: no other "
+                "method can read records until run() ends"
                 if processing.is_always_asking
                 else 'rows cannot be acknowledged one by one: leave out ack_mode="explicit"'
             )

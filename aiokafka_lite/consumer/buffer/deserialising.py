@@ -309,12 +309,12 @@ def bad_record(
     where = f"{field} of record {tp.topic}/{tp.partition} at offset {record.offset}"
     if _is_passing(cause):
         error: DeserializationError = DeserializerUnavailableError(
-            f"the {where} cannot be deserialised now: {cause!r}; the next get tries again"
+            f"the {where} cannot be deserialised now: {cause!r}. The next read tries again"
         )
     else:
         error = DeserializationError(
-            f"the {where} cannot be deserialised: {cause!r}; seek past it, mend the deserialiser, "
-            "or have on_bad_record decide"
+            f"the {where} cannot be deserialised: {cause!r}. Seek past it, fix the "
+            "deserialiser, or set on_bad_record"
         )
     error.__cause__ = cause
     error.record = record

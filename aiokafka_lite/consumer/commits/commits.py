@@ -392,9 +392,9 @@ class Commits(CommittedReader):
                 raise _of_another_log(f"offset {offset.offset} of {tp}")
             if self._state.is_of_earlier_assignment(tp, offset.offset):
                 raise CommitFailedError(
-                    f"offset {offset.offset} of {tp} is of records of an earlier assignment: "
-                    "another member may have had the partition since. To commit it anyway, "
-                    "seek there first"
+                    f"offset {offset.offset} of {tp} belongs to records of an earlier "
+                    "assignment, and another member may have owned the partition since. To "
+                    "commit it anyway, seek to it first"
                 )
 
     def start_auto_commit(self, scope: TaskScope) -> None:
@@ -595,7 +595,7 @@ class Commits(CommittedReader):
         if commit.names_partitions:
             raise _of_another_log(f"the offsets of {sorted(former)}")
         log.warning(
-            "group %s: not committed, the topics were recreated: %s",
+            "group %s: offsets not committed because the topics were recreated: %s",
             self._member.group_id,
             {tp: commit.left.pop(tp).offset for tp in sorted(former)},
         )
@@ -738,7 +738,9 @@ class Commits(CommittedReader):
                 for tp in commit.left
                 if tp not in now or not (has_waited or now[tp] is commit.cursors[tp])
             ):
-                raise CommitFailedError(f"the group rebalanced and took away {gone}")
+                raise CommitFailedError(
+                    f"the group has rebalanced, and {gone} are no longer assigned to this member"
+                )
         return sender
 
     @staticmethod
@@ -803,8 +805,8 @@ class Commits(CommittedReader):
         if commit.made_as != NOBODY:
             return CommitFailedError()
         return CommitFailedError(
-            f"group {self._member.group_id} has members that subscribe to topics, and takes no "
-            "commits of partitions that assign() was given: use another group_id here"
+            f"group {self._member.group_id} has members that subscribe to topics, so it rejects "
+            "commits of partitions that were set with assign(): use another group_id"
         )
 
     def _is_between_generations(self, commit: PendingCommit) -> bool:
@@ -824,7 +826,7 @@ class Commits(CommittedReader):
         gone = {tp for tp in commit.left if is_gone(view, tp.topic)}
         if gone:
             log.warning(
-                "group %s: not committed, the topics are gone: %s",
+                "group %s: offsets not committed because the topics were deleted: %s",
                 self._member.group_id,
                 {tp: commit.left.pop(tp).offset for tp in sorted(gone)},
             )
@@ -874,6 +876,7 @@ class Commits(CommittedReader):
 
 def _of_another_log(what: str) -> CommitFailedError:
     return CommitFailedError(
-        f"{what}: the topic was deleted and recreated since its records were read. The offsets of "
-        "the former topic mean nothing in the new one; to commit one anyway, seek there first"
+        f"{what} cannot be committed: the topic was deleted and recreated since its records "
+        "were read, and offsets of the old topic are invalid in the new one. To commit one "
+        "anyway, seek to it first"
     )

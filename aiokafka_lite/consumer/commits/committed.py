@@ -214,7 +214,9 @@ class CommittedReader(ABC):
         for tp in sorted(left):
             if (answer := answers.get(tp)) is None:
                 if failures is not None:
-                    failures[tp] = KafkaTimeoutError(f"the coordinator left {tp} out").at(tp)
+                    failures[tp] = KafkaTimeoutError(
+                        f"the coordinator's response does not contain {tp}"
+                    ).at(tp)
                     left.discard(tp)
                 continue
             if answer.error_code:

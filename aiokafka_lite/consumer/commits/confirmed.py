@@ -88,7 +88,7 @@ class ConfirmedTopics:
                     raise
                 if not await pause(backoff, deadline):
                     raise KafkaTimeoutError(
-                        f"no broker has told in time whether {sorted(topics)} were recreated"
+                        f"no broker confirmed in time whether {sorted(topics)} were recreated"
                     ) from error
 
     def _is_same(self, found: MetadataResponseTopic | None, read_as: bytes) -> bool:
@@ -119,6 +119,6 @@ class ConfirmedTopics:
 
 def _of_former_topics(names: Iterable[str]) -> CommitFailedError:
     return CommitFailedError(
-        f"topics were deleted since their records were returned: {', '.join(sorted({*names}))}; "
-        "the transaction is aborted"
+        f"topics were deleted since their records were returned: {', '.join(sorted({*names}))}. "
+        "The transaction is aborted"
     )

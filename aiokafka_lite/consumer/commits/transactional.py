@@ -252,8 +252,9 @@ class OffsetsInTransaction:
             self._state.forget_lost(revoked)
             names = ", ".join(f"{tp.topic}/{tp.partition}" for tp in sorted(revoked))
             raise BatchRevokedError(
-                f"since the records were returned a rebalance took away {names}, so others read "
-                f"them again, or the topic was recreated; {BatchRevokedError.remedy}",
+                f"{names} were revoked by a rebalance since their records were returned, so "
+                "other members read them again, or the topic was recreated. To avoid "
+                f"rebalances during a transaction, {BatchRevokedError.remedy}",
                 partitions=revoked,
             )
         self.commits.topics.raise_if_former(delivery.topic_ids())
@@ -275,8 +276,8 @@ class OffsetsInTransaction:
         found = self.if_finished(cursor, records)
         if found is None or found[1] != records:
             raise OffsetMetadataTooLargeError(
-                f"the metadata of a commit of {cursor.tp} have no room for all that is finished "
-                f"behind the first unfinished record, up to {max(records)}"
+                f"the commit metadata of {cursor.tp} have no room for all records that are "
+                f"finished behind the first unfinished one, up to offset {max(records)}"
             )
         return found[0]
 

@@ -121,11 +121,11 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
         """
         batch = self._batch
         if not batch.is_open or batch.is_left:
-            raise IllegalStateError("the batch's block has ended: commit inside of it")
+            raise IllegalStateError("the batch's block has ended: commit inside the block")
         if batch.is_enlisted:
             raise IllegalOperation(
-                "an open transaction commits this batch: committed here as well, its records "
-                "would be passed over even if the transaction is aborted"
+                "an open transaction commits this batch. If it were also committed here, its "
+                "records would be skipped even if the transaction is aborted"
             )
         cause: CommitFailedError | None = None
         lost = batch.lost()
@@ -138,8 +138,8 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
             names = ", ".join(f"{tp.topic}/{tp.partition}" for tp in sorted(lost))
             why = "" if cause is None else f" ({cause})"
             raise BatchRevokedError(
-                f"{BatchRevokedError.cause}, of {names} others read its records again{why}; "
-                f"{BatchRevokedError.remedy}",
+                f"{BatchRevokedError.cause}: other members read the records of {names} "
+                f"again{why}. To avoid that, {BatchRevokedError.remedy}",
                 partitions=lost,
             ) from cause
 
@@ -185,7 +185,9 @@ class BatchScope(Generic[KT, VT]):
     async def __aenter__(self) -> Batch[KT, VT]:
         """Wait for records, and open the block; when it is cancelled nothing was taken."""
         if self._is_used:
-            raise IllegalStateError("a batch has one block: call consumer.batch() for the next")
+            raise IllegalStateError(
+                "a batch can be entered only once: call consumer.batch() for the next one"
+            )
         self._is_used = True
         try:
             found = await self._take()

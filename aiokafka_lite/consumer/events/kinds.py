@@ -141,8 +141,8 @@ class WorkAwaited(ConsumerEvent):
             for tp, (start, end) in sorted(self.offsets.items())
         )
         return (
-            f"partitions are given back when the application has finished {work}, in "
-            f"{self.limit_s:.1f} s at the latest"
+            f"partitions are being revoked: waiting up to {self.limit_s:.1f} s for the "
+            f"application to finish {work}"
         )
 
 
@@ -271,7 +271,7 @@ class TopicDeleted(ConsumerEvent):
         return self.topic
 
     def __str__(self) -> str:
-        return f"topic {self.topic!r} is gone: the brokers do not know it any more"
+        return f"topic {self.topic!r} was deleted: the brokers no longer know it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +288,10 @@ class TopicRecreated(ConsumerEvent):
         return self.topic
 
     def __str__(self) -> str:
-        return f"topic {self.topic!r} was deleted and made anew: its offsets are of another log"
+        return (
+            f"topic {self.topic!r} was deleted and recreated: offsets of the old topic are "
+            "invalid in the new one"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,8 +367,8 @@ class LoopBlocked(ConsumerEvent):
 
     def __str__(self) -> str:
         return (
-            f"the event loop was blocked for {self.blocked_s:.2f} s by {self.blocker}: move what "
-            "takes so long into a thread (asyncio.to_thread)"
+            f"the event loop was blocked for {self.blocked_s:.2f} s by {self.blocker}: run "
+            "blocking code in a thread (asyncio.to_thread)"
         )
 
 

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 LAST_BACKOFF_S: Final = 1.0
 OUT_OF_RANGE: Final = "out of range"
-OLD_RECORDS: Final = "an answer that has only records before the offset asked for"
+OLD_RECORDS: Final = "the response contains only records before the requested offset"
 # They say that metadata is out of date, whatever their class says.
 STALE_METADATA: Final = (
     FencedLeaderEpochError,

@@ -60,7 +60,7 @@ def too_large(cursor: Cursor, size_bytes: int, limit_bytes: int) -> RecordTooLar
     """Return the error of a partition whose next batch is in an answer of that size."""
     topic, number = cursor.tp
     return RecordTooLargeError(
-        f"the batch at offset {cursor.fetched} of {topic}/{number} comes in an answer of "
-        f"{size_bytes} bytes, and no more than {limit_bytes} are accepted: to read it, set "
+        f"the response with the batch at offset {cursor.fetched} of {topic}/{number} has "
+        f"{size_bytes} bytes, but at most {limit_bytes} are accepted: to read it, set "
         f"max_partition_fetch_bytes to {size_bytes} or more"
     ).at(cursor.tp, cursor.fetched, cursor.fetched + 1)

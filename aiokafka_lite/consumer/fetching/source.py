@@ -747,4 +747,4 @@ class Source:
             self._error = error_class(f"node {self.node_id} refused a fetch")
             self._wake.set()
             return
-        log.info("fetch session with node %s is opened anew: %s", self.node_id, error_class)
+        log.info("reopening the fetch session with node %s: %s", self.node_id, error_class)

@@ -256,12 +256,12 @@ class Sources:
         if self._scope.degrade(task_name(node_id), error):
             is_said = self.cluster.pool.connection_failed(node_id)
             level = logging.INFO if is_said else logging.WARNING
-            log.log(level, "fetching from node %s failed, is retried: %s", node_id, error)
+            log.log(level, "fetching from node %s failed and is retried: %s", node_id, error)
 
     def node_recovered(self, node_id: int) -> None:
         """Note that a node answers one of its sources again; one line when it answers all."""
         if self._note_recovery(node_id):
-            log.info("fetching from node %s goes on", node_id)
+            log.info("fetching from node %s works again", node_id)
 
     def _note_recovery(self, node_id: int) -> bool:
         """End a node's trouble unless a source of it is still failing; whether that is so."""

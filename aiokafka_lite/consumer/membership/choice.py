@@ -144,7 +144,7 @@ class EitherMembership:
         reason = str(error)
         if isinstance(error, KEPT_CLASSIC):
             self._kept_classic_by = reason
-        log.info("group %s is joined by the classic protocol: %s", self._group_id, reason)
+        log.info("group %s is joined with the classic protocol: %s", self._group_id, reason)
         self._state.events.publish(GroupProtocolChanged("classic", reason))
         self.now = self._second()
         self._first.stop_trying()
@@ -275,8 +275,8 @@ def _tell_of_unused_settings(config: ConsumerConfig) -> None:
     """Say what was set and is the coordinator's to decide in this protocol."""
     if unused := config.unused_by_consumer_protocol:
         log.warning(
-            "group %s: by the consumer protocol (KIP-848) the broker decides what %s; they count "
-            "where the group is joined by the classic protocol",
+            "group %s: with the consumer protocol (KIP-848) the broker decides what %s. These "
+            "settings apply only if the group is joined with the classic protocol",
             config.group_id,
             " and ".join(f"{name} sets" for name in unused),
         )

@@ -161,9 +161,9 @@ class GroupTask:
             for tp, (first, end) in sorted(self._state.being_processed().items())
         )
         return (
-            f"no record was asked for in {idle_s:.1f} s, longer than max_poll_interval_ms="
-            f"{self._config.max_poll_interval_ms}"
-            + (f"; handed out last: {busy_with}" if busy_with else "")
+            f"no records were requested for {idle_s:.1f} s, longer than "
+            f"max_poll_interval_ms={self._config.max_poll_interval_ms}"
+            + (f" (returned last: {busy_with})" if busy_with else "")
         )
 
     @property

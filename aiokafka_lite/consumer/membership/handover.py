@@ -239,8 +239,9 @@ class Handover:
             return None
         return KafkaTimeoutError(
             "the rebalance listener did not finish on_partitions_assigned within "
-            f"{self._config.max_poll_interval_s:g} s (max_poll_interval_ms): no records are "
-            "returned; subscribe again to have it called again, or allow more time"
+            f"{self._config.max_poll_interval_s:g} s (max_poll_interval_ms), so no records are "
+            "returned. To repeat the call, subscribe again, or raise max_poll_interval_ms to "
+            "allow more time"
         )
 
     def _listener_failed(self, callback: str, error: Exception | None) -> None:

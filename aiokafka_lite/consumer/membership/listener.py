@@ -72,7 +72,7 @@ class ListenerCalls:
         done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline - loop.time()))
         if not done:
             log.error(
-                "the rebalance listener did not return from %s in time and is cut off", call.name
+                "the rebalance listener did not return from %s in time and is cancelled", call.name
             )
             call.end()
             task.cancel()

@@ -52,9 +52,9 @@ KEPT_CLASSIC: Final = (errors.GroupIdNotFound, errors.InconsistentGroupProtocolE
 def taken_over(group_id: str, group_instance_id: str | None) -> FencedInstanceIdError:
     """Return the error for who finds another consumer in its place; says what to do about it."""
     return FencedInstanceIdError(
-        f"group {group_id}: another consumer uses group_instance_id {group_instance_id!r} and has "
-        "taken this one's place: nothing more is handed out or committed here; give each consumer "
-        "a group_instance_id of its own"
+        f"group {group_id}: another consumer uses group_instance_id {group_instance_id!r} and "
+        "has replaced this one, which can no longer read or commit. Give each consumer a "
+        "group_instance_id of its own"
     )
 
 

@@ -159,7 +159,7 @@ class Revocation:
             log.warning("group %s: lost %s: %s", group_id, sorted(gone), why or reason)
             self._state.events.publish(Lost(gone, why or reason))
         else:
-            log.info("group %s: giving back %s", group_id, sorted(gone))
+            log.info("group %s: revoking %s", group_id, sorted(gone))
             if gone:
                 self._state.events.publish(Revoked(gone, reason))
         if listener is None:
@@ -193,8 +193,8 @@ class Revocation:
             self.awaited_work = None
         if why_lost() is None and (left := self._state.unfinished(gone)):
             log.warning(
-                "group %s: the application did not finish in time (rebalance_hold_ms, or a batch's "
-                "max_hold_ms): the next owners read again %s",
+                "group %s: the application did not finish in time (rebalance_hold_ms, or a "
+                "batch's max_hold_ms). The next owners will read these again: %s",
                 self._member.group_id,
                 {
                     f"{tp.topic}/{tp.partition}": f"{first} to {end - 1}"
@@ -213,8 +213,8 @@ class Revocation:
                     await self._member.wait_for_change()
         except asyncio.TimeoutError:
             log.warning(
-                "group %s: handlers were cancelled, and have not ended; the next owners of %s may "
-                "process the same records beside them",
+                "group %s: handlers were cancelled but have not ended. The next owners of %s "
+                "may process the same records concurrently",
                 self._member.group_id,
                 sorted(gone),
             )

@@ -241,8 +241,8 @@ class Speaker:
         if not self._is_over:
             self._is_over = True
             log.warning(
-                "group %s: no more heartbeats: the event loop is blocked, and no record was asked "
-                "for within max_poll_interval_ms",
+                "group %s: heartbeats are no longer sent: the event loop is blocked, and no "
+                "records were requested within max_poll_interval_ms",
                 self._group_id,
             )
 
@@ -288,7 +288,9 @@ class Speaker:
         if recovery.is_about_membership:
             self.heard = Heard(self.heard.at, pulse.sent_as)
         if not self._ending.is_set():
-            log.info("group %s: a heartbeat of the thread failed: %s", self._group_id, error)
+            log.info(
+                "group %s: a heartbeat of the heartbeat thread failed: %s", self._group_id, error
+            )
 
     def _speak(self, pulse: Pulse, sent_as: Identity) -> tuple[Identity, Response]:
         """Send a heartbeat; look for the coordinator if it has moved, and try once more."""

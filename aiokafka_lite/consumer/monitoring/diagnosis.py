@@ -90,7 +90,9 @@ class Diagnosis(NamedTuple):
     text: str
 
 
-NO_TOPICS: Final = "nothing is subscribed or assigned: call subscribe() or assign()"
+NO_TOPICS: Final = (
+    "no topic is subscribed and no partition is assigned: call subscribe() or assign()"
+)
 
 
 def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
@@ -138,14 +140,14 @@ def _not_assigned(engine: Engine, running: Running, tp: TopicPartition, now: flo
         text = f"topic {tp.topic!r} is not subscribed"
     elif status is not None and not status.is_settled:
         joining = joining_text(engine, status, now)
-        text = f"group {status.group_id} is sharing its partitions out ({joining})"
+        text = f"group {status.group_id} is rebalancing ({joining})"
         return Diagnosis(Cause.REBALANCING, text)
     elif tp.partition not in (running.cluster.view.partitions_for_topic(tp.topic) or ()):
-        text = f"the brokers know no partition {tp.partition} of topic {tp.topic!r}"
+        text = f"topic {tp.topic!r} has no partition {tp.partition}"
     elif status is not None:
-        text = f"another member of group {status.group_id} has it"
+        text = f"another member of group {status.group_id} owns it"
     else:
-        text = "it was not there when the partitions were last looked up"
+        text = "it did not exist when the partitions were last looked up"
     return Diagnosis(Cause.NOT_ASSIGNED, f"{tp.topic}/{tp.partition} is not assigned: {text}")
 
 
@@ -153,11 +155,14 @@ def deaths(running: Running) -> Iterator[str]:
     """Say of each background task that died what it died of."""
     for scope in running.scopes:
         if isinstance(scope.failure, FencedInstanceIdError):
-            yield f"{scope.failure}: stop this one, and make another with another id"
+            yield (
+                f"{scope.failure}. Stop this consumer, and make another one with another "
+                "group_instance_id"
+            )
         elif scope.failure is not None:
             yield (
-                f"a background task ({scope.name}) died of {scope.failure!r}, which every get "
-                "raises: stop the consumer and make another one"
+                f"the background task {scope.name} failed with {scope.failure!r}, and every "
+                "read raises this error: stop the consumer and make another one"
             )
 
 
@@ -172,7 +177,7 @@ def last_words(state: SubscriptionState, error: Exception) -> str:
     if partition is None or partition.position is None:
         return text
     where = f"{partition.tp.topic}/{partition.tp.partition}"
-    return f"{text}, after {where} was handed out up to offset {partition.position - 1}"
+    return f"{text}, after records of {where} up to offset {partition.position - 1} were returned"
 
 
 def _one_line(text: str) -> str:
@@ -184,14 +189,14 @@ def stopped_text(engine: Engine) -> str:
     stopped = "the consumer is stopped: make another one"
     life = engine.life
     if life.left_by:
-        return f"{stopped}. Its `async with` was left by {life.left_by}"
+        return f"{stopped}. Its `async with` block was left by {life.left_by}"
     if life.failed_start is not None:
         return f"{stopped}. Its start() had failed: {_one_line(str(life.failed_start[1]))}"
     for scope in () if engine.parts is None else engine.parts.scopes:
         if scope.failure is not None:
-            return f"{stopped}. A background task ({scope.name}) had died of {scope.failure!r}"
+            return f"{stopped}. Its background task {scope.name} had failed with {scope.failure!r}"
     if raised := engine.state.latest_raised:
-        return f"{stopped}. The latest error that a get raised was {_one_line(raised)}"
+        return f"{stopped}. The latest error that a read raised was {_one_line(raised)}"
     return stopped
 
 
@@ -200,7 +205,7 @@ def not_started_text(engine: Engine, now: float) -> str:
     if engine.life.failed_start is None:
         return "the consumer is not started: await consumer.start() first"
     failed_at, error = engine.life.failed_start
-    return f"start() failed {seconds(now - failed_at)} ago, and may be called again: {error}"
+    return f"start() failed {seconds(now - failed_at)} ago and may be called again: {error}"
 
 
 def joining_text(engine: Engine, status: GroupStatus, now: float) -> str:
@@ -215,9 +220,9 @@ def joining_text(engine: Engine, status: GroupStatus, now: float) -> str:
     config = engine.config
     return (
         f"{status.state}, for {seconds(now - status.joining_since)}: the coordinator waits for "
-        "members that have not joined again. One that died keeps the others waiting until its "
-        f"session is over, here {config.session_timeout_s:g} s, a static or a slow one until its "
-        f"rebalance timeout is, here {config.group_timeout_s:g} s"
+        "members that have not joined again. A failed member delays the others until its "
+        f"session times out (here after {config.session_timeout_s:g} s), a static or slow "
+        f"member until its rebalance times out (here after {config.group_timeout_s:g} s)"
     )
 
 
@@ -241,8 +246,8 @@ def starting_text(engine: Engine, running: Running, now: float) -> str:
 def _out_of_group(group_id: str) -> Diagnosis:
     return Diagnosis(
         Cause.OUT_OF_GROUP,
-        f"the consumer left group {group_id}, because the application asked for no records "
-        "within max_poll_interval_ms: the next get joins again",
+        f"the consumer left group {group_id}, because the application requested no records "
+        "within max_poll_interval_ms: it joins again with the next read",
     )
 
 
@@ -258,8 +263,8 @@ def awaited_text(status: GroupStatus, tp: TopicPartition, now: float) -> str:
     work = awaited.offsets.get(tp)
     what = "its other work" if work is None else f"offsets {work.first} to {work.end - 1}"
     return (
-        f" when the application has finished {what}, in {seconds(max(0.0, awaited.until - now))} "
-        "at the latest"
+        f" (waiting up to {seconds(max(0.0, awaited.until - now))} for the application to "
+        f"finish {what})"
     )
 
 
@@ -271,7 +276,7 @@ def _held(engine: Engine, running: Running, partition: Cursor, now: float) -> Di
     if partition.is_revoking or engine.gate.holds:
         holds = engine.gate.holds
         hold = next((each for each in GRAVEST_FIRST if each in holds), Hold.LISTENER)
-        doing = "is given back" if partition.is_revoking else hold.value
+        doing = "is being revoked" if partition.is_revoking else hold.value
         if status is not None and partition.tp in status.withheld:
             doing = Hold.LISTENER.value
         elif status is not None and partition.is_revoking:
@@ -279,10 +284,10 @@ def _held(engine: Engine, running: Running, partition: Cursor, now: float) -> Di
         rebalances = " rebalances" if partition.is_revoking or hold is Hold.LISTENER else ""
         return Diagnosis(
             Cause.REBALANCING,
-            f"{group}{rebalances}: the partition {doing}, and gets hand out nothing",
+            f"{group}{rebalances}: the partition {doing}, and its records are withheld",
         )
     if (error := engine.gate.posted_error) is not None:
-        return Diagnosis(Cause.ERROR_WAITS, f"the next get raises {error}")
+        return Diagnosis(Cause.ERROR_WAITS, f"the next read raises {error}")
     return None
 
 
@@ -292,33 +297,34 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
     if part is not None and not part.decoded and (error := part.error) is not None:
         return Diagnosis(
             Cause.ERROR_WAITS,
-            f"the next get raises {error}"
-            + ("; seek to go on" if part.is_sticky else "")
+            f"the next read raises {error}"
+            + ("; seek to continue" if part.is_sticky else "")
             + (" (once the partition is resumed)" if partition.is_paused else ""),
         )
     if partition.is_paused:
-        kept = "" if part is None else "; what was fetched is kept"
+        kept = "" if part is None else " (the records fetched so far are kept)"
         return Diagnosis(Cause.PAUSED, f"it is paused: call resume(){kept}")
     processing = engine.state.processing
     has_records = part is not None or partition.finished_to != partition.position
     if has_records and processing is not None and processing.is_paused:
         return Diagnosis(
             Cause.HANDLERS_PAUSED,
-            "handlers fail, and the circuit breaker pauses them: one record is tried now and then",
+            "handlers fail, so the circuit breaker has paused them: one record is tried from "
+            "time to time",
         )
     if part is None:
         return None
     records = f"records from offset {partition.position} on are buffered"
     if partition.has_enough:
         until = "the block of its open batch ends" if processing is None else "handlers are done"
-        return Diagnosis(Cause.BUFFERED, f"{records}, and are handed out when {until}")
+        return Diagnosis(Cause.BUFFERED, f"{records}, and are delivered when {until}")
     if processing is not None:
-        text = f"{records}, and are handed out when a handler is free"
+        text = f"{records}, and are delivered when a handler is free"
     elif engine.state.is_in_get:
-        text = f"{records}, and a get is on its way to them, or waits for other partitions"
+        text = f"{records}, and a read is about to return them, or waits for other partitions"
     else:
         idle_s = engine.state.idle_s(now)
-        text = f"{records}: the application has not asked for any for {seconds(idle_s)}"
+        text = f"{records}: the application has not requested any for {seconds(idle_s)}"
     return Diagnosis(Cause.BUFFERED, text)
 
 
@@ -341,8 +347,8 @@ def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis |
             text = f"its committed offset is not known: group {status.group_id} has no coordinator"
         else:
             text = (
-                f"its committed offset is being asked of node {status.coordinator_id}, the "
-                f"coordinator of group {status.group_id}{last_try}"
+                f"its committed offset is being requested from node {status.coordinator_id}, "
+                f"the coordinator of group {status.group_id}{last_try}"
             )
         return Diagnosis(Cause.AWAITING_COMMITTED, text)
     trouble = _no_broker(running, partition, now)
@@ -359,8 +365,8 @@ def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis |
         )
     return Diagnosis(
         Cause.AWAITING_VALIDATION,
-        f"there is a new leader, and whether its log has what was read before offset "
-        f"{partition.position} is being asked{last_try}{because}",
+        "the partition has a new leader, which is being asked whether its log still has the "
+        f"records before offset {partition.position}{last_try}{because}",
     )
 
 
@@ -371,7 +377,8 @@ def _no_broker(running: Running, partition: Cursor, now: float) -> Diagnosis | N
         if (leader := running.cluster.view.leader(partition.tp)) is not None:
             return Diagnosis(
                 Cause.ABOUT_TO_FETCH,
-                f"its leader, node {leader.leader}, is known, and is about to be asked for records",
+                f"its leader, node {leader.leader}, is known, and a fetch to it is about to be "
+                "sent",
             )
         return Diagnosis(Cause.NO_LEADER, _no_leader_text(running, partition.tp))
     pool = running.cluster.pool
@@ -379,8 +386,9 @@ def _no_broker(running: Running, partition: Cursor, now: float) -> Diagnosis | N
     if lost_at is not None and node.in_flight_since is None:
         return Diagnosis(
             Cause.BROKER_DOWN,
-            f"{pool.describe(node.node_id)} has not been reachable for {seconds(now - lost_at)} "
-            f"and is tried again: {pool.last_error(node.node_id)}",
+            f"{pool.describe(node.node_id)} has not been reachable for "
+            f"{seconds(now - lost_at)}, and connecting is retried: "
+            f"{pool.last_error(node.node_id)}",
         )
     return None
 
@@ -389,7 +397,7 @@ def _no_leader_text(running: Running, tp: TopicPartition) -> str:
     view = running.cluster.view
     topic, known = view.topics.get(tp.topic), view.partition(tp)
     if topic is None:
-        return f"metadata of topic {tp.topic!r} is being asked for"
+        return f"metadata of topic {tp.topic!r} is being requested"
     if known is None:
         why = "" if topic.error is None else f" ({topic.error.__name__})"
         return f"the brokers do not know the partition{why}: the topic may have been deleted"
@@ -403,30 +411,31 @@ def _no_leader_text(running: Running, tp: TopicPartition) -> str:
 def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> Diagnosis:
     node = running.sources.of(partition)
     if node is None:
-        raise AssertionError("a partition without a leader has been told already")
+        raise AssertionError("a partition without a leader has been reported already")
     node_id, pool = node.node_id, running.cluster.pool
     if partition.place is Place.BACKING_OFF and partition.retry_at > now:
         return Diagnosis(
             Cause.BACKING_OFF,
             f"it is in a backoff for {seconds(partition.retry_at - now)} because of "
-            f"{partition.retry_reason or 'an error'}: then node {node_id} is asked again",
+            f"{partition.retry_reason or 'an error'}: then it is fetched from node {node_id} "
+            "again",
         )
     if engine.buffer.is_left_out(partition):
         budget = engine.budget
         return Diagnosis(
             Cause.NO_BUDGET,
-            f"{budget.taken_bytes} of max_buffered_bytes={budget.limit_bytes} are in use, and gets "
-            "wait for other partitions: it is fetched when they have got something, or end",
+            f"{budget.taken_bytes} of max_buffered_bytes={budget.limit_bytes} are in use, and "
+            "the current reads wait for other partitions: it is fetched after they return",
         )
     if (sent_at := node.in_flight_since) is not None:
         return _in_flight(engine, partition, node, sent_at, now)
     if (error := node.error) is not None:
         return Diagnosis(
-            Cause.BACKING_OFF, f"a fetch from node {node_id} failed and is tried again: {error}"
+            Cause.BACKING_OFF, f"a fetch from node {node_id} failed and is retried: {error}"
         )
     if (trouble := running.sources.trouble(node_id)) is not None:
         return Diagnosis(
-            Cause.BACKING_OFF, f"reading from node {node_id} failed and is tried again: {trouble}"
+            Cause.BACKING_OFF, f"reading from node {node_id} failed and is retried: {trouble}"
         )
     if pool.is_connecting(node_id, node.lane):
         return Diagnosis(Cause.CONNECTING, f"a connection to node {node_id} is being opened")
@@ -437,17 +446,18 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
     if engine.buffer.has_untaken(node):
         return Diagnosis(
             Cause.ANSWER_NOT_TAKEN,
-            f"what node {node_id} sent of other partitions is buffered: the next fetch is sent "
-            "when the application comes for it",
+            f"node {node_id} has sent records of other partitions, which are buffered: the next "
+            "fetch is sent when the application reads them",
         )
     if node.is_short_of_bytes:
         budget = engine.budget
         return Diagnosis(
             Cause.NO_BUDGET,
-            f"{budget.taken_bytes} of max_buffered_bytes={budget.limit_bytes} are in use: the next "
-            "fetch is sent when the application has taken records, of other partitions as well",
+            f"{budget.taken_bytes} of max_buffered_bytes={budget.limit_bytes} are in use: the "
+            "next fetch is sent when the application has read buffered records, including "
+            "those of other partitions",
         )
-    settling = "its latest answer is being worked through" if node.is_settling else "it is next"
+    settling = "its latest response is being processed" if node.is_settling else "it is next"
     return Diagnosis(
         Cause.ABOUT_TO_FETCH,
         f"a fetch from node {node_id} from offset {partition.fetched} is about to be sent: "
@@ -473,8 +483,8 @@ def _in_flight(
         if partition.fetched >= stable:
             return Diagnosis(
                 Cause.OPEN_TRANSACTION,
-                f"a transaction is open at offset {stable} (the last stable offset; the log ends "
-                f"at {end}): read_committed hands out nothing behind it; {fetch}",
+                f"a transaction is open at offset {stable} (the last stable offset, while the "
+                f"log ends at {end}): read_committed returns no records from there on; {fetch}",
             )
     elif partition.fetched >= end:
         if (unfinished := _unfinished_text(engine, partition, now)) is not None:
@@ -484,7 +494,8 @@ def _in_flight(
                 f"{fetch}",
             )
         return Diagnosis(
-            Cause.AT_END, f"it is at the end of the log, offset {end}: nothing new; {fetch}"
+            Cause.AT_END,
+            f"it is at the end of the log, offset {end}, and there are no new records; {fetch}",
         )
     return Diagnosis(Cause.FETCHING, f"{fetch}, from offset {partition.fetched}")
 
@@ -499,11 +510,11 @@ def _unfinished_text(engine: Engine, partition: Cursor, now: float) -> str | Non
         return f"an open transaction decides on {offsets}"
     if partition.worked_by is None:
         if state.is_in_get:
-            return f"a task that has {offsets} has not asked for more"
+            return f"a task that has {offsets} has not requested more"
         idle = seconds(state.idle_s(now))
-        return f"the application has {offsets}, and has not asked for more for {idle}"
+        return f"the application has {offsets} and has not requested more for {idle}"
     if partition.worked_by is state.processing:
-        return f"of {offsets} not all are finished"
+        return f"handlers have not finished all of {offsets}"
     return f"{offsets} are in a block of batch() that has not ended"
 
 

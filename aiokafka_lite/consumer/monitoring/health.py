@@ -158,16 +158,16 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
     yield from _broker_troubles(running, now)
     for scope in running.scopes:
         for name, error in scope.degraded.items():
-            yield f"{name} ({scope.name}) failed and is tried again: {error}"
+            yield f"{name} ({scope.name}) failed and is retried: {error}"
     if engine.life.stage is not Stage.STARTING:
         yield from _topic_troubles(engine, running)
         yield from _group_troubles(engine, running, now)
     if (waiting := engine.gate.posted_error) is not None:
-        yield f"the next get raises {waiting}"
+        yield f"the next read raises {waiting}"
     failed_at = running.commits.failed_at
     if failed_at is not None and now - failed_at < FAILED_COMMIT_S:
         ago = seconds(now - failed_at)
-        yield f"the latest commit, {ago} ago, failed: what was processed may be read again"
+        yield f"the latest commit failed {ago} ago: processed records may be read again"
     yield from _partition_troubles(engine, running, now)
     if engine.state.processing is not None:
         yield from engine.state.processing.troubles(now)
@@ -176,13 +176,13 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
         yield f"run() ended with {text}: no records are processed until it is called again"
     if (without_s := running.watchdog.assigned_without_position_s) > LONG_WITHOUT_POSITION_S:
         yield (
-            f"there are partitions that have had no position for {seconds(without_s)}: nothing is "
-            "read of them; explain() says of each why"
+            f"some partitions have had no position for {seconds(without_s)} and are not read: "
+            "explain() gives the reason for each"
         )
     if (blocked_s := engine.probe.blocked_lately_s(now)) > LONG_BLOCK_S:
         yield (
             f"the event loop was blocked for {seconds(blocked_s)}, {_heartbeats_then(running)}: "
-            "move what takes so long into a thread (asyncio.to_thread)"
+            "run blocking code in a thread (asyncio.to_thread)"
         )
 
 
@@ -190,7 +190,7 @@ def _heartbeats_then(running: Running) -> str:
     """Say what became of heartbeats while the loop was blocked."""
     status = running.membership.status
     if status is None or not status.stood_in_count:
-        return "and heartbeats with it"
+        return "and no heartbeats were sent"
     return f"and a thread sent its heartbeats ({status.stood_in_count} so far)"
 
 
@@ -220,10 +220,10 @@ def _no_broker_text(engine: Engine, running: Running, alone_s: float) -> str:
     error = running.cluster.pool.last_error(min(_lost(running)))
     stands_still = [f"{len(engine.state.assignment)} partitions are not read"]
     if (status := running.membership.status) is not None:
-        stands_still.append(f"group {status.group_id} hears nothing of this member")
+        stands_still.append(f"group {status.group_id} receives no heartbeats of this member")
     return (
-        f"no broker can be reached, for {seconds(alone_s)}: {error}. Check the network, and that "
-        f"the brokers run; until then {' and '.join(stands_still)}"
+        f"no broker can be reached, for {seconds(alone_s)}: {error}. Check the network, and "
+        f"that the brokers run. Until then {' and '.join(stands_still)}"
     )
 
 
@@ -245,10 +245,11 @@ def _topic_troubles(engine: Engine, running: Running) -> Iterator[str]:
     gone = sorted(topic for topic in engine.state.subscription or () if is_gone(view, topic))
     for topic in gone[:MAX_NAMED]:
         yield (
-            f"topic {topic!r} is subscribed and gone: nothing comes of it unless it is created anew"
+            f"topic {topic!r} is subscribed but was deleted: it has no records unless it is "
+            "recreated"
         )
     if (more := len(gone) - MAX_NAMED) > 0:
-        yield f"and {more} more topics are gone"
+        yield f"and {more} more subscribed topics were deleted"
 
 
 def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[str]:
@@ -261,12 +262,13 @@ def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[st
     group = f"group {status.group_id}"
     if status.sits_out:
         yield (
-            f"the consumer left {group}, because the application asked for no records within "
-            "max_poll_interval_ms: call a get and it joins again, or allow more time"
+            f"the consumer left {group}, because the application requested no records within "
+            "max_poll_interval_ms: it joins again with the next read. If processing takes "
+            "longer, raise max_poll_interval_ms"
         )
         return
     if status.coordinator_id is None:
-        yield f"the coordinator of {group} is not known, and is being looked for"
+        yield f"the coordinator of {group} is not known and is being looked up"
     elif (lost_at := running.cluster.pool.lost_at(status.coordinator_id)) is not None:
         yield (
             f"the coordinator of {group}, node {status.coordinator_id}, cannot be reached, "
@@ -274,8 +276,10 @@ def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[st
         )
     if not status.is_settled:
         joining = joining_text(engine, status, now)
-        stops = "nothing is handed out" if status.is_eager else "partitions that move wait"
-        yield f"{group} rebalances ({joining}): {stops} meanwhile"
+        stops = (
+            "no records are returned" if status.is_eager else ("partitions that move are withheld")
+        )
+        yield f"{group} rebalances ({joining}): {stops} until it ends"
     elif status.trouble:
         yield f"{group}: {status.trouble}"
     elif status.last_contact_at is not None:
@@ -284,7 +288,7 @@ def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[st
         if silence_s > session_s:
             yield (
                 f"no heartbeat was answered for {seconds(silence_s)}, longer than a session of "
-                f"{session_s:g} s: {group} may have given the partitions to others"
+                f"{session_s:g} s: {group} may have assigned the partitions to other members"
             )
 
 
@@ -304,7 +308,7 @@ def _partition_troubles(engine: Engine, running: Running, now: float) -> Iterato
         if diagnosis.cause not in TROUBLES:
             if not is_still:
                 continue
-            text = f"nothing from offset {partition.finished_to} on was finished for "
+            text = f"no record from offset {partition.finished_to} on was finished for "
             text += f"{seconds(still_s)}: {explain(engine, tp, now)}"
             diagnosis = diagnosis._replace(text=text)
         counts[diagnosis.cause] += 1
@@ -334,8 +338,8 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
     status, view = running.membership.status, running.cluster.view
     if status is not None and status.kept_classic_by:
         yield (
-            f"group {status.group_id} is joined by the classic protocol, as it has members of that "
-            f"and may not change: {status.kept_classic_by}"
+            f"group {status.group_id} is joined with the classic protocol, because it has "
+            f"members of that protocol and may not be converted: {status.kept_classic_by}"
         )
     if engine.life.stage is Stage.STARTING or state.assignment:
         paused = sum(partition.is_paused for partition in state.assignment.values())
@@ -346,14 +350,14 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
         if not engine.buffer.waiting_count:
             yield NO_TOPICS
     elif not any(view.partitions_for_topic(topic) for topic in state.subscription or ()):
-        yield "no partition is assigned: what is subscribed has none"
+        yield "no partition is assigned: the subscribed topics have no partitions"
     elif status is None:
         yield "no partition is assigned"
     elif status.is_settled:
         yield (
-            f"no partition is assigned: group {status.group_id} has as many members as "
-            "partitions without this one"
-            + ("" if status.is_eager else ", or they have yet to give it some")
+            f"no partition is assigned: group {status.group_id} has as many other members as "
+            "partitions"
+            + ("" if status.is_eager else ", or the other members have not released any yet")
         )
 
 

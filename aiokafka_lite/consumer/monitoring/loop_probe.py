@@ -171,8 +171,8 @@ class LoopProbe:
             offset = (partition.position or 0) - 1
             where = _where_records_are_asked_for(state)
             return (
-                f"the application{self._also}, after it was handed {partition.tp.topic}/"
-                f"{partition.tp.partition} up to offset {offset}{where}"
+                f"the application{self._also}, after it received records of "
+                f"{partition.tp.topic}/{partition.tp.partition} up to offset {offset}{where}"
             )
         if Hold.LISTENER in state.gate.holds:
             return "the rebalance listener, or something else in this process"

@@ -95,7 +95,9 @@ class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
                 found[tp] = answer
         for tp in asked:
             if tp not in found and tp not in failures:
-                failures[tp] = KafkaTimeoutError(f"the leader of {tp} left it out").at(tp)
+                failures[tp] = KafkaTimeoutError(f"the leader's response does not contain {tp}").at(
+                    tp
+                )
 
 
 UNDEFINED: Final = -1
@@ -227,7 +229,7 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
             if leader is not None and leader.leader in silent:
                 why = f"node {leader.leader}, which leads it, has not answered"
             else:
-                why = str(failures.get(tp, "it has not been asked about"))
+                why = str(failures.get(tp, "it has not been requested"))
             reasons.append(f"{tp.topic}/{tp.partition}: {why}")
         return KafkaTimeoutError(
             f"offsets of {len(missing)} partitions were not found in time ({'; '.join(reasons)})"
@@ -261,7 +263,7 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
                     error = for_code(answer.error_code)
                     yield tp, error(f"offsets of partition {tp} cannot be looked up")
                 elif answer.offset < 0 and questions.get(tp, 0) < 0:
-                    text = f"the leader of {tp} gave no offset for timestamp {questions[tp]}"
+                    text = f"the leader of {tp} returned no offset for timestamp {questions[tp]}"
                     yield tp, KafkaTimeoutError(text)
                 else:
                     yield tp, FoundOffset(answer.offset, answer.timestamp, answer.leader_epoch)

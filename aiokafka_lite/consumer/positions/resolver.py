@@ -174,8 +174,8 @@ class PositionResolver:
             self._state.request_validation(partition)
         elif partition.knows_void_epochs(leader.leader_epoch, leader.void_epoch):
             log.warning(
-                "%s: brokers insist on leader epoch %s, though it was %s: the topic was recreated, "
-                "or the cluster restored; reading goes on from offset %s",
+                "%s: the brokers use leader epoch %s, which is older than %s: the topic was "
+                "recreated, or the cluster restored. Reading continues at offset %s",
                 partition.tp,
                 leader.leader_epoch,
                 leader.void_epoch,
@@ -327,7 +327,7 @@ class PositionResolver:
         """Decide by where the position's epoch ended whether the log was cut before it."""
         position = partition.position
         if position is None:
-            raise AssertionError("a position was validated that there is not")
+            raise AssertionError("a position was validated that does not exist")
         asked = partition.newest_epoch
         is_known = end.is_defined and end.leader_epoch == asked
         has_ahead = partition.progress is not None and partition.progress.has_ahead
@@ -342,21 +342,21 @@ class PositionResolver:
             self._state.validated(partition, current_epoch)
             return
         if not end.is_defined:
-            text = f"whether {partition.tp} was truncated below offset {position} is not known"
+            text = f"it is unknown whether {partition.tp} was truncated below offset {position}"
             self.reset_by_policy(partition, LogTruncationError(text), TRUNCATED)
             return
         if end.end_offset >= position:
             self._state.validated(partition, current_epoch)
             return
         text = (
-            f"{partition.tp} was truncated to offset {end.end_offset}; "
-            f"records up to {position} were read that are gone"
+            f"{partition.tp} was truncated to offset {end.end_offset}, but records up to "
+            f"{position} had been read"
         )
         if self._config.reset_timestamp is None:
             error = LogTruncationError(text, divergent_offset=end.end_offset)
             self._give_up(partition, error)
             return
-        log.warning("%s: reading goes on from there", text)
+        log.warning("%s: reading continues at the truncated end", text)
         partition.truncated(end.end_offset)
         self._state.start_at(partition, end.end_offset, end.leader_epoch, current_epoch)
         self._publish_reset(partition.tp, position, end.end_offset, TRUNCATED)

@@ -199,7 +199,9 @@ class TopicChanges:
             self._state.request_reset(partition, search.timestamp, reason=search.reason)
         elif self.reset_by_policy is not None:
             offset = 0 if position is None else position
-            error = OffsetOutOfRangeError({partition.tp: offset}, f"{why}; seek to an offset")
+            error = OffsetOutOfRangeError(
+                {partition.tp: offset}, f"{why}. Seek to an offset to continue"
+            )
             self.reset_by_policy(partition, error, RECREATED)
 
     def _assigned(self, name: str) -> Iterable[Cursor]:

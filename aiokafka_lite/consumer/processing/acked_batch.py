@@ -88,8 +88,8 @@ class AckedBatch(Block):
         """
         if not self.is_open:
             raise IllegalStateError(
-                "the batch's block has ended, and has acknowledged its records: begin the "
-                "transaction before that"
+                "the batch's block has ended and has acknowledged its records: begin the "
+                "transaction inside the block"
             )
 
     @override

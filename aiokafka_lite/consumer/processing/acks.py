@@ -325,7 +325,7 @@ class Acks:
         """
         if self._loop.is_running():
             raise WrongLoopError(
-                "a record is acknowledged and refused on the event loop of its consumer: another "
+                "ack() and nack() must be called on the event loop of the consumer: another "
                 "thread may call loop.call_soon_threadsafe(record.ack)"
             )
 
@@ -342,7 +342,7 @@ class Acks:
             WrongLoopError: Another thread calls it.
         """
         if not delay_s >= 0:
-            raise ValueError(f"a record is handed out again after 0 ms or more, not {delay_s:g} s")
+            raise ValueError(f"the delay of nack() must be 0 ms or more, not {delay_s:g} s")
         if _get_running_loop() is not self._loop:
             self._refuse_elsewhere()
         self._state.settle()
@@ -452,13 +452,13 @@ class Acks:
         if progress is None or not isinstance(receipt, RecordReceipt):
             return ""
         since = receipt.handed_out_at
-        doing = "is to be handed out again"
+        doing = "waits to be returned again"
         if since is not None:
-            doing = f"was handed out {now - since:.1f} s ago, and is not acknowledged"
+            doing = f"was returned {now - since:.1f} s ago and is not acknowledged"
         return (
-            f"{cursor.tp.topic}/{cursor.tp.partition} offset {receipt.offset} {doing}: it "
-            f"holds the commit back; {progress.finished_count} records behind it are finished, "
-            f"{progress.uncommitted_count - progress.finished_count} are not"
+            f"{cursor.tp.topic}/{cursor.tp.partition} offset {receipt.offset} {doing}: it holds "
+            f"the commit back ({progress.finished_count} records behind it are finished, "
+            f"{progress.uncommitted_count - progress.finished_count} are not)"
         )
 
     def counts(self) -> dict[str, int]:

@@ -185,7 +185,8 @@ class Attempts:
         if not job.is_current:
             if job.cursor.is_assigned:  # a commit or a transaction of the handler has finished it
                 log.warning(
-                    "%s: the handler failed after its record was finished, which stays so: %s",
+                    "%s: the handler failed after its record was finished. The record stays "
+                    "finished: %s",
                     place_of(job),
                     one_line(error),
                 )
@@ -270,7 +271,7 @@ class Attempts:
             job.attempts += failures
             job.success_count = GIVEN_UP
         breaker.give_up()
-        log.warning("handling goes on, and what has failed counts as bad: %s", breaker.reason)
+        log.warning("handling continues, and the failed records count as bad: %s", breaker.reason)
         self._events.publish(CircuitClosed(now - breaker.since))
         self._look_again()
         return True
@@ -318,7 +319,9 @@ class Attempts:
         """Let a record wait whose dead letter could not be written: whatever it is, it is kept."""
         self._dead_letter_error = failure
         self._dead_letter_failures += 1
-        log.warning("%s: no dead letter could be written: %s", place_of(job), one_line(failure))
+        log.warning(
+            "%s: its dead letter could not be written: %s", place_of(job), one_line(failure)
+        )
         delay_s = delay_after(
             min(self._dead_letter_failures, 30) - 1,
             FIRST_DEAD_DELAY_S,
@@ -340,10 +343,10 @@ class Attempts:
             trying = max(0.0, breaker.probe_at - now)
             left = max(0.0, breaker.gives_up_at - now)
             yield (
-                f"handling has paused for {now - breaker.since:.1f} s, as handlers fail: "
-                f"{breaker.reason}. One record is tried in {trying:.1f} s; all go on when that "
-                f"succeeds. If none does, those that have failed count as bad in {left:.0f} s, or "
-                "when none is left that was not tried"
+                f"handling has been paused for {now - breaker.since:.1f} s because handlers "
+                f"fail: {breaker.reason}. One record is tried in {trying:.1f} s, and handling "
+                "continues if it succeeds. Otherwise the failed records count as bad in "
+                f"{left:.0f} s, or when every record has been tried"
             )
         if self._dead_letter_error is not None:
             yield (

@@ -126,8 +126,8 @@ class Lanes:
                 last = lane.get(name)
             except TypeError as error:
                 raise TypeError(
-                    f'order="key" needs keys that can be told apart, and {name!r} is not hashable: '
-                    "let the key_deserializer make something that is, or leave keys as bytes"
+                    f'order="key" needs hashable keys, and {name!r} is not hashable: let the '
+                    "key_deserializer return something hashable, or leave keys as bytes"
                 ) from error
             lane[name] = job
             if last is None:

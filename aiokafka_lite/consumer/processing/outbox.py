@@ -119,7 +119,9 @@ class Outputs:
             IllegalStateError: The handler has returned already.
         """
         if self._is_closed:
-            raise IllegalStateError("the handler has returned: its outputs are on their way")
+            raise IllegalStateError(
+                "the handler has returned: outputs can be sent only before that"
+            )
         self._taken.append(self._encoded(topic, value, key, partition, timestamp_ms, headers))
 
     def close(self) -> list[Output]:
@@ -191,7 +193,8 @@ class GivenProducer:
         """Return the producer, for the outbox alone."""
         if self._lease is None:
             self._lease = self._producer.lend(
-                "consumer.run(transactions=…) writes by it what handlers send by outputs.send()"
+                "consumer.run(transactions=…) uses this producer for the outputs of its "
+                "handlers (outputs.send())"
             )
         return self._lease
 
@@ -297,7 +300,7 @@ class Outbox:
     def put(self, entry: Entry) -> None:
         """Have an entry written in one of the next transactions."""
         if self._is_closing:
-            entry.fail(IllegalStateError("nothing more is written"))
+            entry.fail(IllegalStateError("run() is ending, so outputs are no longer written"))
             return
         self._size += entry.size
         if not self._awaited or self._awaited.isdisjoint(entry.jobs):
@@ -390,7 +393,7 @@ class Outbox:
             if self._task is not None and self._is_holding:
                 await _until_done(self._task, wait_s)
         finally:
-            self._drop_all(IllegalStateError("nothing more is written"))
+            self._drop_all(IllegalStateError("run() has ended, so outputs are no longer written"))
             await self._scope.close()
             await self._source.dismiss()
 
@@ -478,7 +481,7 @@ class Outbox:
             self._gone(entry, partitions)
 
     def _gone(self, entry: Entry, partitions: Collection[TopicPartition] = ()) -> None:
-        entry.fail(CommitFailedError("its partition is assigned no more"))
+        entry.fail(CommitFailedError("its partition is no longer assigned"))
         if self._recipient is not None and entry.outcome is None:
             left = [each for each in entry.jobs if each.cursor.tp not in partitions]
             if left := [each for each in left if each.is_current]:
@@ -494,8 +497,8 @@ class Outbox:
             )
         elif self._is_blocked and self._entries:
             yield (
-                f"{self.record_count} records wait for those before them: the metadata of a commit "
-                "have no room to say that they are finished, or their topic was deleted"
+                f"{self.record_count} records wait for the records before them: the commit "
+                "metadata have no room to mark them as finished, or their topic was deleted"
             )
 
     # --- The task -------------------------------------------------------------------------
@@ -599,7 +602,7 @@ class Outbox:
             if not self._source.can_replace:
                 self._offsets.begin_anew(seeks)
                 raise
-            log.warning("the producer of dead letters is replaced, as it failed: %s", error)
+            log.warning("the producer of dead letters failed and is replaced: %s", error)
             await self._source.dismiss()
             if not await self._is_committed_after_all(offsets):
                 raise
@@ -619,7 +622,7 @@ class Outbox:
             except KafkaError as error:
                 if self._is_closing or not error.retriable:
                     raise
-                log.warning("whether dead letters were written is not known yet: %s", error)
+                log.warning("it is not known yet whether dead letters were written: %s", error)
                 delay_s = delay_after(failures, FIRST_PAUSE_S, LAST_PAUSE_S, self._rng)
                 failures += 1
                 await asyncio.sleep(delay_s)
@@ -662,8 +665,8 @@ class Outbox:
             self._size -= entry.size
             entry.fail(
                 OffsetMetadataTooLargeError(
-                    "the metadata of a commit have no room to say that it is finished: it waits "
-                    "for the records before it"
+                    "the commit metadata have no room to mark it as finished: it waits for the "
+                    "records before it"
                 )
             )
 
@@ -757,7 +760,7 @@ class Outbox:
         if is_over or not is_passing:
             self._task_failed(error)
             return 0.0
-        log.warning("a transaction is written again, as it was aborted: %s", error)
+        log.warning("a transaction was aborted and is written again: %s", error)
         self._error = error
         self._failures += 1
         return delay_after(min(self._failures, 30) - 1, FIRST_PAUSE_S, LAST_PAUSE_S, self._rng)
@@ -799,4 +802,4 @@ async def _until_done(task: asyncio.Task[None], wait_s: float | None) -> None:
 
 
 def _not_open(*_: object) -> Any:
-    raise AssertionError("an outbox is opened before handlers are called")
+    raise AssertionError("the outbox must be opened before handlers are called")

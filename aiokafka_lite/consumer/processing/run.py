@@ -344,7 +344,7 @@ class Run:
             async with timeout_at(until):
                 await self._until_landed(own)
         except asyncio.TimeoutError:
-            log.warning("handlers were not done in time, and are cancelled: %s", self._at_work())
+            log.warning("handlers did not finish in time and are cancelled: %s", self._at_work())
             self._cut_off(job for job, task in self._flights.items() if task is not own)
             if self._outbox is not None:
                 self._outbox.give_up(self._state.assignment)
@@ -352,7 +352,7 @@ class Run:
                 async with timeout_at(self._loop.time() + LONGEST_END_S):
                     await self._until_landed(own)
             except asyncio.TimeoutError:
-                log.warning("handlers were cancelled, and have not ended: %s", self._at_work())
+                log.warning("handlers were cancelled but have not ended: %s", self._at_work())
 
     async def _until_landed(self, own: asyncio.Task[Any] | None) -> None:
         outbox = self._outbox
@@ -365,7 +365,7 @@ class Run:
     def _at_work(self) -> str:
         places = ", ".join(sorted(place_of(job) for job in self._flights if job.is_current))
         if self._outbox is not None and (count := self._outbox.record_count):
-            places += f"; {count} records whose outputs were not committed"
+            places += f"; the outputs of {count} records were not committed"
         return places
 
     # --- What comes -----------------------------------------------------------------------
@@ -732,7 +732,7 @@ class Run:
             # Whoever awaits run() would take that for its own cancellation: an asyncio.TaskGroup
             # goes on as if nothing had failed.
             cancelled = RuntimeError(
-                f"{place_of(job)}: the handler was cancelled, and run() was not"
+                f"{place_of(job)}: the handler was cancelled, but run() was not"
             )
             cancelled.__cause__ = error
             error = cancelled
@@ -742,7 +742,9 @@ class Run:
         """Write a record to the dead letters; only their acknowledgement finishes it."""
         dead_letter, error = self._handling.dead_letter, job.error
         if dead_letter is None or error is None:
-            raise AssertionError("only what failed is written to dead letters, where there are any")
+            raise AssertionError(
+                "a record without an error, or a run() without dead_letter, has no dead letters"
+            )
         try:
             call = dead_letter(DeadRecord(job.record, error, job.attempts, job))
             await in_copy_of(self._context, call)
@@ -801,8 +803,8 @@ class Run:
         """Return the records whose handler is the current task."""
         if self._outbox is not None:
             raise IllegalStateError(
-                "run(transactions=…) commits offsets with the outputs of their records: a handler "
-                "names none"
+                "run(transactions=…) commits offsets with the outputs of their records: its "
+                "handlers cannot commit offsets"
             )
         own: dict[Cursor, dict[int, object]] = {}
         task = asyncio.current_task()
@@ -821,7 +823,7 @@ class Run:
         own = [JobReceipt(self, job) for job, worker in self._flights.items() if worker is task]
         if not own:
             raise IllegalOperation(
-                "while consumer.run() goes on, its handlers commit their own records in "
+                "while consumer.run() is active, its handlers commit their own records in "
                 "transactions: tx.commit_offsets(record)"
             )
         return own
@@ -838,8 +840,8 @@ class Run:
             if job.record is record:
                 return self._deliver(DeliveredRecords(receipts=[JobReceipt(self, job)]))
         raise IllegalOperation(
-            f"offset {record.offset} of {tp.topic}/{tp.partition} is no record that a handler of "
-            "this run() works on"
+            f"offset {record.offset} of {tp.topic}/{tp.partition} is not a record that a "
+            "handler of this run() is processing"
         )
 
     @property
@@ -909,7 +911,7 @@ class Run:
         if progress is None or not isinstance(job, Job):
             return ""
         if job.is_dead:
-            doing = "waits for a dead letter to be written"
+            doing = "waits for its dead letter to be written"
         elif job in self._flights and job.began_at is not None:
             doing = f"has been with its handler for {now - job.began_at:.1f} s"
         elif (pause_s := self._attempts.pause_of(job, now)) is not None:
@@ -920,9 +922,9 @@ class Run:
             doing = "waits for its turn"
         tried = "" if job.error is None else f" (attempt {job.attempts}, {one_line(job.error)})"
         return (
-            f"{place_of(job)}, key {job.record.key!r}, {doing}{tried}: it holds the commit back; "
-            f"{progress.finished_count} records behind it are finished, "
-            f"{progress.uncommitted_count - progress.finished_count} are not"
+            f"{place_of(job)}, key {job.record.key!r}, {doing}{tried}: it holds the commit back "
+            f"({progress.finished_count} records behind it are finished, "
+            f"{progress.uncommitted_count - progress.finished_count} are not)"
         )
 
     @property

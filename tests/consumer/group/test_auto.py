@@ -39,7 +39,7 @@ from tests.support.waiting import until
 PARTITIONS: Final = 4
 # Policies by which a group that has members does not go over to the consumer protocol.
 STAYS_CLASSIC: Final = ("disabled", "downgrade")
-JOINED_CLASSIC: Final = "is joined by the classic protocol"
+JOINED_CLASSIC: Final = "is joined with the classic protocol"
 
 
 class WithData(TheirRoundRobin):  # type: ignore[misc] # it has no types
@@ -120,7 +120,7 @@ async def check_that_it_joins_as_classic(
                 ]
                 await until(lambda: we.health().verdict == "ok")
                 (reason,) = we.health().reasons
-                assert f"group {group} {JOINED_CLASSIC}, as it has members of that" in reason
+                assert f"group {group} {JOINED_CLASSIC}, because it has members of that" in reason
                 assert changed.reason in reason
         (line,) = [each for each in caplog.messages if JOINED_CLASSIC in each]
         assert line == f"group {group} {JOINED_CLASSIC}: {changed.reason}"
@@ -220,7 +220,7 @@ async def test_where_metadata_have_no_topic_ids_there_is_only_the_classic_protoc
             async with we as consumer:
                 await until(lambda: len(consumer.assignment()) == 1)
         else:
-            with pytest.raises(IncompatibleBrokerVersion, match="names no topic ids"):
+            with pytest.raises(IncompatibleBrokerVersion, match="have no topic ids"):
                 async with we:
                     pass
 
@@ -250,9 +250,9 @@ async def test_a_group_of_ours_that_may_not_change_refuses_classic_members_with_
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        (UnsupportedVersionError, "as the broker does not offer it"),
-        (IncompatibleBrokerVersion, "as the broker does not offer it"),
-        (GroupIdNotFound, "as group g has members of the classic protocol, and may not change"),
+        (UnsupportedVersionError, "because the broker does not offer it"),
+        (IncompatibleBrokerVersion, "because the broker does not offer it"),
+        (GroupIdNotFound, "because group g has members of the classic protocol"),
     ],
 )
 async def test_a_refusal_is_one_line_with_what_to_do(

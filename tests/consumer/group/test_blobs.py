@@ -65,7 +65,7 @@ def test_an_empty_answer_is_an_empty_share() -> None:
     ("share", "complaint"),
     [
         (("t", [0, -1]), "negative"),
-        (("t", [0, 0]), "doubled"),
+        (("t", [0, 0]), "duplicate"),
         (("other", [0]), "not subscribed"),
     ],
 )

@@ -197,7 +197,7 @@ async def check_a_block_that_costs_the_membership(
     assert "the event loop was blocked for" in lost[0].reason
     (block,) = blocks
     assert took_s - 0.5 < block.blocked_s <= took_s + 0.5
-    assert f"handed {topic}/{tp.partition}" in block.blocker
+    assert f"records of {topic}/{tp.partition}" in block.blocker
     warned = [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
     # A lost heartbeat: three more, of it, of the connection, and that it is back.
     assert len(warned) == (2 if begin is None else 5), warned

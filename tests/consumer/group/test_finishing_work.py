@@ -200,9 +200,9 @@ async def test_explain_and_the_event_say_for_what_it_waits(kafka: KafkaHandle) -
         assert {each: tuple(work) for each, work in event.offsets.items()} == {tp: (0, 10)}
         assert event.as_dict()["offsets"] == [[*tp, 0, 10]]
         assert f"{tp.topic}/{tp.partition} offsets 0 to 9" in str(event)
-        assert "when the application has finished offsets 0 to 9" in first.explain(tp)
+        assert "for the application to finish offsets 0 to 9" in first.explain(tp)
         other = TopicPartition(tp.topic, (tp.partition + 1) % PARTITIONS)
-        assert "has finished its other work" in first.explain(other)
+        assert "to finish its other work" in first.explain(other)
         await first.getmany(timeout_ms=0)
         await joining
         assert await second.committed(tp) == 10
@@ -226,7 +226,7 @@ async def test_by_kip_848_what_moves_waits_and_the_joiner_does_not(kafka: KafkaH
                 assert len(moving) == 2
                 assert {tuple(work) for work in event.offsets.values()} == {(0, 10)}
                 for tp in moving:
-                    assert "when the application has finished" in first.explain(tp)
+                    assert "for the application to finish" in first.explain(tp)
                 for tp in everything - moving:
                     assert "buffered" in first.explain(tp)
                 await first.getmany(timeout_ms=0)
@@ -238,9 +238,9 @@ async def test_a_commit_of_its_own_is_as_good_as_a_get(kafka: KafkaHandle) -> No
     async with working(kafka, enable_auto_commit=False) as (first, second):
         joining = asyncio.create_task(second.start())
         (tp,) = [tp for tp in first.assignment() if await first.position(tp) == 10]
-        await until(lambda: "has finished offsets 0 to 9" in first.explain(tp))
+        await until(lambda: "to finish offsets 0 to 9" in first.explain(tp))
         await first.commit({tp: 5})
-        await until(lambda: "has finished offsets 5 to 9" in first.explain(tp))
+        await until(lambda: "to finish offsets 5 to 9" in first.explain(tp))
         await asyncio.sleep(0.3)
         assert not joining.done()
         await first.commit()
@@ -269,7 +269,7 @@ async def test_with_several_readers_each_of_them_is_waited_for(kafka: KafkaHandl
         await until(lambda: len(at_work) == 2)
         second = grouped(kafka, topic, group)
         joining = asyncio.create_task(second.start())
-        await until(lambda: "is given back when" in first.explain(both[0]))
+        await until(lambda: "is being revoked (waiting" in first.explain(both[0]))
         is_done[0].set()
         await asyncio.sleep(0.5)
         assert not joining.done()
@@ -285,7 +285,7 @@ async def test_a_stop_ends_the_wait_and_commits_all(kafka: KafkaHandle) -> None:
     async with working(kafka, session_timeout_ms=20_000) as (first, second):
         joining = asyncio.create_task(second.start())
         (tp,) = [tp for tp in first.assignment() if await first.position(tp) == 10]
-        await until(lambda: "has finished offsets" in first.explain(tp))
+        await until(lambda: "to finish offsets" in first.explain(tp))
         async with timeout(5):
             assert await first.stop() == {}
             await joining
@@ -297,7 +297,7 @@ async def test_so_does_unsubscribing(kafka: KafkaHandle) -> None:
     async with working(kafka, session_timeout_ms=20_000) as (first, second):
         joining = asyncio.create_task(second.start())
         (tp,) = [tp for tp in first.assignment() if await first.position(tp) == 10]
-        await until(lambda: "has finished offsets" in first.explain(tp))
+        await until(lambda: "to finish offsets" in first.explain(tp))
         first.unsubscribe()
         async with timeout(5):
             await joining

@@ -164,7 +164,7 @@ def test_it_stops_when_the_application_has_been_away_for_too_long(
     assert count
     stage.turns(1)
     assert len(stage.voice.sent_as) == count
-    assert caplog.text.count("no more heartbeats") == 1
+    assert caplog.text.count("heartbeats are no longer sent") == 1
 
 
 def test_the_loop_speaks_again_only_when_it_has_taken_what_the_thread_heard(stage: Stage) -> None:

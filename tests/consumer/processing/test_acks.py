@@ -109,7 +109,7 @@ async def test_a_refused_record_comes_after_its_delay_and_wakes_a_get_that_waits
     assert (await waiting).offset == 0
     assert 0.3 <= loop.time() - began_at < 5
     assert await consumer.getmany(timeout_ms=50) == {}
-    assert "is not acknowledged: it holds the commit back; 9 records" in consumer.explain(
+    assert "is not acknowledged: it holds the commit back (9 records" in consumer.explain(
         TopicPartition(records[0].topic, 0)
     )
 

@@ -159,7 +159,7 @@ async def test_a_letter_that_is_refused_keeps_no_other_one_back(kafka: KafkaHand
     async with job.running() as consumer:
         async with timeout(5):
             await until(lambda: consumer.metrics()["processing_dead_total"] == 99)
-        await until(lambda: "waits for a dead letter" in consumer.explain(tp))
+        await until(lambda: "waits for its dead letter" in consumer.explain(tp))
         await until(lambda: "dead letters cannot be written" in str(consumer.health().reasons))
     assert await job.committed() == 1
     assert Counter((await origins(job)).values()) == {1: 99}

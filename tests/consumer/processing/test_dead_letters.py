@@ -216,7 +216,7 @@ async def test_a_letter_that_is_refused_keeps_its_record_until_it_is_taken() -> 
             await until(lambda: not consumer.health().is_ok)
             assert "dead letters cannot be written" in " ".join(consumer.health().reasons)
             await eventually(lambda: consumer.committed(tp), 2)
-            assert "waits for a dead letter to be written" in consumer.explain(tp)
+            assert "waits for its dead letter to be written" in consumer.explain(tp)
             refusal.remove()
             await eventually(lambda: consumer.committed(tp), 5)
             assert consumer.health().is_ok

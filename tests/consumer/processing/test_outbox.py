@@ -385,5 +385,5 @@ async def test_what_comes_after_the_close_is_refused_and_holds_nobody_up(outbox:
     assert not outbox.is_busy
     assert not outbox.record_count
     job, output = cast("Any", FakeJob(1)), cast("Any", FakeOutput("letter"))
-    with pytest.raises(IllegalStateError, match="nothing more is written"):
+    with pytest.raises(IllegalStateError, match="no longer written"):
         await outbox.deliver(job, output)

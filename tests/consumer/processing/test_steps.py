@@ -194,5 +194,5 @@ def test_a_record_that_is_taken_away_finishes_nothing(way: ModuleType) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_keys_that_cannot_be_told_apart_are_refused(way: ModuleType) -> None:
-    with pytest.raises(TypeError, match="let the key_deserializer make something"):
+    with pytest.raises(TypeError, match="let the key_deserializer return something"):
         Course(way, "key").put([["a", "list"]])

@@ -119,13 +119,14 @@ class Heartbeat:
             return ""
         if self.stand_in.is_there:
             return (
-                f"the event loop was blocked for {self._blocked_s:.1f} s, and the coordinator did "
-                "not hear the thread that stands in for it until max_poll_interval_ms either"
+                f"the event loop was blocked for {self._blocked_s:.1f} s, and the coordinator "
+                "did not receive the heartbeats either that the heartbeat thread sends until "
+                "max_poll_interval_ms"
             )
         return (
-            f"the event loop was blocked for {self._blocked_s:.1f} s, and heartbeats are sent from "
-            f"it: after session_timeout_ms={self._config.session_timeout_ms} without one, the "
-            "group drops a member"
+            f"the event loop was blocked for {self._blocked_s:.1f} s and could not send "
+            f"heartbeats: after session_timeout_ms={self._config.session_timeout_ms} without "
+            "one, the group removes a member"
         )
 
     def note_contact(self, asked_at: float) -> None:

@@ -119,10 +119,10 @@ class Interruption(enum.IntEnum):
     """
 
     SUBSCRIPTION_CHANGED = 0, "the subscription has changed"
-    PARTITIONS_CHANGED = 1, "partitions of the group's topics have come or gone, or have moved"
-    PARTITIONS_REVOKED = 2, "partitions were given back, for others to take"
+    PARTITIONS_CHANGED = 1, "partitions of the group's topics were added, removed or moved"
+    PARTITIONS_REVOKED = 2, "partitions were revoked so that other members can take them"
     GROUP_REBALANCES = 3, "the group rebalances"
-    POLL_INTERVAL_EXCEEDED = 4, "no record was asked for within max_poll_interval_ms"
+    POLL_INTERVAL_EXCEEDED = 4, "no records were requested within max_poll_interval_ms"
     LOST_GENERATION = 5, "the generation is over"
     LOST_MEMBERSHIP = 6, "the coordinator no longer knows the member"
     FENCED = 7, "another member uses the same group_instance_id"
@@ -283,10 +283,12 @@ class Member(StatefulMember[MemberState]):
             return taken_over(self.group_id, self.group_instance_id)
         because = self.lost_because
         if self.lost_by is Interruption.POLL_INTERVAL_EXCEEDED:
-            text = f"{because}: the partitions were given back; {MaxPollIntervalError.remedy}"
+            text = f"{because}. The partitions were revoked: {MaxPollIntervalError.remedy}"
             return MaxPollIntervalError(text)
         if because:
-            return CommitFailedError(f"{because}: move what takes so long into a thread")
+            return CommitFailedError(
+                f"{because}: run blocking code in a thread (asyncio.to_thread)"
+            )
         return CommitFailedError()
 
     # --- Steps of the group task ----------------------------------------------------------

@@ -332,7 +332,7 @@ class ClassicMembership(GroupedMembership[Member]):
                 self._shared_out, self._unchanged_in = assigned.shared_out, None
                 self._task.forget_error()
                 return assigned
-            log.info("group %s: the subscription changed meanwhile", member.group_id)
+            log.info("group %s: the subscription changed during the rebalance", member.group_id)
             if self._is_cooperative and is_subscribed(state):
                 # What it keeps is of this generation: what it claims by the one before is passed
                 # over by leaders, and assigned to somebody else at once.
@@ -458,7 +458,7 @@ class ClassicMembership(GroupedMembership[Member]):
                 state.keep(cursor)  # it was unsubscribed, and is subscribed again
         async with self._heartbeat.kept_alive():
             if gone:
-                await self._handover.revoke(gone, "others are to have them")
+                await self._handover.revoke(gone, "they are reassigned to other members")
                 if not member.is_member or not is_subscribed(state):
                     return False
             await self._handover.assign(new)

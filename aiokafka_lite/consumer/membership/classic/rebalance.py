@@ -170,7 +170,9 @@ class Rebalance:
                 request, error_code=lambda response: response.error_code, deadline=deadline
             )
         except KafkaError as error:
-            log.warning("group %s: leaving without a word: %s", member.group_id, error)
+            log.warning(
+                "group %s: leaving without notifying the coordinator: %s", member.group_id, error
+            )
             return False
         codes = [answer.error_code for answer in response.members if answer.error_code]
         log.info("group %s: left (%s)%s", member.group_id, reason, codes or "")
@@ -282,7 +284,11 @@ class Rebalance:
             async with timeout(self._config.rebalance_timeout_s / 2):
                 return await self._cluster.refresh()
         except (asyncio.TimeoutError, KafkaError) as error:
-            log.warning("group %s: sharing out by old metadata: %s", self._member.group_id, error)
+            log.warning(
+                "group %s: computing the assignment from old metadata: %s",
+                self._member.group_id,
+                error,
+            )
             return view
 
     async def _sync(self, joined: JoinGroupResponse, assignments: Mapping[str, bytes]) -> bytes:

@@ -233,7 +233,8 @@ class Heartbeat:
     async def _send(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
         if request.member_epoch == JOIN_EPOCH and not self._coordinator.has_topic_ids:
             raise IncompatibleBrokerVersion(
-                "the broker has Metadata before version 10 only, which names no topic ids"
+                "the broker supports only Metadata requests before version 10, which have no "
+                "topic ids"
             )
         # Half the session: a silent coordinator has to be left while there is time to find out
         # that it has moved.
@@ -286,14 +287,15 @@ class Heartbeat:
         self.is_refused = True
         group_id = self._member.group_id
         reason = (
-            f"group {group_id} has members of the classic protocol, and may not change"
+            f"group {group_id} has members of the classic protocol and may not be converted"
             if isinstance(error, KEPT_CLASSIC)
             else "the broker does not offer it"
         )
         detail = error.args[0] if error.args else error
         text = (
-            f"group {group_id} cannot be joined by the consumer protocol (KIP-848), as {reason}: "
-            f'{detail}. Use group_protocol="auto", which joins by the classic protocol then'
+            f"group {group_id} cannot be joined with the consumer protocol (KIP-848), because "
+            f'{reason}: {detail}. Use group_protocol="auto", which then joins with the classic '
+            "protocol"
         )
         refusal = type(error)(text)
         self._note_trouble(str(refusal))
@@ -314,21 +316,22 @@ class Heartbeat:
             return ""
         if self._stand_in.is_there:
             return (
-                f"the event loop was blocked for {self._blocked_s:.1f} s, and the coordinator did "
-                "not hear the thread that stands in for it until max_poll_interval_ms either"
+                f"the event loop was blocked for {self._blocked_s:.1f} s, and the coordinator "
+                "did not receive the heartbeats either that the heartbeat thread sends until "
+                "max_poll_interval_ms"
             )
         return (
-            f"the event loop was blocked for {self._blocked_s:.1f} s, and heartbeats are sent from "
-            "it: after a session without one the group drops a member; move what takes so long "
-            "into a thread"
+            f"the event loop was blocked for {self._blocked_s:.1f} s and could not send "
+            "heartbeats: the group removes a member after one session timeout without them. "
+            "Run blocking code in a thread (asyncio.to_thread)"
         )
 
     def _wait_for_release(self) -> None:
         """Ask again later for an instance id that is another's; say so once that one must live."""
         text = (
-            f"group_instance_id {self._member.group_instance_id!r} still belongs to a member that "
-            "has not left: this one joins when that leaves or its session is over; two consumers "
-            "must not have the same"
+            f"group_instance_id {self._member.group_instance_id!r} still belongs to a member "
+            "that has not left: waiting until it leaves or its session times out. Every "
+            "consumer needs a group_instance_id of its own"
         )
         self._note_trouble(text)
         self._pause(self._unreleased.next_delay_s())

@@ -103,10 +103,10 @@ PRESENT: Final = frozenset({MemberState.RECONCILING, MemberState.STABLE})
 class Loss(enum.Enum):
     """Why the group does not count a member in any more; the values say it in a sentence."""
 
-    EPOCH = "the group went on without this member: its epoch is over"
+    EPOCH = "the coordinator has fenced this member: its epoch is over"
     MEMBERSHIP = "the coordinator no longer knows the member"
     INSTANCE = "another member uses the same group_instance_id"
-    POLL_INTERVAL = "no record was asked for within max_poll_interval_ms"
+    POLL_INTERVAL = "no records were requested within max_poll_interval_ms"
 
 
 LOSS_BY_RECOVERY: Final[Mapping[Recovery, Loss]] = MappingProxyType(
@@ -224,7 +224,7 @@ class ConsumerMember(StatefulMember[MemberState]):
             return taken_over(self.group_id, self.group_instance_id)
         because = self.lost_because
         if self.lost_by is Loss.POLL_INTERVAL:
-            text = f"{because}: the partitions were given back; {MaxPollIntervalError.remedy}"
+            text = f"{because}. The partitions were revoked: {MaxPollIntervalError.remedy}"
             return MaxPollIntervalError(text)
         return CommitFailedError(because) if because else CommitFailedError()
 

@@ -163,8 +163,9 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if since is None or (for_s := self._loop.time() - since) < LONG_UNKNOWN_S:
             return ""
         return (
-            f"partitions of a topic are assigned that metadata do not know, for {for_s:.0f} s: "
-            "they are read as soon as a broker names it; check that this client may describe it"
+            "partitions of a topic that is missing from the metadata have been assigned for "
+            f"{for_s:.0f} s: they are read as soon as a broker lists the topic. Check that this "
+            "client may describe it"
         )
 
     @property
@@ -264,7 +265,9 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             except KafkaError as error:
                 delay_s = backoff.next_delay_s()
                 if not error.retriable or self._loop.time() + delay_s >= deadline:
-                    log.warning("group %s: leaving without a word: %s", group_id, error)
+                    log.warning(
+                        "group %s: leaving without notifying the coordinator: %s", group_id, error
+                    )
                     return
                 await asyncio.sleep(delay_s)
                 continue
