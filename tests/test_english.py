@@ -28,7 +28,7 @@ HABITS: Final = {
 BUDGETS: Final = {
     #                what, who, nothing, says, comes, anew, hand out, semicolon
     "documentation": (8, 5, 7, 3, 3, 3, 1, 16),
-    "messages": (36, 6, 38, 9, 19, 12, 5, 71),
+    "messages": (15, 5, 21, 4, 10, 10, 2, 37),
 }
 LEAST_SPACES: Final = 3
 WORST_SHOWN: Final = 15

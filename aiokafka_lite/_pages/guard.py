@@ -33,7 +33,5 @@ def refusal(
         text = f"Host {hosts[0]!r} is not served here: {remedy}"
         return problem(400, text.replace("{}", hosts[0].rpartition(":")[0] or hosts[0]))
     if method not in METHODS:
-        return problem(
-            405, "there is nothing to change here: GET or HEAD", Allow=", ".join(METHODS)
-        )
+        return problem(405, "only GET and HEAD are supported", Allow=", ".join(METHODS))
     return None

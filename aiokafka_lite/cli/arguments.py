@@ -72,7 +72,7 @@ def names(text: str) -> tuple[str, ...]:
     """Parse names with commas between them."""
     parts = tuple(part.strip() for part in text.split(","))
     if not all(parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of names: write one,another")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of names: write one,another")
     return parts
 
 

@@ -49,7 +49,7 @@ def ask_for_topic(cluster: BlockingCluster, name: str) -> TopicView:
     if error is None or issubclass(error, UnknownTopicOrPartitionError):
         others = ask_for_topics(cluster, None).topics
         raise CommandError(f"there is no topic {name}{nearest(name, others)}")
-    raise error(f"topic {name} cannot be looked at: {why(error)}")
+    raise error(f"topic {name} cannot be described: {why(error)}")
 
 
 def why(error: type[KafkaError]) -> str:

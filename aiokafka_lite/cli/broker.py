@@ -49,13 +49,13 @@ def topic_option(text: str) -> TopicOption:
     name, _, rest = text.partition(":")
     partitions, _, config_text = rest.partition(":")
     if not name:
-        raise argparse.ArgumentTypeError(f"{text!r} names no topic: write name:partitions")
+        raise argparse.ArgumentTypeError(f"{text!r} does not name a topic: write name:partitions")
     configs: dict[str, str] = {}
     for each in re.split(r",(?=[a-z.]+=)", config_text) if config_text else ():
         config, equals, value = each.partition("=")
         if not (config and equals):
             raise argparse.ArgumentTypeError(
-                f"{each!r} in {text!r} is no configuration: write "
+                f"{each!r} in {text!r} is not a configuration: write "
                 "name:partitions:retention.ms=-1,cleanup.policy=compact"
             )
         configs[config] = value
@@ -80,11 +80,13 @@ def setting_option(text: str) -> SettingOption:
     """Parse `name=number`."""
     name, _, value = text.partition("=")
     if name not in _SETTINGS:
-        raise argparse.ArgumentTypeError(f"there is no setting {name!r}: there are {_SETTINGS}")
+        raise argparse.ArgumentTypeError(
+            f"there is no setting {name!r}. The settings are {_SETTINGS}"
+        )
     try:
         return SettingOption(name, int(value) if value.isdecimal() else float(value))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{value!r} is no number: write {name}=1") from None
+        raise argparse.ArgumentTypeError(f"{value!r} is not a number: write {name}=1") from None
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -92,8 +94,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "broker",
         description=(
-            "Runs a Kafka broker for tests and laptops, until Ctrl-C. It asks nobody for a "
-            "password unless told to, and its nodes are one process: it is not for production."
+            "Runs a Kafka broker for tests and laptops, until Ctrl-C. It accepts clients "
+            "without a password unless security options are given, and its nodes share one "
+            "process: do not use it in production."
         ),
     )
     broker_security.add_options(parser)
@@ -102,7 +105,7 @@ def add_parser(subparsers: Subparsers) -> None:
         type=positive_int,
         default=1,
         metavar="N",
-        help="nodes of the cluster, each with a port of its own (default: %(default)s)",
+        help="nodes of the cluster, each with its own port (default: %(default)s)",
     )
     parser.add_argument(
         "--data",
@@ -116,32 +119,37 @@ def add_parser(subparsers: Subparsers) -> None:
         action="append",
         default=[],
         metavar="NAME:PARTITIONS[:CONFIG=VALUE,…]",
-        help="create a topic, unless it is there; may be repeated",
+        help="create a topic unless it exists (repeatable)",
     )
     parser.add_argument(
         "--load",
         type=Path,
         metavar="FILE.jsonl",
-        help='fill topics that hold no records from lines like {"topic": "orders", "key": "42", '
-        '"value": {"amount": 3}, "headers": {}, "partition": 0, "timestamp": 1767225600000}; '
-        '{"base64": "…"} stands for bytes',
+        help='load records into empty topics, from lines like {"topic": "orders", "key": "42", '
+        '"value": {"amount": 3}, "headers": {}, "partition": 0, "timestamp": '
+        '1767225600000}, with {"base64": "…"} for binary data',
     )
     parser.add_argument(
         "--num-partitions",
         type=positive_int,
         default=1,
         metavar="N",
-        help="of topics created without saying how many (default: %(default)s)",
+        help=(
+            "partitions of topics that are created without a number of partitions (default: "
+            "%(default)s)"
+        ),
     )
     parser.add_argument(
-        "--no-auto-create", action="store_true", help="create no topic just because it is asked for"
+        "--no-auto-create",
+        action="store_true",
+        help=("do not create topics automatically when clients request them"),
     )
     status = parser.add_mutually_exclusive_group()
     status.add_argument(
         "--status-port",
         type=port_number,
         metavar="PORT",
-        help="where on 127.0.0.1 the status page is (default: a free port)",
+        help="the port of the status page on 127.0.0.1 (default: a free port)",
     )
     status.add_argument("--no-status", action="store_true", help="serve no status page")
     parser.add_argument(
@@ -157,7 +165,7 @@ def add_parser(subparsers: Subparsers) -> None:
         action="append",
         default=[],
         metavar="NAME=NUMBER",
-        help="any other setting of the broker, such as log_cleaner_backoff_ms; may be repeated",
+        help="any other setting of the broker, such as log_cleaner_backoff_ms (repeatable)",
     )
     parser.set_defaults(run=run)
 
@@ -191,8 +199,8 @@ async def _serve(options: argparse.Namespace) -> None:
             where = broker_security.endpoints_text(broker, security)
             place = f"data in {options.data}" if options.data else "data in memory"
             _say(
-                f"TEST ONLY broker listening on {where}, {place}; "
-                "not for production. Ctrl-C stops it."
+                f"TEST ONLY broker listening on {where}, {place}, not for production. Ctrl-C "
+                "stops it."
             )
             for line in credentials:
                 _say(line)
@@ -231,7 +239,7 @@ def _report(loaded: Loaded, path: Path) -> None:
     for topic, count in loaded.counts.items():
         _say(f"loaded: {count:,} records from {path} into {topic}")
     for topic in loaded.left_alone:
-        _say(f"not loaded: {topic} holds records already")
+        _say(f"not loaded: {topic} already has records")
 
 
 @asynccontextmanager
@@ -255,7 +263,7 @@ async def serve_status(
     if importlib.util.find_spec("aiohttp") is None:
         if port is not None:
             raise MissingExtraError("aiohttp", extra="http")
-        yield "none; it needs aiohttp: pip install 'aiokafka-lite[http]'"
+        yield "off, because aiohttp is not installed: pip install 'aiokafka-lite[http]'"
         return
     # Only now: it imports aiohttp.
     from aiokafka_lite.cli.status import StatusPage

@@ -80,8 +80,8 @@ def listen_option(text: str) -> ListenOption:
     name, _, protocol = before.rpartition("=")
     if slashes and protocol not in tuple(SecurityProtocol):
         raise argparse.ArgumentTypeError(
-            f"{protocol!r} in {text!r} is none of {', '.join(SecurityProtocol)}: "
-            f"write SASL_SSL://127.0.0.1:9093, or name=SASL_SSL://127.0.0.1:9093"
+            f"{protocol!r} in {text!r} is not one of {', '.join(SecurityProtocol)}: write "
+            "SASL_SSL://127.0.0.1:9093, or name=SASL_SSL://127.0.0.1:9093"
         )
     host, port = host_and_port(address)
     return ListenOption(name, protocol, host, port)
@@ -94,16 +94,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=listen_option,
         action="append",
         metavar="[[NAME=]PROTOCOL://]HOST:PORT",
-        help="where to listen; port 0 takes a free one, several nodes take this port and those "
-        f"that follow (default: {DEFAULT_LISTEN}). PROTOCOL is PLAINTEXT, SSL, SASL_PLAINTEXT or "
-        "SASL_SSL (default: --security-protocol); may be repeated, under different names, which by "
-        "default are the protocols'",
+        help=f"the address to listen on (default: {DEFAULT_LISTEN}). Port 0 takes a free port. "
+        "Several nodes take this port and the following ones. PROTOCOL is PLAINTEXT, SSL, "
+        "SASL_PLAINTEXT or SASL_SSL (default: --security-protocol). Repeatable with "
+        "different names, which default to the protocols'",
     )
     parser.add_argument(
         "--allow-remote",
         action="store_true",
-        help="listen on an address that other machines can reach; without SASL, anyone who can may "
-        "read, write and delete everything",
+        help="listen on an address that other machines can reach (without SASL, every client "
+        "that reaches it can read, write and delete all data)",
     )
     group = parser.add_argument_group("listeners with TLS or SASL")
     group.add_argument(
@@ -111,14 +111,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=str.upper,
         choices=list(SecurityProtocol),
         default=SecurityProtocol.PLAINTEXT,
-        help="of listeners that name none (default: %(default)s)",
+        help="the protocol of listeners without one (default: %(default)s)",
     )
     group.add_argument(
         "--users-file",
         type=Path,
         metavar="FILE",
-        help="who may log in where there is SASL: lines like name:password, empty ones and those "
-        "that begin with # left out",
+        help="users who may log in with SASL, as lines of name:password (empty lines and lines "
+        "that begin with # are ignored)",
     )
     group.add_argument(
         "--user",
@@ -126,26 +126,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME:PASSWORD",
-        help="one of them; may be repeated. Others on this machine can read command lines: "
-        "--users-file hides it",
+        help="one such user (repeatable). Other users of this machine can read command lines: "
+        "--users-file hides the password",
     )
     group.add_argument(
         "--sasl-mechanism",
         type=SaslMechanism,
         choices=list(SaslMechanism),
         action="append",
-        help="what to offer; may be repeated (default: PLAIN and both SCRAMs)",
+        help="a SASL mechanism to offer, repeatable (default: PLAIN and both SCRAMs)",
     )
     group.add_argument(
         "--oauth-allow-unsecured-tokens",
         action="store_true",
-        help="with OAUTHBEARER, also take tokens that nobody signed, as Kafka's default does",
+        help="with OAUTHBEARER, also accept unsigned tokens, as Kafka's default does",
     )
     group.add_argument(
         "--tls-cert",
         type=Path,
         metavar="FILE.pem",
-        help="the certificate, with its chain (default: throw-away ones)",
+        help="the certificate, with its chain (default: a throw-away certificate)",
     )
     group.add_argument(
         "--tls-key",
@@ -157,25 +157,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--tls-client-auth",
         type=ClientAuth,
         choices=list(ClientAuth),
-        help="whether clients show a certificate (default: none, with --tls-client-ca required)",
+        help=(
+            "whether clients must present a certificate (default: none, or required with "
+            "--tls-client-ca)"
+        ),
     )
     group.add_argument(
         "--tls-client-ca",
         type=Path,
         metavar="FILE.pem",
-        help="who signs clients' certificates; with --tls-cert",
+        help="the CA that signs the clients' certificates (with --tls-cert)",
     )
     group.add_argument(
         "--write-credentials",
         type=Path,
         metavar="DIR",
-        help="write what clients need: of throw-away certificates ca.pem, and client.pem with a "
-        "key; with OAUTHBEARER NAME.jwt for each of the users (or client.jwt), good for a day",
+        help="write the files that clients need: ca.pem and client.pem (with its key) of the "
+        "throw-away certificates, and with OAUTHBEARER a token NAME.jwt per user (or "
+        "client.jwt), valid for one day",
     )
     group.add_argument(
         "--allow-cleartext-credentials",
         action="store_true",
-        help="with --allow-remote, let passwords cross the network without TLS",
+        help="with --allow-remote, allow passwords over the network without TLS",
     )
 
 
@@ -215,13 +219,13 @@ def security_of(options: argparse.Namespace) -> BrokerSecurity:
     if found.out_dir is None:
         if found.has_throw_away_certificates:
             raise CommandError(
-                "clients must know what certificate to trust: give --tls-cert, or "
-                "--write-credentials for a folder to write a throw-away CA to"
+                "clients must know which certificate to trust: give --tls-cert, or "
+                "--write-credentials with a folder for a throw-away CA"
             )
     elif not (found.has_throw_away_certificates or found.has_tokens):
         raise CommandError(
-            "--write-credentials has nothing to write: there are neither throw-away certificates "
-            "(--listen SSL://…) nor tokens (--sasl-mechanism OAUTHBEARER)"
+            "--write-credentials has no files to write: it needs throw-away certificates "
+            "(--listen SSL://…) or tokens (--sasl-mechanism OAUTHBEARER)"
         )
     return found
 
@@ -246,7 +250,7 @@ def _check(options: argparse.Namespace, *, has_tls: bool, has_sasl: bool) -> Non
     ):
         for option, value in given.items():
             if value and not is_there:
-                raise CommandError(f"{option} needs a listener for it: --listen {what}://…")
+                raise CommandError(f"{option} needs a matching listener: --listen {what}://…")
     if options.tls_cert is None and (options.tls_key or options.tls_client_ca):
         raise CommandError("--tls-key and --tls-client-ca need --tls-cert")
     is_token = SaslMechanism.OAUTHBEARER in (options.sasl_mechanism or ())
@@ -255,7 +259,7 @@ def _check(options: argparse.Namespace, *, has_tls: bool, has_sasl: bool) -> Non
     # SCRAM users that admin tools made are kept with the data.
     if has_sasl and not (options.users_file or options.user or is_token or options.data):
         raise CommandError(
-            "nobody could log in: give --users-file FILE, with lines like name:password"
+            "no user could log in: give --users-file FILE, with lines like name:password"
         )
 
 

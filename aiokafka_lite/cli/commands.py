@@ -37,8 +37,13 @@ _CHANGES: Final = dict.fromkeys(("create", "delete", "config"), ("topic_changes"
 
 
 SECTIONS: Final[dict[str, Sequence[Command]]] = {
-    "a look into a cluster": (
-        Command("topics", "list topics; topics create, delete, config", "topics", actions=_CHANGES),
+    "inspect a cluster": (
+        Command(
+            "topics",
+            "list topics (topics create, delete, config: change them)",
+            "topics",
+            actions=_CHANGES,
+        ),
         Command(
             "describe", "show partitions, offsets and settings", "topics", "add_describe_parser"
         ),
@@ -46,13 +51,11 @@ SECTIONS: Final[dict[str, Sequence[Command]]] = {
         Command("tail", "print the last records, and new ones", "cat.command", "add_tail_parser"),
         Command("groups", "list consumer groups", "groups.listing"),
         Command("lag", "show how far a group is behind", "groups.lag"),
-        Command("reset", "commit other offsets for a group", "groups.reset"),
-        Command("produce", "produce records, one a line", "produce.command"),
-        Command("replay", "put dead letters back where they came from", "replay"),
+        Command("reset", "change the committed offsets of a group", "groups.reset"),
+        Command("produce", "produce records, one per line", "produce.command"),
+        Command("replay", "write dead letters back to their original topics", "replay"),
     ),
-    "for the shell": (
-        Command("completion", "print what makes a shell complete names", "completion"),
-    ),
+    "for the shell": (Command("completion", "print a shell's completion script", "completion"),),
     "a broker for tests": (Command("broker", "run the embedded broker until Ctrl-C", "broker"),),
     "demos": (
         Command(

@@ -32,8 +32,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = new_parser(
         subparsers,
         "completion",
-        "Print what makes a shell complete commands, options, and names of topics and groups.\n"
-        "These are asked of the cluster that the line, the environment or a file names.",
+        "Print a script with which a shell completes commands, options, and names of topics and "
+        "groups.\nThe names are read from the cluster given on the command line, in the "
+        "environment or in a file.",
         "examples:\n"
         '  eval "$(aiokafka-lite completion bash)"      in ~/.bashrc\n'
         '  eval "$(aiokafka-lite completion zsh)"       in ~/.zshrc, behind compinit\n'

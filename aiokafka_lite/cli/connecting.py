@@ -56,24 +56,26 @@ class _Option(NamedTuple):
 
 _OPTIONS: Final = (
     _Option("security-protocol", "security.protocol", "NAME",
-            "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (default: what other options ask for)"),
+            "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (default: derived from the other "
+            "options)"),
     _Option("ca-file", "ssl.truststore.location", "FILE",
-            "certificates to trust, in PEM or PKCS12; asks for TLS (default: the system's)"),
+            "certificates to trust, in PEM or PKCS12 (default: the system's). Implies TLS"),
     _Option("cert-file", "ssl.certificate.location", "FILE",
-            "the client's own certificate, in PEM; asks for TLS"),
+            "the client's own certificate, in PEM. Implies TLS"),
     _Option("key-file", "ssl.key.location", "FILE",
-            "the key to it (default: in the same file)"),
+            "the certificate's key (default: in the same file)"),
     _Option("key-password", "ssl.key.password", "TEXT", "the password of the key"),
     _Option("mechanism", "sasl.mechanism", "NAME",
             "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER (default with --username: PLAIN)"),
-    _Option("username", "sasl.username", "NAME", "who logs in; asks for SASL, with TLS"),
+    _Option("username", "sasl.username", "NAME", "the user to log in as. Implies SASL, with TLS"),
     _Option("password", "sasl.password", "TEXT",
-            "the password; better in the environment, as others see command lines"),
+            "the password. Set it in the environment if others can read this machine's command "
+            "lines"),
 )  # fmt: skip
 
 _HELP: Final = """\
-What names something may stand in the environment: AIOKAFKA_LITE_BOOTSTRAP, AIOKAFKA_LITE_CONFIG,
-AIOKAFKA_LITE_PASSWORD … Options go before variables, and those before the file."""
+Options may also be set as environment variables: AIOKAFKA_LITE_BOOTSTRAP, AIOKAFKA_LITE_CONFIG,
+AIOKAFKA_LITE_PASSWORD … Options override variables, and variables override the file."""
 
 
 def add_options(
@@ -92,14 +94,14 @@ def add_options(
         "-b",
         "--bootstrap",
         metavar="HOST:PORT",
-        help=f"brokers to ask first, with commas between them (default: {DEFAULT_BOOTSTRAP})",
+        help=f"brokers to contact first, separated by commas (default: {DEFAULT_BOOTSTRAP})",
     )
     group.add_argument(
         *settings_file,
         dest="config",
         type=Path,
         metavar="FILE",
-        help="settings as Kafka's own tools read them (client.properties)",
+        help="a file of settings, as for Kafka's own tools (client.properties)",
     )
     group.add_argument(
         "-X",
@@ -108,7 +110,7 @@ def add_options(
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any of Kafka's settings for clients; may be repeated",
+        help="any client setting of Kafka (repeatable)",
     )
     group.add_argument(
         "--tls", action="store_true", help="use TLS, and trust the system's certificates"
@@ -124,8 +126,7 @@ def add_options(
         "--timeout",
         type=positive_seconds,
         metavar="SECONDS",
-        help="how long to try to connect and to be answered, before the command gives up "
-        f"(default: {DEFAULT_TIMEOUT_S:g})",
+        help=f"the time limit for connecting and for each answer (default: {DEFAULT_TIMEOUT_S:g})",
     )
 
 
@@ -294,7 +295,7 @@ def _choose_protocol(settings: dict[str, str], *, wants_tls: bool) -> None:
     chosen = settings.get("security.protocol", "").strip().upper()
     if chosen:
         if wants_tls and not chosen.endswith("SSL"):
-            raise UsageError(f"--tls is given, and security.protocol is {chosen}: leave one out")
+            raise UsageError(f"--tls contradicts security.protocol={chosen}: leave one out")
         return
     wants_sasl = any(name.startswith("sasl.") for name in settings)
     wants_tls = wants_tls or wants_sasl or any(name.startswith("ssl.") for name in settings)
@@ -381,7 +382,7 @@ def _of_file(path: Path) -> dict[str, str]:
 def _check_name(name: str) -> None:
     if name not in EFFECTIVE and name not in SECURITY_NAMES:
         if name in WITHOUT_EFFECT or name in REFUSED or name in WRITING:
-            raise UsageError(f"-X {name}: it has no effect here")
+            raise UsageError(f"-X {name}: this setting has no effect here")
         raise UsageError(f"-X {name}: there is no such setting{nearest(name, _known())}")
 
 

@@ -39,7 +39,7 @@ class BadLineError(CommandError):
 
     def __init__(self, path: Path, line_number: int, reason: str) -> None:
         self.line_number = line_number
-        super().__init__(f"{path}, line {line_number}: {reason} (nothing was loaded)")
+        super().__init__(f"{path}, line {line_number}: {reason} (no records were loaded)")
 
 
 class Loaded(NamedTuple):
@@ -220,10 +220,10 @@ def parse_line(text: bytes, topic: str | None = None) -> _Line:
     except RecursionError:
         raise LineProblem("nested too deep") from None
     if not isinstance(line, dict):
-        raise LineProblem("a line has to be an object")
+        raise LineProblem("a line must be an object")
     unknown = [name for name in line if name not in FIELDS and name not in PASSED_OVER]
     if unknown:
-        raise LineProblem(f"unknown field {unknown[0]!r}: there are {', '.join(FIELDS)}")
+        raise LineProblem(f"unknown field {unknown[0]!r}: the fields are {', '.join(FIELDS)}")
     name = line.get("topic") if topic is None else topic
     if not isinstance(name, str):
         raise LineProblem("topic has to be a string")

@@ -32,7 +32,7 @@ def build_parser(*words: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program_name(),
         usage="%(prog)s [-h] [--version] [COMMAND …]",
-        description="The asyncio consumer for Apache Kafka. Without a command: what is installed.",
+        description="The asyncio consumer for Apache Kafka. Without a command: the installation.",
         epilog=f"{listing()}\n\nEach has --help.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -33,9 +33,7 @@ class Column(NamedTuple):
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     """Add `--json`."""
-    parser.add_argument(
-        "-j", "--json", action="store_true", help="print an object a line, for programs"
-    )
+    parser.add_argument("-j", "--json", action="store_true", help="print one JSON object per line")
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool = False) -> None:

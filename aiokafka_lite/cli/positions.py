@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.blocking_cluster import BlockingCluster
 
 FORMS: Final = (
-    "earliest, latest, an offset (1234), a time (2026-07-17T10:00, with Z for UTC; 10:00 is "
-    "today's; @1767225600000 in ms), or how long ago (30m, 2h, 1d)"
+    "earliest, latest, an offset (1234), a time (2026-07-17T10:00, with Z for UTC, 10:00 for "
+    "today, @1767225600000 in ms), or an age (30m, 2h, 1d)"
 )
 _OFFSET: Final = re.compile(r"[0-9]{1,18}")
 _EPOCH_MS: Final = re.compile(r"@[0-9]{1,18}")
@@ -65,7 +65,7 @@ def place(text: str) -> TopicPosition:
     if time_ms is None:
         time_ms = _ago_ms(word)
     if time_ms is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no place in a topic: write {FORMS}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a position in a topic: write {FORMS}")
     return TopicPosition(None, time_ms, word)
 
 

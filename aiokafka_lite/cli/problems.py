@@ -27,8 +27,8 @@ class MissingExtraError(CommandError):
         self.package = package
         self.extra = extra
         super().__init__(
-            f"{package} is not installed, and this command needs it: "
-            f"pip install 'aiokafka-lite[{extra}]'"
+            f"{package} is not installed, but this command needs it: pip install "
+            f"'aiokafka-lite[{extra}]'"
         )
 
 

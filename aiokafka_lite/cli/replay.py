@@ -47,16 +47,16 @@ ISOLATION_LEVEL: Final = "read_committed"
 KEY: Final = "key"
 
 _DESCRIPTION: Final = """\
-Write the dead letters of a topic again: each to the topic and partition that it came from, as it
-was, without what was added when it died. They stay in the topic of dead letters, too. Reads from
-its beginning, or from --from, to where it ends now."""
+Write the dead letters of a topic to their original topics and partitions again, without the
+headers that were added when they failed. They also stay in the topic of dead letters. Reads from
+its beginning, or from --from, to its present end."""
 _EXAMPLES: Final = """\
 examples:
-  aiokafka-lite replay dlq.orders --dry-run          what there is, and where it would go
-  aiokafka-lite replay dlq.orders                    everything, back to where it was
+  aiokafka-lite replay dlq.orders --dry-run          show the dead letters and their targets
+  aiokafka-lite replay dlq.orders                    all, to their original topics
   aiokafka-lite replay dlq.orders --where exception='*TimeoutError'
   aiokafka-lite replay dlq.orders --where topic=orders --from 1h --to orders.retry
-  aiokafka-lite replay dlq.orders --group replay     what no replay of this group has had
+  aiokafka-lite replay dlq.orders --group replay     all that this group has not replayed before
   aiokafka-lite replay dlq.orders --group replay --transactional-id replay
                                                      the same, each exactly once
 """
@@ -73,34 +73,41 @@ def add_parser(subparsers: Subparsers) -> None:
         action="append",
         default=[],
         metavar="NAME=PATTERN",
-        help="only those of which this matches, * and ? standing for anything: topic, partition, "
-        "offset, group, exception, message, delivery.count, or key; may be given several times",
+        help="only dead letters whose NAME matches the value (* matches any text, ? any "
+        "character). NAME is topic, partition, offset, group, exception, message, "
+        "delivery.count, or key (repeatable)",
     )
     which.add_argument(
-        "--from", dest="start", type=place, metavar="WHERE", help=f"begin there: {FORMS}"
+        "--from", dest="start", type=place, metavar="WHERE", help=f"start there: {FORMS}"
     )
     which.add_argument(
         "-p", "--partition", type=partition_numbers, metavar="N[,N-N…]",
-        help="only of these partitions of TOPIC, as in 0,4-7",
+        help="only these partitions of TOPIC, such as 0,4-7",
     )  # fmt: skip
     which.add_argument(
-        "-c", "--count", type=positive_int, metavar="N", help="end after so many in all"
+        "-c", "--count", type=positive_int, metavar="N", help="stop after N dead letters in all"
     )
     which.add_argument(
         "--group",
         metavar="GROUP",
-        help="begin where the group has committed, and commit what was read: so nothing is "
-        "replayed twice, what did not match included",
+        help="start at the offsets that this group has committed, and commit the offsets that "
+        "are read, including dead letters that do not match: so no dead letter is replayed "
+        "twice",
     )
     parser.add_argument(
         "--transactional-id",
         metavar="NAME",
-        help="with --group: write letters and commit their offsets in transactions of this name, "
-        "so that readers of committed records see each letter once, whatever ends a replay",
+        help="with --group: write letters and commit their offsets in transactions with this "
+        "id, so that readers of committed records see each letter once, however a replay "
+        "ends",
     )
-    parser.add_argument("--to", metavar="TOPIC", help="write them all to this topic, by their keys")
     parser.add_argument(
-        "--dry-run", action="store_true", help="only print what would be written, a line each"
+        "--to", metavar="TOPIC", help=("write all of them to this topic, partitioned by key")
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help=("only print the records that would be written, one per line"),
     )
     add_options(parser)
     parser.set_defaults(run=run)
@@ -136,9 +143,9 @@ class _Plan(NamedTuple):
 def run(options: argparse.Namespace) -> int:
     """Run `replay`; returns 0."""
     if options.group is not None and options.start is not None:
-        raise UsageError("--from and --group both say where to begin: leave one out")
+        raise UsageError("--from and --group both set the start: leave one out")
     if options.group is not None and options.dry_run:
-        raise UsageError("a dry run commits nothing: leave out --group")
+        raise UsageError("--dry-run does not commit offsets: leave out --group")
     if options.transactional_id is not None and options.group is None:
         raise UsageError("--transactional-id commits a group's offsets: add --group")
     where = connecting(options)
@@ -282,7 +289,7 @@ class _Replay:
             raise failure
         if not is_all:
             why = failure or next(e for each in futures if (e := each.exception()) is not None)
-            raise CommandError(f"not all could be written: {why}") from why
+            raise CommandError(f"some dead letters were not written: {why}") from why
 
     async def _write_in_transactions(
         self,
@@ -300,7 +307,7 @@ class _Replay:
             offsets = {tp: letter.offset + 1}
             error = await self._try_to_write(consumer, producer, offsets, [letter])
             if error is not None:
-                raise CommandError(f"not all could be written: {error}") from error
+                raise CommandError(f"some dead letters were not written: {error}") from error
         await self._try_to_write(consumer, producer, {tp: read_to}, [])
 
     async def _try_to_write(
@@ -319,7 +326,7 @@ class _Replay:
                 transaction.commit_offsets(offsets, consumer.group_metadata())
         except KafkaError as error:
             if producer.fatal_error is not None:
-                raise CommandError(f"not all could be written: {error}") from error
+                raise CommandError(f"some dead letters were not written: {error}") from error
             return error
         finally:
             for future in futures:
@@ -365,7 +372,8 @@ class _Replay:
             parts.append(f"{self._passed} did not match")
         if self._strange:
             parts.append(
-                f"{self._strange} do not say where they came from (--to TOPIC replays them as well)"
+                f"{self._strange} do not name their original topic (--to TOPIC replays them as "
+                "well)"
             )
         print("; ".join(parts), file=sys.stderr)
 

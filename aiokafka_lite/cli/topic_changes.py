@@ -79,11 +79,11 @@ def _add_create(actions: Subparsers) -> None:
     parser.add_argument("names", nargs="+", metavar="NAME", help="the topics to create")
     parser.add_argument(
         "-p", "--partitions", type=positive_int, metavar="N",
-        help="how many partitions each has (default: the cluster's num.partitions)",
+        help="partitions of each topic (default: the cluster's num.partitions)",
     )  # fmt: skip
     parser.add_argument(
         "-r", "--replication", type=positive_int, metavar="N",
-        help="how many replicas each partition has (default: the cluster's)",
+        help="replicas of each partition (default: the cluster's)",
     )  # fmt: skip
     add_options(parser, settings_file=["--command-config"])
     parser.add_argument(
@@ -93,7 +93,7 @@ def _add_create(actions: Subparsers) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of the topics; may be repeated",
+        help="a setting of the topics (repeatable)",
     )
     parser.set_defaults(run=run_create)
 
@@ -102,13 +102,13 @@ def _add_delete(actions: Subparsers) -> None:
     parser = new_parser(
         actions,
         "delete",
-        "Delete topics with all their records. Asks before it does.",
+        "Delete topics with all their records, after a confirmation.",
         "examples:\n"
         "  aiokafka-lite topics delete orders.old\n"
         "  aiokafka-lite topics delete orders.old payments.old --yes     without asking\n",
     )
     parser.add_argument("topics", nargs="+", metavar="TOPIC", help="the topics to delete")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_argument("-y", "--yes", action="store_true", help="delete without confirmation")
     add_options(parser)
     parser.set_defaults(run=run_delete)
 
@@ -117,24 +117,25 @@ def _add_config(actions: Subparsers) -> None:
     parser = new_parser(
         actions,
         "config",
-        "Show which settings of topics differ from the defaults, and change them. All changes of\n"
-        "a topic are made, or none.",
-        "examples:\n"
-        "  aiokafka-lite topics config orders                      what differs\n"
-        "  aiokafka-lite topics config orders --every --json       all there is\n"
-        "  aiokafka-lite topics config orders --set retention.ms=86400000\n"
-        "  aiokafka-lite topics config orders --unset retention.ms   the cluster's value again\n",
+        "Show the settings of topics that differ from the defaults, or change settings. Either "
+        "all changes\nof a topic are made, or it stays as it is.",
+        "examples:\n  aiokafka-lite topics config orders                      settings that "
+        "differ\n  aiokafka-lite topics config orders --every --json       all settings\n  "
+        "aiokafka-lite topics config orders --set retention.ms=86400000\n  aiokafka-lite topics "
+        "config orders --unset retention.ms   the cluster's value again\n",
     )
     parser.add_argument("topics", nargs="+", metavar="TOPIC", help="the topics")
     parser.add_argument(
         "--set", dest="changes", type=name_and_value, action="append", default=[],
-        metavar="NAME=VALUE", help="a setting to make for them; may be repeated",
+        metavar="NAME=VALUE", help="a setting to change (repeatable)",
     )  # fmt: skip
     parser.add_argument(
         "--unset", action="append", default=[], metavar="NAME",
-        help="a setting to take away from them; may be repeated",
+        help="a setting to remove, which restores the cluster's value (repeatable)",
     )  # fmt: skip
-    parser.add_argument("--every", action="store_true", help="show the settings at defaults, too")
+    parser.add_argument(
+        "--every", action="store_true", help=("also show settings with their default values")
+    )
     add_json_option(parser)
     add_options(parser)
     parser.set_defaults(run=run_config)
@@ -167,7 +168,7 @@ def run_create(options: argparse.Namespace) -> int:
         for result in response.topics:
             if result.error_code:
                 reason = result.error_message or why(for_code(result.error_code))
-                problems.append(f"{result.name} is not created: {reason}")
+                problems.append(f"{result.name} was not created: {reason}")
                 continue
             topic = _until_led(cluster, result.name, timeout_ms / 1000)
             replicas = max(len(each.replicas) for each in topic.partitions.values())
@@ -216,7 +217,7 @@ def run_delete(options: argparse.Namespace) -> int:
     """Run `topics delete`; returns 0."""
     names = list(dict.fromkeys(options.topics))
     if not options.yes and not sys.stdin.isatty():
-        raise UsageError("nobody can be asked whether to delete: add --yes")
+        raise UsageError("there is no terminal for the confirmation: add --yes")
     with connecting(options).cluster() as cluster:
         known = ask_for_topics(cluster, None).topics
         problems = [
@@ -243,7 +244,7 @@ def _is_confirmed(cluster: BlockingCluster, topics: Sequence[TopicView]) -> bool
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         cluster.limit(cluster.config.request_timeout_s)  # people take their time
         return True
-    raise CommandError("nothing was deleted")
+    raise CommandError("no topics were deleted")
 
 
 def _delete(cluster: BlockingCluster, topics: Sequence[TopicView], timeout_ms: int) -> list[str]:
@@ -255,7 +256,7 @@ def _delete(cluster: BlockingCluster, topics: Sequence[TopicView], timeout_ms: i
     for result in cluster.request(_controller(cluster), request).responses:
         if result.error_code:
             reason = result.error_message or why(for_code(result.error_code))
-            problems.append(f"{result.name} is not deleted: {reason}")
+            problems.append(f"{result.name} was not deleted: {reason}")
         else:
             print(f"deleted {result.name}")
     return problems
@@ -300,7 +301,7 @@ def _settings(cluster: BlockingCluster, names: Sequence[str]) -> list[DescribeCo
     results = cluster.request_any(request).results
     _raise_if_any(
         [
-            f"settings of {each.resource_name} cannot be seen: {why(for_code(each.error_code))}"
+            f"settings of {each.resource_name} cannot be read: {why(for_code(each.error_code))}"
             for each in results
             if each.error_code
         ]
@@ -362,7 +363,7 @@ def _change(
     )
     _raise_if_any(
         [
-            f"{each.resource_name} is not changed: "
+            f"{each.resource_name} was not changed: "
             f"{each.error_message or why(for_code(each.error_code))}"
             for each in cluster.request_any(request).responses
             if each.error_code

@@ -68,7 +68,7 @@ _PARTITION_COLUMNS: Final = (
     Column("bytes", "size", is_number=True, show=size_text),
 )
 _RECORDS_NOTE: Final = """\
-Records are counted as end minus begin: compaction and transactions leave less. Sizes are those of
+Records are counted as end minus begin: compaction and transactions leave fewer. Sizes are those of
 the leaders' logs, as on disk."""
 
 
@@ -77,17 +77,22 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = new_parser(
         subparsers,
         "topics",
-        "List the topics of a cluster. `topics create`, `topics delete`, `topics config` change\n"
-        f"topics: each has --help.\n\n{_RECORDS_NOTE}",
+        "List the topics of a cluster. `topics create`, `topics delete` and `topics config` "
+        f"change topics,\nsee their --help.\n\n{_RECORDS_NOTE}",
         "examples:\n"
         "  aiokafka-lite topics                      all but Kafka's own\n"
         "  aiokafka-lite topics 'orders-*' --json    some, for programs\n"
         "  aiokafka-lite topics -q                   names alone\n",
     )
     parser.add_argument(
-        "patterns", nargs="*", metavar="NAME", help="only these; * is any text, ? any character"
+        "patterns",
+        nargs="*",
+        metavar="NAME",
+        help=("only these topics (* matches any text, ? any character)"),
     )
-    parser.add_argument("--internal", action="store_true", help="Kafka's own topics, too")
+    parser.add_argument(
+        "--internal", action="store_true", help=("also show Kafka's internal topics")
+    )
     parser.add_argument("-q", "--names", action="store_true", help="print names alone")
     add_json_option(parser)
     add_options(parser)
@@ -99,9 +104,9 @@ def add_describe_parser(subparsers: Subparsers) -> None:
     parser = new_parser(
         subparsers,
         "describe",
-        "Show a topic's partitions, leaders, replicas, offsets and settings; and how much came in\n"
-        "the last minute, or --since some time, with the largest record of that.\n\n"
-        f"{_RECORDS_NOTE}",
+        "Show a topic's partitions, leaders, replicas, offsets and settings, and its traffic: "
+        "the records of\nthe last minute (or since --since), and the largest of "
+        f"them.\n\n{_RECORDS_NOTE}",
         "examples:\n"
         "  aiokafka-lite describe orders\n"
         "  aiokafka-lite describe orders --json | jq .configs\n"
@@ -113,8 +118,8 @@ def add_describe_parser(subparsers: Subparsers) -> None:
         "--since",
         type=place,
         metavar="WHERE",
-        help="since when records are counted and measured, all of which are read: "
-        f"{FORMS} (default: {DEFAULT_SINCE}, and 64 MiB of it are read at most)",
+        help=f"measure records from here on, all of which are read: {FORMS} (default: "
+        f"{DEFAULT_SINCE}, of which at most 64 MiB are read)",
     )
     add_json_option(parser)
     add_options(parser)
@@ -321,7 +326,7 @@ def _configs(cluster: BlockingCluster, topic: str) -> dict[str, str | None] | No
     for result in response.results:
         if result.error_code:
             print(
-                f"warning: settings of {topic} cannot be seen: {why(for_code(result.error_code))}",
+                f"warning: settings of {topic} cannot be read: {why(for_code(result.error_code))}",
                 file=sys.stderr,
             )
             return None

@@ -56,7 +56,9 @@ async def test_broker_without_aiohttp_has_no_page_and_says_why(without: set[str]
     without.add("aiohttp")
     async with Broker() as broker:
         async with serve_status(broker, is_wanted=True, port=None) as said:
-            assert said == "none; it needs aiohttp: pip install 'aiokafka-lite[http]'"
+            assert (
+                said == "off, because aiohttp is not installed: pip install 'aiokafka-lite[http]'"
+            )
         async with serve_status(broker, is_wanted=False, port=None) as said:
             assert said is None
         with pytest.raises(MissingExtraError, match=r"aiokafka-lite\[http\]"):

@@ -99,7 +99,7 @@ def test_credentials_of_an_option_replace_those_of_the_file(file: Path) -> None:
     [
         (["-b", "a:b"], "setting bootstrap.servers: "),
         (["-X", "sasl.mechanisn=PLAIN"], "there is no such setting; did you mean sasl.mechanism"),
-        (["-X", "acks=1"], "-X acks: it has no effect here"),
+        (["-X", "acks=1"], "-X acks: this setting has no effect here"),
         (["--security-protocol", "TLS"], "setting security.protocol is 'TLS': it is one of"),
         (["--tls", "--security-protocol", "PLAINTEXT"], "leave one out"),
         (["--mechanism", "PLAIN"], "give settings sasl.username and sasl.password"),

@@ -82,7 +82,7 @@ async def test_records_go_where_their_lines_say(path: Path) -> None:
 
 BAD_LINES = [
     (b"{", "not JSON: "),
-    (b"[]", "a line has to be an object"),
+    (b"[]", "a line must be an object"),
     (b'{"value": "x"}', "topic has to be a string"),
     (b'{"topic": "t", "values": "x"}', "unknown field 'values'"),
     (b'{"topic": "t", "value": NaN}', "NaN is not JSON"),
@@ -118,7 +118,7 @@ async def test_bad_line_is_named_and_leaves_nothing_behind(
         assert caught.value.line_number == 4
         assert str(caught.value).startswith(f"{path}, line 4: ")
         assert reason in str(caught.value)
-        assert str(caught.value).endswith("(nothing was loaded)")
+        assert str(caught.value).endswith("(no records were loaded)")
         assert list(broker.topics) == ["compacted"]
         assert broker.end_offsets("compacted") == [0]
 

@@ -39,7 +39,7 @@ async def test_topic_that_cannot_be_created_is_named_and_the_others_are(
     ended = await cli("topics", "create", there, new, *where)
     assert (ended.code, len(ended.lines)) == (1, 1)
     assert ended.lines[0].startswith(f"created {new}: ")
-    said = f"error: {there} is not created: Topic '{there}' already exists.\n"
+    said = f"error: {there} was not created: Topic '{there}' already exists.\n"
     assert ended.errors == said
     ended = await cli("topics", "create", unique("made"), "--config", "no.such=1", *where)
     assert (ended.code, ended.out) == (1, b"")
@@ -60,7 +60,7 @@ async def test_topics_are_deleted_and_those_that_are_not_there_are_named(
         ended = await cli("topics", "delete", topic, *where)
         assert (ended.code, ended.out) == (1, b"")
         assert ended.errors.startswith(f"{topic}: 2 partitions, 3 records\nDelete 1 topic? [y/N] ")
-        assert ended.errors.endswith("error: nothing was deleted\n")
+        assert ended.errors.endswith("error: no topics were deleted\n")
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     ended = await cli("topics", "delete", topic, f"{topic}x", *where)
     assert (ended.code, ended.lines) == (1, [f"deleted {topic}"])
@@ -95,7 +95,7 @@ async def test_settings_are_made_taken_away_and_shown(kafka: KafkaHandle, cli: R
     assert lines[0].split() == ["TOPIC", "SETTING", "VALUE", "SET", "IN", "DEFAULT"]
     ended = await cli(*command, "--set", "max.message.bytes=many", "--unset", "retention.ms")
     assert (ended.code, ended.out) == (1, b"")
-    assert ended.errors.startswith(f"error: {topic} is not changed: Invalid value many for ")
+    assert ended.errors.startswith(f"error: {topic} was not changed: Invalid value many for ")
     assert await set_for_topic() == {"max.message.bytes": "5000"}
 
 

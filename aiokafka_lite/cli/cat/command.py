@@ -40,33 +40,33 @@ FORMATS: Final = ("text", "json", "hex", "raw")
 TAIL_LAST: Final = 10
 
 _DESCRIPTION: Final = """\
-Print the records of a topic, a line each: from its beginning to where it ends now, or on and on
-with -f. Records of a partition come in order; partitions take turns."""
+Print the records of a topic, one per line, from its beginning to its present end. With -f, continue
+with new records. Records of one partition are printed in order; partitions alternate."""
 _EXAMPLES: Final = """\
 examples:
-  aiokafka-lite cat orders                            every value, a line each
-  aiokafka-lite cat orders -a --from 10m              what came lately, with keys, times, headers
+  aiokafka-lite cat orders                            every value, one per line
+  aiokafka-lite cat orders -a --from 10m              recent records, with keys, times, headers
   aiokafka-lite cat orders -p 3 --from 1234 -c 1 -a   one record
   aiokafka-lite cat orders -n 5 --json | jq .value    the last five of each partition
-  aiokafka-lite cat orders --key '^customer-17$' -a   what became of a customer
-  aiokafka-lite cat orders -f --grep '"error"' -o     errors as they come, and where they are
+  aiokafka-lite cat orders --key '^customer-17$' -a   the history of one customer
+  aiokafka-lite cat orders -f --grep '"error"' -o     new errors, with partitions and offsets
   aiokafka-lite cat orders --output orders.parquet    the topic as a table
 """
 _TAIL_DESCRIPTION: Final = """\
-Print the last records of each partition of a topic, and new ones as they come, until Ctrl-C:
+Print the last records of each partition of a topic, then new records until Ctrl-C. This is
 `cat -f --last 10`, with the same options."""
 _TAIL_EXAMPLES: Final = """\
 examples:
   aiokafka-lite tail orders                         the last ten of each partition, then new ones
-  aiokafka-lite tail orders -n 0 -a                 only new ones, with all there is about them
-  aiokafka-lite tail orders -n 0 -c 1               the next record, and no more
+  aiokafka-lite tail orders -n 0 -a                 only new ones, with all fields
+  aiokafka-lite tail orders -n 0 -c 1               only the next record
 """
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command `cat`."""
     parser = new_parser(subparsers, "cat", _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with new records")
+    parser.add_argument("-f", "--follow", action="store_true", help="continue with new records")
     _add_options(parser)
     parser.set_defaults(run=run)
 
@@ -82,46 +82,49 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", help="the topic to read")
     which = parser.add_argument_group("which records")
     which.add_argument(
-        "--from", dest="start", type=place, metavar="WHERE", help=f"begin there: {FORMS}"
+        "--from", dest="start", type=place, metavar="WHERE", help=f"start there: {FORMS}"
     )
     which.add_argument(
         "--until",
         type=place,
         metavar="WHERE",
-        help="end ahead of there (default: where the topic ends now)",
+        help="stop before this position (default: the topic's present end)",
     )
     which.add_argument(
         "-n",
         "--last",
         type=_count,
         metavar="N",
-        help="begin so many offsets ahead of the end of each partition; with --grep, --key or "
-        "--header: the last N that match, for which the whole topic is read",
+        help="start N offsets before the end of each partition. With --grep, --key or --header: "
+        "the last N matching records, for which the whole topic is read",
     )
     which.add_argument(
-        "-c", "--count", type=positive_int, metavar="N", help="end after so many records in all"
+        "-c", "--count", type=positive_int, metavar="N", help="stop after N records in all"
     )
     which.add_argument(
         "-p",
         "--partition",
         type=partition_numbers,
         metavar="N[,N-N…]",
-        help="only of these partitions, as in 0,4-7",
+        help="only these partitions, such as 0,4-7",
     )
     which.add_argument(
-        "--grep", metavar="REGEX", help="only values, or headers, in which this is found"
+        "--grep", metavar="REGEX", help="only records with this in the value or a header"
     )
-    which.add_argument("--key", metavar="REGEX", help="only keys in which this is found")
+    which.add_argument("--key", metavar="REGEX", help="only records with this in the key")
     which.add_argument(
         "--header",
         action="append",
         type=name_and_value,
         default=[],
         metavar="NAME=REGEX",
-        help="only records with such a header, in whose value this is found; may be repeated",
+        help="only records with this header whose value contains the text (repeatable)",
     )
     which.add_argument(
-        "-F", "--fixed-strings", action="store_true", help="what to find is text, not a pattern"
+        "-F",
+        "--fixed-strings",
+        action="store_true",
+        help=("search for the text itself, not for a regular expression"),
     )
     which.add_argument("-i", "--ignore-case", action="store_true", help="A is a")
     which.add_argument(
@@ -131,24 +134,27 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--isolation-level",
         choices=tuple(ISOLATION_LEVELS),
         default="read_uncommitted",
-        help="read_committed leaves out what transactions did not commit (default: %(default)s)",
+        help=(
+            "read_committed omits records of transactions that were not committed (default: "
+            "%(default)s)"
+        ),
     )
     _add_how(parser)
     add_options(parser)
 
 
 def _add_how(parser: argparse.ArgumentParser) -> None:
-    how = parser.add_argument_group("how they are printed")
+    how = parser.add_argument_group("the output format")
     how.add_argument("-k", "--keys", action="store_true", help="with keys")
     how.add_argument("-H", "--headers", action="store_true", help="with headers")
-    how.add_argument("-t", "--timestamps", action="store_true", help="with times, in UTC")
+    how.add_argument("-t", "--timestamps", action="store_true", help="print times, in UTC")
     how.add_argument("-o", "--offsets", action="store_true", help="with partition:offset")
-    how.add_argument("-a", "--all", action="store_true", help="with all of these")
+    how.add_argument("-a", "--all", action="store_true", help="print all of these")
     how.add_argument(
         "--format",
         choices=FORMATS,
-        help="text: fields with tabs between them, the value last (default); json: an object a "
-        "line; hex: as text, in hexadecimal; raw: values, and nothing between them",
+        help="text: fields separated by tabs, the value last (default). json: one object per "
+        "line. hex: as text, in hexadecimal. raw: the values alone, without separators",
     )
     how.add_argument(
         "-j", "--json", action="store_const", dest="format", const="json", help="--format json"
@@ -156,22 +162,25 @@ def _add_how(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--unpack",
         action="store_true",
-        help="with json: keys and values that are JSON become part of it, not strings",
+        help="with json: insert keys and values that are JSON as objects, not as strings",
     )
     how.add_argument(
-        "--null", metavar="TEXT", default="", help="what stands for null (default: nothing)"
+        "--null", metavar="TEXT", default="", help="the text printed for null (default: empty)"
     )
     how.add_argument(
         "-d",
         "--delimiter",
         metavar="TEXT",
-        help=r"what ends a record in text, as in '\0' (default: '\n')",
+        help=r"the text printed after each record, such as '\0' (default: '\n')",
     )
     how.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
-        help="write there; FILE.parquet and FILE.arrow become tables (aiokafka-lite[arrow])",
+        help=(
+            "write to this file, as a table if it is FILE.parquet or FILE.arrow "
+            "(aiokafka-lite[arrow])"
+        ),
     )
 
 
@@ -222,18 +231,18 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     if options.follow and options.until is not None:
-        raise UsageError("--until says where to end, and -f that there is no end: leave one out")
+        raise UsageError("--until sets an end, and -f reads without an end: leave one out")
     if options.last is not None and options.start is not None:
-        raise UsageError("--from and --last both say where to begin: leave one out")
+        raise UsageError("--from and --last both set the start: leave one out")
     is_table = options.output is not None and options.output.suffix in TABLES
     if is_table and options.format is not None:
-        raise UsageError(f"{options.output} is a table, which has no --format")
+        raise UsageError(f"{options.output} is a table, so --format does not apply")
     if options.unpack and options.format != "json":
         raise UsageError("--unpack is for --json")
     if options.delimiter is not None and options.format not in (None, "text"):
         raise UsageError(f"--delimiter is for text, not for {options.format}")
     if options.format == "raw" and _fields(options):
-        raise UsageError("raw writes values and nothing else: leave out -k, -H, -t, -o and -a")
+        raise UsageError("raw prints only values: leave out -k, -H, -t, -o and -a")
     if options.invert_match and not _filters(options):
         raise UsageError("-v needs something to match: --grep, --key or --header")
 

@@ -67,6 +67,6 @@ def _search(pattern: str, is_fixed: bool, flags: int) -> Callable[[bytes], bool]
         search = re.compile(re.escape(encoded) if is_fixed else encoded, flags).search
     except re.error as error:
         raise UsageError(
-            f"{pattern!r} is no regular expression: {error} (-F searches for it as it is)"
+            f"{pattern!r} is not a regular expression: {error} (-F searches for the text itself)"
         ) from error
     return lambda content: search(content) is not None

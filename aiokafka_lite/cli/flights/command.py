@@ -34,17 +34,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--bootstrap",
         type=bootstrap_servers,
         metavar="HOST:PORT",
-        help="use this Kafka; without it an embedded broker is started",
+        help="use this Kafka (default: start an embedded broker)",
     )
     where.add_argument(
         "--listen",
         type=host_and_port,
         default=("127.0.0.1", 0),
         metavar="HOST:PORT",
-        help="where the embedded broker listens (default: 127.0.0.1, a free port)",
+        help="the address of the embedded broker (default: 127.0.0.1, a free port)",
     )
     parser.add_argument(
-        "--keep", action="store_true", help="leave the embedded broker up until Ctrl-C"
+        "--keep", action="store_true", help="keep the embedded broker running until Ctrl-C"
     )
     parser.add_argument("--loop", type=LoopKind, choices=list(LoopKind), default=LoopKind.ASYNCIO)
     parser.add_argument("--topic", default="flights", help="default: flights")
@@ -62,10 +62,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         type=positive_seconds,
         default=60.0,
         metavar="SECONDS",
-        help="give up when no record comes for so long (default: 60)",
+        help="stop with an error after this time without records (default: 60)",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("out"), metavar="DIR", help="for the plot (default: out)"
+        "--out",
+        type=Path,
+        default=Path("out"),
+        metavar="DIR",
+        help=("the directory of the plot (default: out)"),
     )
     parser.add_argument("--no-plot", action="store_true", help="draw no plot")
     parser.set_defaults(run=run)

@@ -66,7 +66,7 @@ async def run_job(options: FlightsJobOptions, reporter: Reporter) -> bool:
             await group.run(bar.move_to)
         is_right = _report(options, expectation, group, reporter)
         if options.keep_broker and options.bootstrap_servers is None:
-            reporter.say(f"Kafka stays up at {bootstrap_servers}; Ctrl-C ends it")
+            reporter.say(f"Kafka keeps running at {bootstrap_servers}. Ctrl-C stops it")
             await asyncio.Event().wait()
     return is_right
 
@@ -131,7 +131,7 @@ async def ensure_loaded(
         loader = Loader(cluster, TopicAdmin(cluster, topic), expectation, limit=limit)
         ranges = await loader.find_loaded()
         if ranges is not None:
-            reporter.say(f"Topic {topic!r} holds the data set already")
+            reporter.say(f"Topic {topic!r} already has the data set")
             return ranges
         with reporter.progress(f"Loading {topic!r}", expectation.flights) as bar:
             return await loader.load(bar.move_to)
@@ -169,8 +169,8 @@ def _report(
     reporter.pace(scoreboard.pace(), cpu_scope=parts)
     counts = ", ".join(f"{worker.name} {worker.counted:,}" for worker in group.workers)
     reporter.say(
-        f"Group {group.group_id}: {counts}; {scoreboard.redelivered:,} records came again after a "
-        "rebalance and were not counted twice"
+        f"Group {group.group_id}: {counts}; {scoreboard.redelivered:,} records were redelivered "
+        "after a rebalance and counted once"
     )
     wrong = differences(expectation.carriers, carriers)
     if wrong:

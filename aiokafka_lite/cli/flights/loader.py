@@ -104,8 +104,8 @@ class Loader:
                 return loaded
         raise LoadError(
             f"topic {self._admin.name!r} could not be loaded in {ATTEMPTS} attempts "
-            f"({last_error or 'it does not hold what was written'}): is somebody else writing to "
-            "it, or is the broker out of reach?"
+            f"({last_error or 'it does not have the records that were written'}): check that no "
+            "other client writes to it, and that the broker is reachable"
         ) from last_error
 
     async def _write(self, topic: FlightsTopic, on_progress: Callable[[int], None]) -> None:
@@ -156,7 +156,7 @@ class Loader:
             for record in records:
                 if not _is_flight(record.key, record.value):
                     raise ForeignTopicError(
-                        topic.name, f"partition {number}, offset {record.offset} is no flight"
+                        topic.name, f"partition {number}, offset {record.offset} is not a flight"
                     )
 
 

@@ -19,8 +19,8 @@ class ForeignTopicError(FlightsError):
     def __init__(self, topic: str, reason: str) -> None:
         self.topic = topic
         super().__init__(
-            f"topic {topic!r} holds other people's records ({reason}); it is left alone: "
-            "name another one with --topic, or delete it yourself"
+            f"topic {topic!r} has records of another origin ({reason}) and was not changed: "
+            "name another topic with --topic, or delete this one yourself"
         )
 
 

@@ -57,7 +57,7 @@ class Reporter:
     def table(self, carriers: Mapping[str, CarrierTally], names: Mapping[str, str]) -> None:
         """Print one line per carrier."""
         table = Table(
-            title="Flights from New York City in 2013, by carrier; delays are means in minutes",
+            title="Flights from New York City in 2013, by carrier (mean delays in minutes)",
             title_justify="left",
             box=SIMPLE_HEAD,
             show_edge=False,

@@ -105,8 +105,8 @@ class Scoreboard:
         if offset != tally.next_offset:
             if offset > tally.next_offset:
                 raise LostRecordError(
-                    f"partition {record.partition}: offset {offset} came, but "
-                    f"{tally.next_offset} was due: records were lost"
+                    f"partition {record.partition}: read offset {offset} instead of "
+                    f"{tally.next_offset}, so records were lost"
                 )
             self.redelivered += 1
             return False
@@ -120,7 +120,8 @@ class Scoreboard:
             carrier_tally.count(flight["dep_time"], flight["dep_delay"], flight["arr_delay"])
         except (ValueError, LookupError, TypeError):
             raise ForeignTopicError(
-                record.topic, f"partition {record.partition}, offset {offset} is no flight"
+                record.topic,
+                f"partition {record.partition}, offset {record.offset} is not a flight",
             ) from None
         tally.next_offset = offset + 1
         self.counted += 1

@@ -117,8 +117,9 @@ class Group:
             f"{number} ({count:,} records)" for number, count in self.scoreboard.missing().items()
         )
         return (
-            f"no record for {self.stall_timeout_s:g} s, and these partitions of {self.topic!r} are "
-            f"not read to their end: {missing}. Is the broker at {self.bootstrap_servers} still up?"
+            f"no records for {self.stall_timeout_s:g} s, and these partitions of {self.topic!r} "
+            f"are not read to their end: {missing}. Check that the broker at "
+            f"{self.bootstrap_servers} is running"
         )
 
     def _new_worker(self, number: int) -> Worker:

@@ -72,7 +72,7 @@ class Lag(NamedTuple):
         members = counted(len(self.described.members), "member")
         lag = f"lag {self.total:,} in {counted(len(self.known), 'partition')}"
         if unknown_count := len(self.rows) - len(self.known):
-            unknown = f"not known of {counted(unknown_count, 'partition')}"
+            unknown = f"unknown for {counted(unknown_count, 'partition')}"
             lag = f"{lag}, {unknown}" if self.known else f"lag {unknown}"
         return f"group {self.described.group_id}: {self.described.state}, {members}, {lag}"
 
@@ -82,17 +82,18 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = new_parser(
         subparsers,
         "lag",
-        "Show what a group has committed of each partition, where that ends, the lag between,\n"
-        "and who has the partition. A partition without a commit has no lag: it is not known\n"
-        "where its reader would start. A negative lag is a commit beyond the end: the topic was\n"
-        "recreated or truncated, and its reader starts where auto.offset.reset says.",
+        "Show for each partition the group's committed offset, the end of the log, the lag "
+        "between,\nand the member that owns it. A partition without a commit has an unknown "
+        "lag, because its start\nis not determined yet. A negative lag is a commit beyond the "
+        "end: the topic was recreated or\ntruncated, and its reader starts according to "
+        "auto.offset.reset.",
         "examples:\n"
         "  aiokafka-lite lag billing                    once\n"
         "  aiokafka-lite lag billing --watch            every two seconds, until Ctrl-C\n"
         "  aiokafka-lite lag billing --json | jq -s 'map(.lag) | add'\n",
     )
     parser.add_argument("group", metavar="GROUP", help="the group to look at")
-    parser.add_argument("--topic", action="append", metavar="TOPIC", help="only of this topic")
+    parser.add_argument("--topic", action="append", metavar="TOPIC", help="only this topic")
     parser.add_argument(
         "-w",
         "--watch",
@@ -100,7 +101,7 @@ def add_parser(subparsers: Subparsers) -> None:
         type=positive_seconds,
         const=DEFAULT_INTERVAL_S,
         metavar="SECONDS",
-        help=f"look again and again (default: every {DEFAULT_INTERVAL_S:g} s)",
+        help=f"repeat (default: every {DEFAULT_INTERVAL_S:g} s)",
     )
     add_json_option(parser)
     add_options(parser)
@@ -110,7 +111,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run `lag`; returns 0."""
     if options.watch is not None and options.json:
-        raise UsageError("--watch is for people, and --json for programs: leave one out")
+        raise UsageError("--watch is for terminals and --json for programs: leave one out")
     with connecting(options).cluster() as cluster:
         lag = lag_of(cluster, options.group, options.topic)
         if options.watch is not None:
@@ -195,7 +196,7 @@ def _watch_with_rich(cluster: BlockingCluster, options: argparse.Namespace, lag:
             except KafkaError as error:
                 if not error.retriable:
                     raise
-                live.update(Group(title, Text(f"cannot look again: {error}"), table), refresh=True)
+                live.update(Group(title, Text(f"cannot repeat: {error}"), table), refresh=True)
 
 
 def _by_lag(row: Row) -> int:

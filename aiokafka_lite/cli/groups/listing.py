@@ -41,7 +41,10 @@ def add_parser(subparsers: Subparsers) -> None:
         "  aiokafka-lite groups --state Empty -q        names of those without members\n",
     )
     parser.add_argument(
-        "patterns", nargs="*", metavar="NAME", help="only these; * is any text, ? any character"
+        "patterns",
+        nargs="*",
+        metavar="NAME",
+        help=("only these groups (* matches any text, ? any character)"),
     )
     parser.add_argument(
         "--state", metavar="STATE", help="only in this state: Stable, Empty, PreparingRebalance …"

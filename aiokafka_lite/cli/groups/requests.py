@@ -128,7 +128,7 @@ def describe_one(cluster: BlockingCluster, group_id: str) -> tuple[int, GroupDes
         node = cluster.coordinator(group_id)
         described = describe(cluster, node, [group_id])
         if not described:
-            raise KafkaProtocolError(f"the answer to DescribeGroups leaves out {group_id!r}")
+            raise KafkaProtocolError(f"the DescribeGroups response does not contain {group_id!r}")
         return node, described[0]
 
     return cluster.retrying(ask)
@@ -137,7 +137,7 @@ def describe_one(cluster: BlockingCluster, group_id: str) -> tuple[int, GroupDes
 def _raise_for(group_id: str, error_code: int, message: str | None) -> None:
     if error_code:
         error = for_code(error_code)
-        raise error(f"group {group_id} cannot be looked at: {message or why(error)}")
+        raise error(f"group {group_id} cannot be described: {message or why(error)}")
 
 
 def _of_consumer(group: consumer_group_describe.DescribedGroup) -> GroupDescription:

@@ -50,16 +50,16 @@ _COLUMNS: Final = (
 OF_NO_MEMBER: Final = -1
 
 _DESCRIPTION: Final = """\
-Commit other offsets for a group, so that it reads on from there. Without --execute nothing is
-changed: what would be is shown. The group may have no members, as they would commit their own
-positions later; a group that does not exist is made."""
+Change the committed offsets of a group, so that it continues there. Without --execute the changes
+are only shown. The group may have no members, because they would later commit their own positions.
+A group that does not exist is created."""
 _EXAMPLES: Final = """\
 examples:
-  aiokafka-lite reset billing --topic orders --to 2h            show what it would come to
-  aiokafka-lite reset billing --topic orders --to 2h --execute  do it
+  aiokafka-lite reset billing --topic orders --to 2h            show the changes
+  aiokafka-lite reset billing --topic orders --to 2h --execute  make them
   aiokafka-lite reset billing --topic orders:3 --to 1234        one partition
   aiokafka-lite reset billing --topic orders --by -100          a hundred back
-  aiokafka-lite reset billing --all-topics --to latest          all that it has committed of
+  aiokafka-lite reset billing --all-topics --to latest          all topics with commits
 """
 
 
@@ -72,17 +72,19 @@ def add_parser(subparsers: Subparsers) -> None:
         "--topic",
         action="append",
         metavar="TOPIC[:N,N-N…]",
-        help="of this topic, or of some of its partitions; may be repeated",
+        help="this topic, or some of its partitions (repeatable)",
     )
     which.add_argument(
-        "--all-topics", action="store_true", help="of all that the group has committed of"
+        "--all-topics", action="store_true", help="all topics that the group has commits of"
     )
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--to", type=place, metavar="WHERE", help=f"to there: {FORMS}")
+    where.add_argument("--to", type=place, metavar="WHERE", help=f"the new position: {FORMS}")
     where.add_argument(
-        "--by", type=int, metavar="N", help="so many offsets on, or back with a minus"
+        "--by", type=int, metavar="N", help="move by N offsets, backwards if negative"
     )
-    parser.add_argument("--execute", action="store_true", help="do it; without, show what would be")
+    parser.add_argument(
+        "--execute", action="store_true", help=("make the changes (default: only show them)")
+    )
     add_json_option(parser)
     add_options(parser)
     parser.set_defaults(run=run)
@@ -99,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
         tps = _partitions(cluster, wanted) if wanted else sorted(before)
         if not tps:
             raise CommandError(
-                f"group {options.group} has committed nothing: name what to commit with --topic"
+                f"group {options.group} has no committed offsets: name the topics with --topic"
             )
         rows = _rows(cluster, tps, before, options.to, options.by)
         if options.execute:
@@ -107,9 +109,9 @@ def run(options: argparse.Namespace) -> int:
             _commit(cluster, node, options.group, new)
     print_rows(rows, _COLUMNS, as_json=options.json)
     if not options.execute:
-        print("nothing was changed: --execute does it", file=sys.stderr)
+        print("no offsets were changed: add --execute to change them", file=sys.stderr)
     elif not options.json:
-        made = " (which was made)" if described.state == DEAD and not before else ""
+        made = " (newly created)" if described.state == DEAD and not before else ""
         done = counted(len(rows), "partition")
         print(f"group {options.group}{made}: offsets of {done} were committed", file=sys.stderr)
     return 0
@@ -129,8 +131,9 @@ def _check_members(described: GroupDescription) -> None:
     clients = sorted({f"{each.client_id} at {each.host}" for each in described.members})
     raise CommandError(
         f"group {described.group_id} is in use (state {described.state}, "
-        f"{counted(len(described.members), 'member')}: {', '.join(clients) or 'none yet'}): stop "
-        "its members first, they would commit their own positions"
+        f"{counted(len(described.members), 'member')}: "
+        f"{', '.join(clients) or 'no clients yet'}): stop its members first, because they would "
+        "commit their own positions"
     )
 
 
@@ -154,7 +157,7 @@ def _rows(
 ) -> list[Row]:
     if gone := [tp for tp in tps if cluster.view.leader(tp) is None]:
         names = ", ".join(f"{tp.topic}:{tp.partition}" for tp in gone)
-        raise CommandError(f"{names}: there is no such partition now, or it has no leader")
+        raise CommandError(f"{names}: the partition does not exist, or has no leader")
     found = find(cluster, tps, *([] if to is None else [to]))
     rows: list[Row] = []
     for tp in tps:
@@ -177,8 +180,8 @@ def _shifted(tp: TopicPartition, at: int | None, by: int, found: Found) -> int:
     """Return an offset so far from what is committed, within what there is."""
     if at is None:
         raise CommandError(
-            f"nothing is committed of {tp.topic}:{tp.partition}, so --by has nothing to count "
-            "from: use --to"
+            f"{tp.topic}:{tp.partition} has no committed offset that --by could start from: use "
+            "--to"
         )
     return min(max(at + by, found.begins[tp]), found.ends[tp])
 
@@ -212,4 +215,4 @@ def _commit(
         if each.error_code
     ]
     if refused:
-        raise CommandError(f"not all was committed: {'; '.join(refused)}")
+        raise CommandError(f"some offsets were not committed: {'; '.join(refused)}")

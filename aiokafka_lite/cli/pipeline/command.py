@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _DESCRIPTION: Final = """\
 Write a topic to three Parquet tables with Spark, exactly once: its records (raw), counts and
-means per window (aggregate), and what could not be read (quarantine). Stop it or kill it at any
-time; the next run goes on where the last one ended."""
+means per window (aggregate), and unreadable records (quarantine). The command can be stopped or
+killed at any time. The next run continues at the end of the last one."""
 _EPILOG: Final = """\
 With --flights, the real flights of 2013 are loaded, run through the pipeline, checked against the
-data set and drawn; without --bootstrap this is done on an embedded broker."""
+data set and plotted, on an embedded broker unless --bootstrap is given."""
 HOUR_MS: Final = 3_600_000
 
 
@@ -56,8 +56,8 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--flights",
         action="store_true",
-        help="load the flights into the topic first unless it holds them, and check the tables "
-        "at the end",
+        help="load the flights into the topic first if it does not have them, and check the "
+        "tables at the end",
     )
     group.add_argument(
         "--limit", type=positive_int, metavar="N", help="with --flights: only the first N"
@@ -67,7 +67,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
         type=positive_int,
         default=4,
         metavar="N",
-        help="with --flights: of the topic (default: 4)",
+        help="with --flights: partitions of the topic (default: 4)",
     )
     group.add_argument(
         "--kafka",
@@ -75,7 +75,10 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of Kafka's clients, without 'kafka.': security.protocol=SSL; repeatable",
+        help=(
+            "a client setting of Kafka, without 'kafka.', such as security.protocol=SSL "
+            "(repeatable)"
+        ),
     )
     group.add_argument(
         "--option",
@@ -83,8 +86,8 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="another option of the source: failOnDataLoss=false, startingOffsets=latest "
-        "(default: earliest); repeatable",
+        help="another option of the source, such as failOnDataLoss=false or "
+        "startingOffsets=latest (default: earliest), repeatable",
     )
     group.add_argument(
         "--format",
@@ -113,10 +116,14 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--event-time",
         metavar="COLUMN",
-        help="a TIMESTAMP that rows are dated by (default: the record's own timestamp)",
+        help="the TIMESTAMP column with the time of a row (default: the record's own timestamp)",
     )
     group.add_argument(
-        "--key", type=names, default=(), metavar="COLUMN,...", help="aggregate by these, too"
+        "--key",
+        type=names,
+        default=(),
+        metavar="COLUMN,...",
+        help=("further columns to aggregate by"),
     )
     group.add_argument(
         "--measure",
@@ -136,9 +143,9 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
         "--watermark",
         type=duration_ms,
         metavar="LENGTH",
-        help="how far event times may be behind the latest of their partition before a closed "
-        "window passes them over (default: 1 day; with --flights 365 days, as the data set has "
-        "October behind January)",
+        help="how late a row may be, compared with the latest event time of its partition, "
+        "before its closed window ignores it (default: 1 day, with --flights 365 days, as "
+        "the data set has October before January)",
     )
 
 
@@ -146,12 +153,14 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
     how = group.add_mutually_exclusive_group()
     how.add_argument(
-        "--once", action="store_true", help="read what the topic has now, and end (default)"
+        "--once",
+        action="store_true",
+        help=("read the present records of the topic, then end (default)"),
     )
     how.add_argument(
         "--continuous",
         action="store_true",
-        help="go on until Ctrl-C or SIGTERM, then end the batch",
+        help="continue until Ctrl-C or SIGTERM, then finish the batch",
     )
     group.add_argument(
         "--trigger",
@@ -164,7 +173,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--max-offsets-per-trigger",
         type=positive_int,
         metavar="N",
-        help="how many offsets a batch covers at most (default: no limit)",
+        help="the most offsets that a batch covers (default: no limit)",
     )
     group.add_argument(
         "--group", metavar="ID", help="commit the offsets of finished batches to this group"
@@ -179,14 +188,16 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-plot",
         action="store_true",
-        help="with --flights: draw no plot (else out/pipeline.png)",
+        help="with --flights: do not draw the plot (default: out/pipeline.png)",
     )
 
 
 def _add_spark(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("Spark")
     group.add_argument(
-        "--master", metavar="URL", help="where Spark runs (default: its own setting, or local[*])"
+        "--master",
+        metavar="URL",
+        help=("the master of Spark (default: its own setting, or local[*])"),
     )
     group.add_argument(
         "--conf",
@@ -194,7 +205,7 @@ def _add_spark(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of Spark: spark.driver.memory=4g; repeatable",
+        help="a setting of Spark, such as spark.driver.memory=4g (repeatable)",
     )
 
 
@@ -226,7 +237,7 @@ def _job_options(options: argparse.Namespace) -> PipelineJobOptions:
             ("--bootstrap", options.bootstrap), ("--topic", topic), ("--out", out)
         ):  # fmt: skip
             if not value:
-                raise CommandError(f"{name} is missing (only --flights does without)")
+                raise CommandError(f"{name} is missing (it is optional only with --flights)")
     elif options.continuous:
         raise CommandError("--flights checks tables that are complete: leave out --continuous")
     given = {

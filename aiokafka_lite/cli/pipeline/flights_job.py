@@ -79,7 +79,7 @@ def _directory(wanted: PipelineOptions, options: PipelineJobOptions) -> Path:
     """Return where the tables are, which are checked by reading the files themselves."""
     if "://" in wanted.out or options.metrics is None:
         raise TablesElsewhereError(
-            f"--flights checks the tables' files, so that --out has to be a path, not {wanted.out}"
+            f"--flights checks the tables' files, so --out must be a path, not {wanted.out}"
         )
     return Path(wanted.out)
 
@@ -88,4 +88,6 @@ def _delete_earlier(directory: Path, reporter: Reporter) -> None:
     """Delete tables of an earlier run: their offsets are those of a broker that is gone."""
     if (directory / "_pipeline" / "settings.json").is_file():
         shutil.rmtree(directory)
-        reporter.say(f"Deleted {directory}, an earlier run's: its broker is gone")
+        reporter.say(
+            f"Deleted {directory}, the tables of an earlier run whose broker no longer exists"
+        )

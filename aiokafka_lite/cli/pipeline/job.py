@@ -80,12 +80,12 @@ def run_pipeline(
             if options.trigger_s is None:
                 tables = pipeline.run_once()
             else:
-                say(f"Reading {wanted.topic!r} every {options.trigger_s:g} s; Ctrl-C ends it")
+                say(f"Reading {wanted.topic!r} every {options.trigger_s:g} s. Ctrl-C ends it")
                 tables = pipeline.run_continuously(options.trigger_s)
         seconds = time.monotonic() - started
         rows = sum(metrics.rows for metrics in batches)
         say(
-            f"{rows:,} new records in {len(batches)} batches, {seconds:.1f} s; the tables in "
+            f"{rows:,} new records in {len(batches)} batches, {seconds:.1f} s. The tables in "
             f"{wanted.out} end with batch {tables.batch}"
         )
     if options.trigger_s is None:
@@ -121,11 +121,11 @@ class Stopping:
             signal.raise_signal(number)
             return
         self._received = number
-        when = "when Spark lets go"
+        when = "as soon as Spark has started"
         if self._pipeline is not None:
             self._pipeline.stop()
-            when = "behind this batch"
-        self._say(f"Ending {when}; once more ends it at once")
+            when = "after this batch"
+        self._say(f"Ending {when} (repeat to end at once)")
 
     @contextmanager
     def behind_a_batch_of(self, pipeline: Pipeline) -> Iterator[None]:

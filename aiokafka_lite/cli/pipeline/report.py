@@ -27,14 +27,14 @@ def show_tables(console: Console, tables: FlightTables, directory: Path) -> None
     table = _table(console, f"Tables in {directory}")
     table.add_column("table", no_wrap=True)
     table.add_column("rows", justify="right", no_wrap=True)
-    table.add_column("what is in it")
+    table.add_column("contents")
     table.add_row("raw", f"{tables.raw:,}", f"{tables.distinct:,} different records of the topic")
     table.add_row(
         "aggregate",
         f"{tables.aggregate_rows:,}",
-        f"a carrier and an hour each; {tables.late:,} late flights left out",
+        f"one row per carrier and hour, without {tables.late:,} late flights",
     )
-    table.add_row("quarantine", f"{tables.quarantine:,}", "records that are no flights")
+    table.add_row("quarantine", f"{tables.quarantine:,}", "records that are not flights")
     console.print(table)
 
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from aiokafka_lite.cli.commands import Subparsers
 
 _DESCRIPTION: Final = """\
-Produce records from the standard input, one a line. Each is there once and in order, also when
-brokers fail meanwhile. A key decides on the partition as with Java's producer; records without one
-go to one partition after the other, a batch at a time."""
+Produce records from the standard input, one per line. Each record is written once and in order,
+even if brokers fail. Keys are partitioned as by Java's producer. Records without a key fill one
+partition after the other, a batch at a time."""
 _EXAMPLES: Final = """\
 examples:
   echo hello | aiokafka-lite produce greetings
@@ -45,9 +45,9 @@ examples:
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command `produce`."""
     parser = new_parser(subparsers, "produce", _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("topic", metavar="TOPIC", help="the topic, which has to be there")
+    parser.add_argument("topic", metavar="TOPIC", help="the topic, which must exist")
     parser.add_argument(
-        "-K", "--key-separator", metavar="TEXT", help="what stands between key and value in a line"
+        "-K", "--key-separator", metavar="TEXT", help="the text between key and value in a line"
     )
     parser.add_argument("--key", metavar="TEXT", help="the key of every record")
     parser.add_argument(
@@ -57,7 +57,7 @@ def add_parser(subparsers: Subparsers) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a header of every record; may be repeated",
+        help="a header of every record (repeatable)",
     )
     parser.add_argument(
         "-p", "--partition", type=int, metavar="N", help="the partition of every record"
@@ -66,17 +66,19 @@ def add_parser(subparsers: Subparsers) -> None:
         "-j",
         "--json",
         action="store_true",
-        help="lines are objects as `cat --json` prints: "
-        '{"key": "42", "value": {"amount": 3}, "headers": {}, "partition": 0, "timestamp": …}; '
-        '{"base64": "…"} stands for bytes',
+        help='read lines that are objects, as `cat --json` prints them: {"key": "42", "value": '
+        '{"amount": 3}, "headers": {}, "partition": 0, "timestamp": …}, with {"base64": '
+        '"…"} for binary data',
     )
-    parser.add_argument("--null", metavar="TEXT", help="what stands for null, as key or value")
+    parser.add_argument(
+        "--null", metavar="TEXT", help=("the text that is read as null, as key or value")
+    )
     parser.add_argument(
         "-d",
         "--delimiter",
         default="\\n",
         metavar="TEXT",
-        help=r"what stands between records, as in '\0' (default: '\n')",
+        help=r"the text between records, such as '\0' (default: '\n')",
     )
     parser.add_argument(
         "-z",
@@ -92,11 +94,13 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run `produce`; returns 0."""
     if options.json and (options.key_separator is not None or options.null is not None):
-        raise UsageError("--json says itself what is key and what is null")
+        raise UsageError(
+            "--json lines contain their keys and nulls: leave out --key-separator and --null"
+        )
     if options.key is not None and options.key_separator is not None:
-        raise UsageError("--key and --key-separator both say what the key is: leave one out")
+        raise UsageError("--key and --key-separator both set the key: leave one out")
     if not unescaped(options.delimiter) or options.key_separator == "":
-        raise UsageError("a delimiter or separator has at least one character")
+        raise UsageError("a delimiter or separator must have at least one character")
     where = connecting(options)
     with where.cluster() as cluster:
         ask_for_topic(cluster, options.topic)

@@ -90,8 +90,8 @@ class StatusPage:
         except OSError as error:
             await self._runner.cleanup()
             raise KafkaConnectionError(
-                f"the status page cannot be at {HOST}:{self._port}: {error.strerror}; choose "
-                "another port (--status-port), or go without it (--no-status)"
+                f"the status page cannot be served at {HOST}:{self._port}: {error.strerror}. "
+                "Choose another port (--status-port), or disable the page (--no-status)"
             ) from error
         self._port = self._runner.addresses[0][1]
         self._hosts = frozenset(f"{name}:{self._port}" for name in (HOST, "localhost"))
@@ -118,9 +118,9 @@ class StatusPage:
         if request.path in self._files:
             return self._files[request.path]
         if request.path not in VIEWS:
-            return problem(404, "there is nothing here")
+            return problem(404, "this page does not exist")
         if self._at_once >= MOST_AT_ONCE:
-            return problem(503, "too many ask at once", Retry_After="1")
+            return problem(503, "too many requests at once", Retry_After="1")
         self._at_once += 1
         try:
             return await self._view(request.path, BrokerPageQuery.of(request.query))

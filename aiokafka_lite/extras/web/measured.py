@@ -38,7 +38,7 @@ class ConsumerGoneError(NoConsumerError):
     """The consumer was collected: it is shown to others, and not kept alive for it."""
 
     verdict = "dead"
-    text = "the consumer is gone: nobody stopped it, and nobody holds it any more"
+    text = "the consumer was garbage-collected without stop()"
     health_status = 503
 
 

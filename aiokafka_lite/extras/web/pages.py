@@ -23,11 +23,11 @@ from aiokafka_lite.extras.web.views import ConsumerPageQuery
 
 HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:@/?#\s]+))(?::\d{1,5})?")
 NO_PROMETHEUS: Final = (
-    "prometheus_client is not installed, which writes this: pip install 'aiokafka-lite[web]'"
+    "prometheus_client, which writes this page, is not installed: pip install 'aiokafka-lite[web]'"
 )
 NAME_THE_HOST: Final = (
-    'name it where the page is made, as web.asgi(consumer, hosts={"{}"}); serve and application '
-    "take the same argument"
+    'name the host when the page is created, as in web.asgi(consumer, hosts={"{}"}) (serve and '
+    "application take the same argument)"
 )
 # What probes and scrapers ask for, by whatever name they know the service.
 FOR_MACHINES: Final = ("health", "metrics")
@@ -97,12 +97,12 @@ class Pages:
         if path == "metrics":
             return await self._metrics()
         if path not in VIEWS:
-            return problem(404, "there is nothing here")
+            return problem(404, "this page does not exist")
         query = ConsumerPageQuery.of(parameters)
         try:
             body = self._measuring.now().body((path, query), lambda it: VIEWS[path](it, query))
         except TooManyError:
-            return problem(503, "too many different things are asked for", Retry_After="1")
+            return problem(503, "too many different pages are requested", Retry_After="1")
         return Answer(body)
 
     async def _metrics(self) -> Answer:

@@ -27,74 +27,88 @@ MOST_LABEL_SETS: Final = 1_000
 MOST_NODES: Final = 100
 VERDICTS: Final = ("ok", "degraded", "dead")
 HELP: Final[Mapping[str, str]] = {
-    "assigned_without_position_seconds": "How long the longest waiting of the assigned partitions "
-    "has had no position; 0: none has. Nothing is read of it.",
-    "assignments_total": "Rebalances that gave this consumer its partitions, also none.",
-    "buffered_bytes": "Bytes that are buffered, or reserved for answers on their way.",
-    "buffered_limit_bytes": "max_buffered_bytes: nothing more is fetched when so many are in use.",
-    "commit_failures_total": "Commits that were given up: what was processed may be read again.",
+    "assigned_without_position_seconds": "The longest time that an assigned partition has been "
+    "without a position, and therefore not read (0: all "
+    "have one).",
+    "assignments_total": "Rebalances that assigned partitions to this consumer, or left it "
+    "without any.",
+    "buffered_bytes": "Bytes that are buffered, or reserved for responses in flight.",
+    "buffered_limit_bytes": "The limit max_buffered_bytes: no more is fetched when as many "
+    "bytes are in use.",
+    "commit_failures_total": "Commits that failed permanently: processed records may be read "
+    "again.",
     "commits_total": "Commits that succeeded, by hand and by auto-commit.",
-    "consumer_info": "Always 1; the labels are the consumer's names.",
+    "consumer_info": "Always 1, with the consumer's names as labels.",
     "fetch_failures_total": "Fetches that failed as a whole.",
-    "fetch_latency_max_seconds": "The longest time from a fetch to its answer.",
-    "fetch_latency_seconds": "Mean time from a fetch to its answer; a broker without news holds it "
-    "back for fetch_max_wait_ms.",
-    "fetched_bytes_total": "Bytes of record batches received, compressed as they come.",
+    "fetch_latency_max_seconds": "The longest time from a fetch to its response.",
+    "fetch_latency_seconds": "Mean time from a fetch to its response. A broker without new "
+    "records delays it by fetch_max_wait_ms.",
+    "fetched_bytes_total": "Bytes of record batches received, before decompression.",
     "fetches_total": "Fetches that were answered, with or without records.",
-    "health": "1 for the verdict that holds, 0 for the others; dead: nothing will come any more.",
-    "heartbeat_failures_total": "Heartbeats answered with an error, or not at all.",
-    "heartbeats_total": "Heartbeats answered without an error.",
+    "health": "1 for the current verdict, 0 for the others (dead: no more records will be "
+    "returned).",
+    "heartbeat_failures_total": "Heartbeats that failed or were not answered.",
+    "heartbeats_total": "Heartbeats that the coordinator answered without an error.",
     "lag": "Offsets from the first unfinished records to the ends of the logs, over all assigned "
     "partitions.",
     "last_fetch_age_seconds": "Time since a broker last answered a fetch, with or without records.",
-    "last_heartbeat_age_seconds": "Time since the group's coordinator last answered; longer than "
-    "a session: the partitions may be others'.",
-    "loop_blocked_total": "How often the event loop was held for more than 0.1 s.",
-    "loop_lag_max_seconds": "How late the event loop has been at most.",
-    "loop_lag_seconds": "How late the event loop is: heartbeats and fetches wait so long.",
-    "lost_offsets_total": "Offsets that resets of positions passed over: never handed out.",
-    "node_down_seconds": "For how long the broker has not been reachable.",
+    "last_heartbeat_age_seconds": "Time since the group's coordinator last answered. After a "
+    "session timeout, other members may own the partitions.",
+    "loop_blocked_total": "How often the event loop was blocked for more than 0.1 s.",
+    "loop_lag_max_seconds": "The longest delay of the event loop.",
+    "loop_lag_seconds": "The present delay of the event loop, by which heartbeats and fetches "
+    "are late.",
+    "lost_offsets_total": "Offsets that position resets skipped, so they are never returned.",
+    "node_down_seconds": "Time since the broker became unreachable.",
     "node_fetch_failures_total": "Fetches from the broker that failed as a whole.",
-    "node_fetch_latency_max_seconds": "The longest time from a fetch to the broker's answer.",
-    "node_fetch_latency_seconds": "Mean time from a fetch to the broker's answer.",
+    "node_fetch_latency_max_seconds": "The longest time from a fetch to the broker's response.",
+    "node_fetch_latency_seconds": "Mean time from a fetch to the broker's response.",
     "node_fetched_bytes_total": "Bytes of record batches received from the broker.",
     "node_fetches_total": "Fetches that the broker answered.",
     "node_in_flight": "Requests to the broker without an answer yet.",
-    "node_info": "Always 1; the address is that by which the cluster knows the broker.",
-    "node_is_reachable": "0 if the broker was lost and no connection is open, else 1.",
-    "node_throttle_seconds": "For how long the broker is not asked, by a quota or a backoff.",
-    "offset_resets_total": "Positions that were looked up anew, by auto_offset_reset.",
+    "node_info": "Always 1, with the broker's address in the cluster as a label.",
+    "node_is_reachable": "0 if the broker is unreachable and has no open connection, else 1.",
+    "node_throttle_seconds": "Time for which no requests are sent to the broker, because of a "
+    "quota or a backoff.",
+    "offset_resets_total": "Positions that were reset by auto_offset_reset.",
     "partition_committed": "Offset committed by this consumer, or read by it.",
-    "partition_high_watermark": "Offset behind the last record, as of the latest fetch.",
+    "partition_high_watermark": "The high watermark: the offset after the last record, as of "
+    "the latest fetch.",
     "partition_is_paused": "1 if pause() was called, else 0.",
     "partition_lag": "Offsets from the first unfinished record to the end of the log.",
-    "partition_last_fetch_age_seconds": "Time since a broker last said something of the partition.",
-    "partition_last_stable_offset": "With read_committed nothing is handed out from here on.",
-    "partition_log_start_offset": "The first offset that the broker still has.",
+    "partition_last_fetch_age_seconds": "Time since a broker last answered for the partition.",
+    "partition_last_stable_offset": "The last stable offset: read_committed returns no records "
+    "from there on.",
+    "partition_log_start_offset": "The first offset of the log.",
     "partition_node": "Id of the broker that the partition is read from.",
-    "partition_position": "Offset of the next record to be handed out.",
-    "partition_standstill_seconds": "For how long nothing of the partition was finished, though "
-    "there are records; 0: there are none, or it is paused.",
-    "partitions": "Assigned partitions, by what keeps them from having records just now.",
-    "partitions_left_out": "Assigned partitions that have no series here, as there are too many.",
-    "processing_at_work": "Records that handlers of run() are at work on, or that were returned "
-    "and are neither acknowledged nor refused.",
+    "partition_position": "Offset of the next record to return.",
+    "partition_standstill_seconds": "Time for which no record of the partition was finished "
+    "although it has records (0: it has no records, or is "
+    "paused).",
+    "partitions": "Assigned partitions, by the reason why they have no records at present.",
+    "partitions_left_out": "Assigned partitions that have no series here, because there are too "
+    "many.",
+    "processing_at_work": "Records that handlers of run() are processing, or that were returned "
+    "and are not acknowledged or refused yet.",
     "processing_dead_total": "Records that run() has written to the dead letters.",
     "processing_failed_total": "Attempts of handlers that failed, and records that were refused.",
     "processing_finished_total": "Records that handlers finished, or that were acknowledged.",
-    "processing_passed_over_total": "Records that were not handed out, as they were finished "
+    "processing_passed_over_total": "Records that were not returned because they were finished "
     "before.",
     "processing_ready": "Records that wait for a handler of run().",
     "processing_paused": "1 while a circuit breaker pauses the handlers, else 0.",
     "processing_uncommitted": "Records that are not finished, or wait for one before them.",
     "processing_waiting_for_retry": "Records that wait for another attempt.",
-    "processing_in_outbox": "Records that are handled, and whose transaction is not committed.",
-    "reconnects_total": "Connections that took the place of lost ones.",
-    "records_skipped_total": "Records and batches passed over, as they could not be handed out.",
-    "records_total": "Records and rows handed out.",
-    "skipped_offsets_total": "Offsets that resets passed over and brokers still have.",
-    "task_restarts_total": "Background tasks that failed by what may pass, and were restarted.",
-    "throttles_total": "How often a broker began to hold this client back, by a quota.",
+    "processing_in_outbox": "Records that handlers have finished, but whose transaction is not "
+    "committed.",
+    "reconnects_total": "Connections that replaced lost ones.",
+    "records_skipped_total": "Records and batches that were skipped because they could not be "
+    "returned.",
+    "records_total": "Records and rows that reads have returned.",
+    "skipped_offsets_total": "Offsets that resets skipped although the brokers still have them.",
+    "task_restarts_total": "Background tasks that failed with a retriable error and were "
+    "restarted.",
+    "throttles_total": "How often a broker began to throttle this client because of a quota.",
 }
 Rows = Sequence[Mapping[str, object]]
 

@@ -60,8 +60,8 @@ async def serve(
     except OSError as error:
         await runner.cleanup()
         raise KafkaConnectionError(
-            f"the consumer's page cannot be at {host}:{port}: {error.strerror}; choose another "
-            "port, or 0 for a free one"
+            f"the consumer's page cannot be served at {host}:{port}: {error.strerror}. Choose "
+            "another port, or 0 for a free one"
         ) from error
     address = listening.sockets[0].getsockname()
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]

@@ -297,17 +297,17 @@ async def test_missing_topic_is_named_with_the_one_that_may_be_meant(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--from", "yesterday"], "is no place in a topic: write earliest, latest"),
-        (["-f", "--until", "5"], "--until says where to end"),
+        (["--from", "yesterday"], "is not a position in a topic: write earliest, latest"),
+        (["-f", "--until", "5"], "--until sets an end"),
         (["-n", "5", "--from", "5"], "leave one out"),
         (["-c", "0"], "'0' is not a whole number above 0"),
         (["-p", "x"], "names no partitions"),
-        (["--grep", "("], "is no regular expression"),
+        (["--grep", "("], "is not a regular expression"),
         (["-v"], "-v needs something to match"),
         (["--unpack"], "--unpack is for --json"),
         (["--json", "-d", ","], "--delimiter is for text, not for json"),
-        (["--format", "raw", "-k"], "raw writes values and nothing else"),
-        (["--json", "--output", "x.parquet"], "is a table, which has no --format"),
+        (["--format", "raw", "-k"], "raw prints only values"),
+        (["--json", "--output", "x.parquet"], "is a table, so --format"),
     ],
 )
 async def test_wrong_usage_is_said_before_anything_is_done(

@@ -97,7 +97,7 @@ async def test_every_run_prints_the_checked_table_and_only_the_first_one_loads(
             (line,) = (line for line in lines if line.startswith(f"{carrier} "))
             assert line.split()[-4:] == list(figures(tally))
         assert f"Checked: the figures equal those of the data set ({FLIGHTS:,})" in output.text
-        assert ("holds the data set already" not in output.text) == is_first
+        assert ("already has the data set" not in output.text) == is_first
         assert (f"Loading '{topic}'" in output.text) == is_first
     assert (tmp_path / "out" / "flights.png").read_bytes().startswith(b"\x89PNG")
 
@@ -216,7 +216,7 @@ async def test_job_gives_up_when_no_record_comes(kafka: KafkaHandle) -> None:
     name = await kafka.create_topic(partitions=1)
     board = Scoreboard({0: LogRange(0, 10)}, clock=asyncio.get_running_loop().time)
     group = Group(kafka.bootstrap_servers, name, board, stall_timeout_s=0.5)
-    with pytest.raises(StalledError, match=r"0 \(10 records\).*still up"):
+    with pytest.raises(StalledError, match=r"0 \(10 records\).*is running"):
         await group.run(lambda done: None)
 
 

@@ -64,7 +64,7 @@ def test_records_that_come_again_after_a_rebalance_count_once() -> None:
 def test_gap_is_an_error() -> None:
     board = scoreboard(p0=(0, 4))
     board.count(record(0, 0))
-    with pytest.raises(LostRecordError, match="offset 2 came, but 1 was due"):
+    with pytest.raises(LostRecordError, match="read offset 2 instead of 1"):
         board.count(record(0, 2))
 
 

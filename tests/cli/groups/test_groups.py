@@ -82,7 +82,7 @@ async def test_lag_is_shown_with_members_and_without(
     group, where = unique("group"), ["-b", kafka.bootstrap_servers]
     async with member(kafka, topic, group, protocol) as consumer:
         lines = (await cli("lag", group, *where)).lines
-        assert lines[0] == f"group {group}: Stable, 1 member, lag not known of 2 partitions"
+        assert lines[0] == f"group {group}: Stable, 1 member, lag unknown for 2 partitions"
         await consumer.commit({TopicPartition(topic, 0): 2})
         rows = (await cli("lag", group, "--json", *where)).objects
         assert [row.pop("member") is not None for row in rows] == [True, True]
@@ -93,7 +93,7 @@ async def test_lag_is_shown_with_members_and_without(
         ]
         lines = (await cli("lag", group, *where)).lines
         assert lines[0] == (
-            f"group {group}: Stable, 1 member, lag 3 in 1 partition, not known of 1 partition"
+            f"group {group}: Stable, 1 member, lag 3 in 1 partition, unknown for 1 partition"
         )
         assert lines[1].split() == [
             "TOPIC",
@@ -216,7 +216,7 @@ async def test_watch_draws_on_a_terminal(kafka: KafkaHandle, topic: str) -> None
         process.send_signal(signal.SIGINT)
         _, errors = await process.communicate()
         os.close(ours)
-    assert b"lag 0 in 1 partition, not known of 1 partition, +0.0 a second" in seen
+    assert b"lag 0 in 1 partition, unknown for 1 partition, +0.0 a second" in seen
     assert topic.encode() in seen
     assert (process.returncode, errors) == (130, b"")
 
@@ -235,7 +235,7 @@ async def test_watch_goes_on_until_ctrl_c(kafka: KafkaHandle, topic: str) -> Non
         )
         assert process.stdout is not None
         seen = b""
-        while seen.count(b"lag 0 in 1 partition, not known of 1 partition") < 2:
+        while seen.count(b"lag 0 in 1 partition, unknown for 1 partition") < 2:
             seen += await asyncio.wait_for(process.stdout.readline(), 30)
         process.send_signal(signal.SIGINT)
         _, errors = await process.communicate()

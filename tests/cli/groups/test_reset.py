@@ -69,7 +69,10 @@ async def test_reset_shows_first_and_commits_when_told(
     arguments = ["reset", group, "--topic", topic, *options, "-b", kafka.bootstrap_servers]
     shown = await cli(*arguments, "--json")
     assert [row["new"] for row in shown.objects] == expected
-    assert (shown.code, shown.errors) == (0, "nothing was changed: --execute does it\n")
+    assert (shown.code, shown.errors) == (
+        0,
+        "no offsets were changed: add --execute to change them\n",
+    )
     assert await committed(cli, kafka, group) == [5, 1]
     done = await cli(*arguments, "--execute")
     assert (done.code, done.errors) == (
@@ -113,7 +116,7 @@ async def test_group_that_is_not_there_is_made(
     group, where = unique("new"), ["-b", kafka.bootstrap_servers]
     ended = await cli("reset", group, "--topic", topic, "--to", "latest", "--execute", *where)
     assert ended.errors == (
-        f"group {group} (which was made): offsets of 2 partitions were committed\n"
+        f"group {group} (newly created): offsets of 2 partitions were committed\n"
     )
     assert await committed(cli, kafka, group) == [10, 3]
 
@@ -121,8 +124,8 @@ async def test_group_that_is_not_there_is_made(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--all-topics", "--to", "latest"], "has committed nothing"),
-        (["--topic", "TOPIC", "--by", "1"], "nothing is committed of"),
+        (["--all-topics", "--to", "latest"], "has no committed offsets"),
+        (["--topic", "TOPIC", "--by", "1"], "has no committed offset"),
         (["--topic", "TOPIC:7", "--to", "1"], "has no partition 7"),
         (["--topic", "TOPIC:x", "--to", "1"], "names no partitions"),
         (["--topic", "TOPIC-", "--to", "1"], "there is no topic"),

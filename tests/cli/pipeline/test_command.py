@@ -34,7 +34,7 @@ def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         (["--window", "soon"], "'soon' is no length of time"),
         (["--window", "0s"], "'0s' is not above 0"),
         (["--conf", "spark.x"], "'spark.x' has no value: write NAME=VALUE"),
-        (["--key", "a,,b"], "is no list of names"),
+        (["--key", "a,,b"], "is not a list of names"),
         (["--once", "--continuous"], "not allowed with argument"),
     ],
 )

@@ -359,7 +359,7 @@ async def test_port_in_use_says_what_to_do() -> None:
     async with Broker() as broker, StatusPage(broker) as status:
         port = urlsplit(status.url).port
         assert port is not None
-        with pytest.raises(KafkaConnectionError, match="choose another port"):
+        with pytest.raises(KafkaConnectionError, match="Choose another port"):
             async with StatusPage(broker, port=port):
                 pass
 

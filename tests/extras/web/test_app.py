@@ -458,7 +458,7 @@ async def test_port_in_use_says_what_to_do() -> None:
     async with web.serve(consumer) as url:
         port = urlsplit(url).port
         assert port is not None
-        with pytest.raises(KafkaConnectionError, match="choose another port"):
+        with pytest.raises(KafkaConnectionError, match="Choose another port"):
             async with web.serve(consumer, port=port):
                 pass
     await consumer.stop()
