@@ -1,15 +1,15 @@
-"""Private attributes of aiokafka's producer that programs in the wild have come to use.
+"""Private attributes of aiokafka's producer that existing programs use.
 
-All of it is compatibility, and no way to reach more of this package.
+They exist for compatibility, and give no access to other parts of this package.
 
 =============================================  =====================================================
-attribute                                      asked by
+attribute                                      used by
 =============================================  =====================================================
 ``client``, ``_client``, ``_metadata``         see client/aiokafka_names.py
 ``_partitioner``, ``_partition()``             kstreams, OpenTelemetry's instrumentation
-``_sender.sender_task.done()``                 health checks: does the producer still work
+``_sender.sender_task.done()``                 health checks: whether the producer still works
 ``_txn_manager.is_fatal_error()``              programs' own copies of aiokafka's transaction block
-``_txn_manager.is_in_transaction()``           programs that abort what is open before they stop
+``_txn_manager.is_in_transaction()``           programs that abort an open transaction before stop
 ``_txn_manager.transactional_id``              tests of flechtwerk and kstreams
 ``_txn_manager.producer_id``, ``.has_pid()``   logs, and tests of fencing
 =============================================  =====================================================
@@ -29,17 +29,17 @@ from aiokafka_lite.records.partitioner import partition_for_key
 def choose_partition(
     key: bytes | None, all_partitions: Sequence[int], available: Sequence[int]
 ) -> int:
-    """Choose as aiokafka's default partitioner does: by the key, or any that has a leader."""
+    """Choose like aiokafka's default partitioner: by the key, or any partition with a leader."""
     if key is None:
         return random.choice(available or all_partitions)
     return all_partitions[partition_for_key(key, len(all_partitions))]
 
 
 class SenderNames:
-    """What is asked of ``producer._sender``.
+    """The attributes of ``producer._sender``.
 
     Args:
-        is_over: Whether nothing is sent any more.
+        is_over: Whether the producer sends no more records.
     """
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
@@ -47,7 +47,7 @@ class SenderNames:
 
     @property
     def sender_task(self) -> asyncio.Future[None]:
-        """A future that is done when nothing is sent any more."""
+        """A future that is done when the producer sends no more records."""
         future = asyncio.get_running_loop().create_future()
         if self._is_over():
             future.set_result(None)
@@ -55,11 +55,11 @@ class SenderNames:
 
 
 class TransactionNames:
-    """What is asked of ``producer._txn_manager``.
+    """The attributes of ``producer._txn_manager``.
 
     Args:
-        engine: Of the producer; None: it was not started.
-        transactional_id: Of the producer.
+        engine: The producer's; None before its start.
+        transactional_id: The producer's.
     """
 
     def __init__(self, engine: ProducerEngine | None, transactional_id: str | None) -> None:
@@ -67,26 +67,26 @@ class TransactionNames:
         self.transactional_id = transactional_id
 
     def is_in_transaction(self) -> bool:
-        """Return whether a transaction is open, and may be committed."""
+        """Return whether a transaction is open and may be committed."""
         transactions = None if self._engine is None else self._engine.transactions
         return transactions is not None and transactions.takes_records
 
     def is_fatal_error(self) -> bool:
-        """Return whether the producer can do nothing more, so that there is nothing to abort."""
+        """Return whether the producer has a fatal error, after which it cannot abort either."""
         return self._engine is not None and self._engine.fatal is not None
 
     @property
     def producer_id(self) -> int:
-        """The id that the brokers gave; -1 while there is none."""
+        """The producer id from the broker, -1 before that."""
         current = None if self._engine is None else self._engine.identity.current
         return (current or NOBODY).producer_id
 
     @property
     def producer_epoch(self) -> int:
-        """The epoch of that id; -1 while there is none."""
+        """The epoch of the producer id, -1 before that."""
         current = None if self._engine is None else self._engine.identity.current
         return (current or NOBODY).epoch
 
     def has_pid(self) -> bool:
-        """Return whether the brokers have given an id."""
+        """Return whether the producer has a producer id."""
         return self.producer_id != NOBODY.producer_id

@@ -1,4 +1,4 @@
-"""A producer for one caller with many records: it counts outcomes, and makes no futures."""
+"""A producer for one caller with many records: it counts outcomes and makes no futures."""
 
 from __future__ import annotations
 
@@ -15,34 +15,38 @@ from aiokafka_lite.producing.config import AnyProducerConfig
 from aiokafka_lite.producing.engine import Intake, ProducerEngine
 from aiokafka_lite.structs import RecordMetadata
 
-# How many bytes of records wait for their brokers' answers before `send` waits. Less than
-# buffer_memory, which limits the size of one record here: what is read ahead of a slow connection
-# would only grow old.
+# The size of unacknowledged records, in bytes, at which `send` waits. Less than buffer_memory,
+# which limits the size of one record here: more records would only age behind a slow connection.
 MOST_WAITING_BYTES: Final = 2 << 20
 
 
 class LostRecords(NamedTuple):
-    """Records that are not acknowledged, all for one reason; the numbers begin with 1."""
+    """Records that were not acknowledged, all because of one error.
+
+    Attributes:
+        numbers: Their numbers, from 1, in the order of `send`.
+        error: The error.
+    """
 
     numbers: Sequence[int]
     error: KafkaError
 
     @property
     def at_fault(self) -> Sequence[int]:
-        """Those which the broker names; all of them, if it names none."""
+        """The records that the broker names in its error (KIP-467), or all if it names none."""
         return [self.numbers[index] for index in self.error.batch_indexes] or self.numbers
 
 
 class BulkProducer:
-    """Writes records as `AIOKafkaProducer` does, and numbers them in the order of `send`.
+    """Writes records like `AIOKafkaProducer`, and numbers them in the order of `send`.
 
     Args:
-        config: Of a producer without transactions; its serializers are not called.
+        config: The config of a producer without transactions; its serializers are not called.
         on_loss: Called when records are not acknowledged.
 
     Attributes:
-        acknowledged_count: How many records are written.
-        losses: The records that are not, as far as known.
+        acknowledged_count: The number of records written.
+        losses: The records that failed so far.
     """
 
     def __init__(self, config: AnyProducerConfig, on_loss: Callable[[], object]) -> None:
@@ -54,7 +58,7 @@ class BulkProducer:
         self.losses: list[LostRecords] = []
 
     async def __aenter__(self) -> Self:
-        """Connect, and get a producer id; raises as `AIOKafkaProducer.start`."""
+        """Connect and get a producer id; see `AIOKafkaProducer.start`."""
         try:
             await self._engine.start()
         except BaseException:
@@ -71,10 +75,12 @@ class BulkProducer:
         await self.stop()
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Send what waits, and disconnect; what is not acknowledged then has failed. Idempotent.
+        """Send the buffered records, wait for their acknowledgements and disconnect. Idempotent.
+
+        Records that are not acknowledged by then have failed.
 
         Args:
-            timeout: Seconds to wait for answers; None: as long as delivery_timeout_ms allows.
+            timeout: Seconds to wait for acknowledgements; None waits up to `delivery_timeout_ms`.
         """
         deadline = None if timeout is None else self._loop.time() + timeout
         try:
@@ -94,7 +100,7 @@ class BulkProducer:
         timestamp_ms: int | None,
         headers: Headers,
     ) -> bool:
-        """Put a record into a batch; False if it has to wait, see `send`.
+        """Put a record into a batch; return False if the record has to wait (`send`).
 
         Raises:
             MessageSizeTooLargeError: The record is larger than `max_request_size`.

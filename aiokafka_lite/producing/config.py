@@ -1,8 +1,7 @@
-"""What a producer is asked to do: the arguments of its constructor, checked.
+"""The arguments of a producer, checked.
 
-The arguments keep aiokafka's names and units; inside the package everything is in seconds, read
-from the `_s` properties. Messages begin with aiokafka's words, where it has some: programs match
-them.
+They have aiokafka's names and units. The package itself uses seconds, from the `_s` properties.
+Messages begin like aiokafka's, as programs match these texts.
 
 References: Kafka's producer configuration, KIP-91 (delivery.timeout.ms), KIP-98 (transactions).
 """
@@ -29,8 +28,8 @@ Partitioner = Callable[[bytes | None, Sequence[int], Sequence[int]], int]
 
 DEFAULT_DELIVERY_TIMEOUT_MS: Final = 120_000
 DEFAULT_BUFFER_MEMORY: Final = 32 * 1024 * 1024
-# Of the time that a request may take: what the broker may use up waiting for replicas. The rest is
-# for its answer, so that it says what it waited for before the connection is given up.
+# The part of request_timeout_ms that a broker may wait for replicas. The rest is for its response,
+# so that its error arrives before the connection is closed.
 BROKERS_SHARE: Final = 0.8
 
 POSITIVE: Final = (
@@ -48,15 +47,15 @@ _numbers = itertools.count(1)
 
 
 class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
-    """The arguments of a producer, each under its name; those that cannot be used are refused.
+    """The arguments of a producer, each checked and under its name.
 
-    To type checkers it is generic in what the serializers take.
+    For type checkers it is generic in the arguments of the serializers.
 
     Raises:
-        ValueError: A value cannot be used.
-        TypeError: A value is of another type than its annotation says.
+        ValueError: The value of an argument is not allowed.
+        TypeError: An argument is not of its annotated type.
         InsecureConfigError: Credentials would leave this machine without TLS, or an ssl_context
-            was given that security_protocol leaves unused on the way to another machine.
+            is set that security_protocol does not use, with brokers on other machines.
         NotImplementedError: sasl_mechanism is GSSAPI.
     """
 
@@ -96,41 +95,41 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
         buffer_memory: int = DEFAULT_BUFFER_MEMORY,
         delivery_timeout_ms: int | None = None,
     ) -> None:
-        """Take arguments and connect to nothing yet.
+        """Check the arguments; `start` connects.
 
-        Without effect, accepted for aiokafka's sake: `acks` and `enable_idempotence` (each record
-        is written once, to all in-sync replicas, whatever they say), and what only GSSAPI needs.
+        `acks`, `enable_idempotence` and the two arguments for GSSAPI exist for compatibility with
+        aiokafka and have no effect: each record is written once, to all in-sync replicas.
 
         Args:
-            loop: Deprecated: the loop on which the producer is used, if it is not running yet.
-            bootstrap_servers: Where to ask for the cluster's brokers first: "host:port", several
-                with commas between them, or a list.
-            client_id: What brokers call this client in logs and quotas; None: a numbered name.
-            metadata_max_age_ms: How old what is known of topics and leaders may get.
-            request_timeout_ms: How long an answer may take before the request is tried again; and
-                how long `send` waits for a topic or for room.
+            loop: Deprecated: the event loop of the producer, if that loop is not running yet.
+            bootstrap_servers: The brokers to connect to first: "host:port", several separated by
+                commas, or a list.
+            client_id: The client's name in brokers' logs and quotas; None numbers the producers.
+            metadata_max_age_ms: The age at which the metadata of topics and leaders are refreshed.
+            request_timeout_ms: How long a request may take before it is retried, and how long
+                `send` waits for the metadata of a topic or for `buffer_memory`.
             api_version: Deprecated, without effect.
             acks: Without effect: always "all".
-            key_serializer: Makes bytes of a record's key; called for None, too.
-            value_serializer: The same for values.
+            key_serializer: Serializes a record's key; it is called for None, too.
+            value_serializer: Serializes a record's value; it is called for None, too.
             compression_type: None, "gzip", "snappy", "lz4" or "zstd".
-            max_batch_size: From how many bytes on a batch takes no further record; a larger record
-                has a batch of its own.
+            max_batch_size: The size in bytes at which a batch is full; a larger record gets its own
+                batch.
             partitioner: Chooses the partition of records that are sent without one. By default the
-                key decides, as in Java's producer; records without keys go to one partition until
-                there are `max_batch_size` bytes of them, then to another.
-            max_request_size: What one request holds at most, and so the largest record.
-            linger_ms: How long a batch that is not full waits for more records. 0: it goes as soon
-                as its leader can be sent a request; under load batches form by themselves.
-            retry_backoff_ms: How long to wait before a request is tried again, at first.
+                key decides, as in Java's producer. Records without keys go to one partition until
+                they have `max_batch_size` bytes, then to another.
+            max_request_size: The largest size of a request, and thereby of a record, in bytes.
+            linger_ms: How long a batch that is not full waits for more records. With 0 it is sent
+                once its leader can take a request; batches form under load anyway.
+            retry_backoff_ms: The wait before the first retry of a request; it grows.
             security_protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL".
-            ssl_context: For TLS; `aiokafka_lite.helpers.create_ssl_context` makes one.
-            connections_max_idle_ms: After how long a connection that nobody uses is closed; None
-                or 0 is never.
-            enable_idempotence: Without effect: always on. True does not go with acks 0 and 1.
-            transactional_id: A name that makes this a producer of transactions. Whoever starts
-                another producer with it fences this one off.
-            transaction_timeout_ms: After so long the coordinator aborts a transaction.
+            ssl_context: For TLS; `aiokafka_lite.helpers.create_ssl_context` creates one.
+            connections_max_idle_ms: How long an unused connection stays open; None or 0 is
+                forever.
+            enable_idempotence: Without effect: always on. True cannot be combined with acks 0 or 1.
+            transactional_id: A name that enables transactions. A new producer with the same name
+                fences this one.
+            transaction_timeout_ms: The age at which the coordinator aborts a transaction.
             sasl_mechanism: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512" or "OAUTHBEARER".
             sasl_plain_password: For PLAIN and SCRAM.
             sasl_plain_username: For PLAIN and SCRAM.
@@ -138,11 +137,11 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
             sasl_kerberos_domain_name: Without effect.
             sasl_oauth_token_provider: For OAUTHBEARER: an `AbstractTokenProvider`.
             allow_plaintext_credentials: Send credentials without TLS to other machines.
-            allow_auto_create_topics: Brokers may create the topics that are sent to.
-            buffer_memory: How many bytes of records wait for their brokers' answers at most; `send`
-                waits for room.
-            delivery_timeout_ms: After so long without success a record's future fails; None: after
-                120 s, or as long as one request may take, if that is longer.
+            allow_auto_create_topics: Brokers may create the topics of the records.
+            buffer_memory: The largest size of all unacknowledged records, in bytes; `send` waits at
+                this limit.
+            delivery_timeout_ms: The age at which the future of an unacknowledged record fails; None
+                is 120 s, or the time of one request if that is longer.
         """
         self.loop = loop
         self.bootstrap_servers = bootstrap_servers
@@ -222,7 +221,7 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
 
     @property
     def codec(self) -> Codec:
-        """What compresses batches."""
+        """The compression of batches."""
         return Codec.of(self.compression_type or "none")
 
     @property
@@ -231,7 +230,7 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
 
     @property
     def _one_try_ms(self) -> int:
-        """How long a record may take to be sent, and answered, once."""
+        """The longest time for one attempt: linger and request."""
         return self.linger_ms + self.request_timeout_ms
 
     @property
@@ -242,9 +241,9 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
 
     @property
     def brokers_timeout_ms(self) -> int:
-        """How long a broker waits for replicas before it answers that it gives up."""
+        """How long a broker may wait for replicas before it responds with REQUEST_TIMED_OUT."""
         return max(1, int(self.request_timeout_ms * BROKERS_SHARE))
 
 
 AnyProducerConfig: TypeAlias = "ProducerConfig[Any, Any]"
-"""A config whatever its serializers take, for those who do not call them."""
+"""The type of a config for code that does not call its serializers."""

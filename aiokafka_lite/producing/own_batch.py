@@ -1,7 +1,7 @@
-"""A batch that the application fills by itself, under aiokafka's names: `create_batch`.
+"""Batches that the application fills (`create_batch`, `send_batch`), under aiokafka's names.
 
-It only collects: `send_batch` puts what is in it into a batch of the partition's queue, in order
-and with nothing between.
+An `OwnBatch` collects records. `send_batch` puts them into batches of the partition's queue, in
+order and without other records between them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ MAX_TIMESTAMP_MS: Final = 2**63 - 1
 
 
 class BatchedRecord(NamedTuple):
-    """A record in a batch of one's own: its number there, its size at most, its timestamp."""
+    """A record in an `OwnBatch`.
+
+    Attributes:
+        offset: Its index in the batch.
+        size: An upper bound of its size, in bytes.
+        timestamp: Milliseconds since the epoch.
+    """
 
     offset: int
     size: int
@@ -28,7 +34,7 @@ class BatchedRecord(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A record as it is written."""
+    """A record in an `OwnBatch`, serialized."""
 
     timestamp_ms: int
     key: bytes | None
@@ -41,8 +47,8 @@ class OwnBatch:
     """Records that are sent together, to one partition.
 
     Args:
-        max_size_bytes: From how many bytes on it takes no further record.
-        encode: Makes bytes of a key, a value and headers.
+        max_size_bytes: A batch that would grow beyond this size is full; one record always fits.
+        encode: Serializes a key, a value and headers.
     """
 
     def __init__(
@@ -66,16 +72,16 @@ class OwnBatch:
         value: object,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> BatchedRecord | None:
-        """Add a record; None if the batch is full, which closes it, or closed.
+        """Append a record. Return None if the batch is closed, or is full, which closes it.
 
         Args:
-            timestamp: Milliseconds since the epoch, 0 or more; None for now.
-            key: In bytes, or what the producer's `key_serializer` takes.
-            value: In bytes, or what its `value_serializer` takes.
-            headers: Pairs of name and value.
+            timestamp: Milliseconds since the epoch, 0 or more; None is the current time.
+            key: Bytes, or an argument of the producer's `key_serializer`.
+            value: Bytes, or an argument of the producer's `value_serializer`.
+            headers: Pairs of a name and bytes or None.
 
         Raises:
-            TypeError: It cannot be written.
+            TypeError: Key, value, timestamp or headers are of a wrong type.
             ValueError: The timestamp is negative, or 2**63 or more.
         """
         if timestamp is not None:
@@ -93,31 +99,31 @@ class OwnBatch:
         return BatchedRecord(len(self._rows) - 1, size, stamp)
 
     def close(self) -> None:
-        """Take no further record."""
+        """Accept no more records."""
         self._is_closed = True
 
     def closed(self) -> bool:
-        """Whether it takes no further record."""
+        """Whether the batch accepts no more records."""
         return self._is_closed
 
     def size(self) -> int:
-        """Return its size in bytes, at most, before compression."""
+        """Return an upper bound of the batch's size in bytes, before compression."""
         return self._size_bytes
 
     def record_count(self) -> int:
-        """Return how many records it has."""
+        """Return the number of records."""
         return len(self._rows)
 
     def rows(self) -> Iterator[Row]:
-        """Return its records."""
+        """Return the serialized records."""
         return iter(self._rows)
 
 
 class OwnReceipt:
-    """What the sender of such a batch has of it; the batch may be sent in parts.
+    """The future of an `OwnBatch`, whose records may be sent in several batches.
 
     Attributes:
-        future: Done once every record is written, with where the first is, or with the first error.
+        future: Has the first record's offset once all records are written, or the first error.
     """
 
     def __init__(
@@ -125,11 +131,11 @@ class OwnReceipt:
     ) -> None:
         self.future = future
         self._left = batch.record_count()
-        self._is_quiet = is_quiet  # somebody else is told of errors as well
+        self._is_quiet = is_quiet  # the commit raises the errors, too
         self._first: RecordMetadata | None = None
 
     def tell(self, numbers: Sequence[int], outcome: RecordMetadata | KafkaError) -> None:
-        """Take note of what became of some of its records."""
+        """Record the outcome of some of the batch's records."""
         self._left -= len(numbers)
         if isinstance(outcome, RecordMetadata):
             if self._first is None or numbers[0] == 0:
@@ -143,11 +149,11 @@ class OwnReceipt:
 
 
 def check_timestamp(timestamp_ms: object) -> int:
-    """Return a timestamp, unless no record can have it.
+    """Return a timestamp that a record can have.
 
     Raises:
         TypeError: It is not an int.
-        ValueError: It is negative, or does not fit.
+        ValueError: It is negative, or 2**63 or more.
     """
     if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
         raise TypeError(f"a timestamp is an int of milliseconds, not {timestamp_ms!r}")

@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 Headers = Sequence[tuple[str, bytes | None]]
 
-# One for all producers, as its state is 2.5 KiB; a forked child draws others than its parent.
+# All producers share it, because its state takes 2.5 KiB. A forked child seeds it again.
 _rng: Final = random.Random()
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_rng.seed)
@@ -69,19 +69,19 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             future = await producer.send("orders", b"value", key=b"key")
             print((await future).offset)
 
-    Arguments, defaults and behaviour are those of aiokafka's producer, except as said in the
-    documentation. It is always idempotent: what is tried again is written once, and the records of
-    a partition are in the order in which they were sent.
+    Arguments, defaults and behaviour are aiokafka's; the documentation lists the exceptions. The
+    producer is always idempotent (KIP-98): a record that is retried is written once, and the
+    records of a partition are written in the order of the calls of `send`.
 
-    `send` puts a record into a batch and returns a future of where it was written. A record that
-    is in a batch is sent whatever becomes of the future: cancelling that only ends the wait.
+    `send` puts a record into a batch and returns a future of its offset. Once a record is in a
+    batch, it is sent: cancelling the future ends the wait only.
 
     Raises:
-        RuntimeError: Made outside a running event loop.
-        ValueError: An argument cannot be used.
-        TypeError: A serializer or partitioner is none.
-        InsecureConfigError: Credentials would leave this machine without TLS; where the network
-            is safe, `allow_plaintext_credentials` allows it.
+        RuntimeError: No event loop is running.
+        ValueError: The value of an argument is not allowed.
+        TypeError: A serializer or the partitioner cannot be called.
+        InsecureConfigError: Credentials would leave this machine without TLS. On a trusted network
+            set `allow_plaintext_credentials`.
         NotImplementedError: sasl_mechanism is GSSAPI (Kerberos).
     """
 
@@ -107,7 +107,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         self._closed = False
         self._is_forked = False
         tell_of_forks(self)
-        me = weakref.ref(self)  # what is made here must not keep the producer alive
+        me = weakref.ref(self)  # objects made here must not keep the producer alive
 
         def alive() -> AIOKafkaProducer[SentKT, SentVT]:
             producer = me()
@@ -115,7 +115,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 raise ProducerClosed("the producer was not stopped, and is collected")
             return producer
 
-        # What programs written for aiokafka ask of its parts (aiokafka_names.py).
+        # The parts that programs written for aiokafka use (aiokafka_names.py).
         self._client = ClientNames(
             lambda: alive()._running().cluster, config, lambda topic: alive().partitions_for(topic)
         )
@@ -127,12 +127,12 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
     @property
     def fatal_error(self) -> KafkaError | None:
-        """The error after which it can do nothing any more; None: there is none."""
+        """The error after which the producer can only be stopped; None while it works."""
         return None if self._engine is None else self._engine.fatal
 
     @property
     def client(self) -> ClientNames:
-        """What programs written for aiokafka ask of its client (client/aiokafka_names.py)."""
+        """The attributes of aiokafka's client that programs use (client/aiokafka_names.py)."""
         return self._client
 
     @property
@@ -141,7 +141,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
     @property
     def _txn_manager(self) -> TransactionNames | None:
-        # As in aiokafka there is none without one of these.
+        # As in aiokafka, it needs one of these two settings.
         if self._config.transactional_id is None and not self._config.enable_idempotence:
             return None
         return TransactionNames(self._engine, self._config.transactional_id)
@@ -163,15 +163,15 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     async def start(self) -> None:
         """Connect to the cluster and get a producer id.
 
-        May be tried again after it failed or was cancelled; nothing is left of the attempt.
+        If `start` fails or is cancelled, its connections are closed, and it may be called again.
 
         Raises:
             KafkaConnectionError: No bootstrap server could be reached.
             ClusterAuthorizationFailedError: The client may not produce idempotently.
-            KafkaTimeoutError: No broker gave a producer id within request_timeout_ms.
-            ProducerClosed: It was stopped.
-            IllegalStateError: It was started before, or on another loop (WrongLoopError), or in
-                another process (ForkedError).
+            KafkaTimeoutError: No broker assigned a producer id within `request_timeout_ms`.
+            ProducerClosed: The producer was stopped.
+            IllegalStateError: The producer was started before, belongs to another event loop
+                (WrongLoopError) or to another process (ForkedError).
         """
         if self._closed:
             raise ProducerClosed("the producer is stopped: make another one")
@@ -190,17 +190,18 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             raise
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Send what is buffered, wait for the answers, disconnect; abort an open transaction.
+        """Send the buffered records, wait for their acknowledgements and disconnect.
 
-        A second call waits for the first. When it is cancelled, or time is over, what was not
-        acknowledged by then fails with ProducerClosed, though it may have been written.
+        An open transaction is aborted. A second call waits for the first. If `stop` times out or is
+        cancelled, the futures of unacknowledged records fail with ProducerClosed, although these
+        records may have been written.
 
         Args:
-            timeout: Seconds to wait for answers; None: as long as delivery_timeout_ms allows.
+            timeout: Seconds to wait for acknowledgements; None waits up to `delivery_timeout_ms`.
 
         Raises:
-            WrongLoopError: It belongs to another loop.
-            ForkedError: It belongs to another process.
+            WrongLoopError: The producer belongs to another event loop.
+            ForkedError: The producer belongs to another process.
         """
         if self._is_forked:
             raise self._refusal()
@@ -240,9 +241,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         await self.stop()
 
     def note_fork(self) -> None:
-        """Refuse everything in a forked child: records sent there would be taken for the parent's.
+        """Disable the producer in a forked child: it would reuse the parent's sequence numbers.
 
-        What the parent has still to send fails here, for whoever waits for it in the child.
+        The parent sends the records that are buffered. In the child their futures fail.
         """
         self._is_forked = True
         if self._engine is not None:
@@ -255,7 +256,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         )
 
     def __del__(self) -> None:
-        # There is nothing to stop if it was not started; in a forked child it is the parent's.
+        # Only a started producer has to be stopped, and only in its own process.
         if getattr(self, "_engine", None) is None or self._closed or self._is_forked:
             return
         if not self._loop.is_closed():
@@ -282,35 +283,35 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Put a record into a batch, and return a future of where it is written.
+        """Put a record into a batch and return a future of its offset.
 
-        Awaits the network only for a topic that is not known yet, and for room among
-        `buffer_memory`; otherwise it does not even suspend. When it is cancelled meanwhile, the
-        record is not sent. Cancelling the future leaves the record on its way.
+        Awaits the network only if the topic is not in the metadata yet or `buffer_memory` is used
+        up; otherwise the call does not suspend. If the call is cancelled, the record is not sent.
+        If the future is cancelled, the record is sent.
 
         Args:
-            topic: Where to.
-            value: In bytes, or what `value_serializer` takes; None is a tombstone.
-            key: In bytes, or what `key_serializer` takes.
-            partition: None leaves it to the partitioner.
-            timestamp_ms: Since the epoch, 0 or more; None for now.
-            headers: Pairs of name and value, in bytes.
+            topic: The topic.
+            value: Bytes, or an argument of `value_serializer`; None is a tombstone.
+            key: Bytes, or an argument of `key_serializer`.
+            partition: None lets the partitioner choose.
+            timestamp_ms: Milliseconds since the epoch, 0 or more; None is the current time.
+            headers: Pairs of a name and bytes or None.
 
         Returns:
-            A future. It fails with KafkaTimeoutError if the record is not acknowledged within
-            `delivery_timeout_ms`, and with the broker's error if that refuses it.
+            A future that fails with KafkaTimeoutError if the record is not acknowledged within
+            `delivery_timeout_ms`, and with the broker's error if the broker rejects the record.
 
         Raises:
-            UnknownTopicOrPartitionError: Metadata do not have the topic within
-                `request_timeout_ms`, or not the partition.
-            KafkaTimeoutError: There was no room within `request_timeout_ms`.
+            UnknownTopicOrPartitionError: The topic or the partition does not appear in the metadata
+                within `request_timeout_ms`.
+            KafkaTimeoutError: `buffer_memory` stays used up for `request_timeout_ms`.
             MessageSizeTooLargeError: The record is larger than `max_request_size`.
             TopicAuthorizationFailedError, InvalidTopicError: The topic cannot be written to.
             TypeError: Topic, partition, key, value, timestamp or headers are of a wrong type.
             ValueError: The timestamp is negative, or 2**63 or more.
             ProducerClosed: The producer is stopped.
-            IllegalStateError: It was not started.
-            KafkaError: The error after which this producer can do nothing any more.
+            IllegalStateError: The producer is not started.
+            KafkaError: `fatal_error` of the producer.
         """
         accumulator = self._gate.accumulator
         if accumulator is None or _get_running_loop() is not self._loop:
@@ -318,7 +319,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         sent_key: object = key
         sent: object = value
         if self._key_serializer is not None:
-            sent_key = self._key_serializer(key)  # type: ignore[arg-type]  # None as well
+            sent_key = self._key_serializer(key)  # type: ignore[arg-type]  # called for None, too
         if self._value_serializer is not None:
             sent = self._value_serializer(value)  # type: ignore[arg-type]
         if timestamp_ms is not None:
@@ -344,9 +345,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> RecordMetadata:
-        """Send a record and return where it was written; arguments and errors are `send`'s.
+        """Send a record, wait for its acknowledgement and return its offset; see `send`.
 
-        When it is cancelled, the record may be written all the same.
+        If the call is cancelled, the record may have been written.
         """
         return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
 
@@ -359,7 +360,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         timestamp_ms: int | None,
         headers: Headers,
     ) -> asyncio.Future[RecordMetadata]:
-        """Wait for what a record needs, and put it into a batch then."""
+        """Wait for the topic's metadata and for buffer memory, then put the record into a batch."""
         engine = self._running()
         transaction = engine.transaction
 
@@ -373,7 +374,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         return await engine.append_in_time(append, topic, partition, size)
 
     def create_batch(self) -> OwnBatch:
-        """Return an empty batch to be filled and given to `send_batch`."""
+        """Return an empty batch for `send_batch`."""
         most = min(self._config.max_batch_size, self._config.max_request_size)
         return OwnBatch(most, self._encode)
 
@@ -393,15 +394,17 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     async def send_batch(
         self, batch: OwnBatch, topic: str, *, partition: int | None
     ) -> asyncio.Future[RecordMetadata]:
-        """Send the records of a batch, in order and with nothing between them.
+        """Send the records of a batch, in order and without other records between them.
+
+        The batch is closed. Cancellation has the effect that it has on `send`.
 
         Args:
-            batch: Made by `create_batch`.
-            topic: Where to.
-            partition: None leaves it to the partitioner, as of a record without a key.
+            batch: A batch from `create_batch`.
+            topic: The topic.
+            partition: None lets the partitioner choose, as for a record without a key.
 
         Returns:
-            A future of where the first record is.
+            A future of the first record's offset.
 
         Raises: as `send`, and ValueError for a batch without records.
         """
@@ -424,7 +427,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         engine: ProducerEngine,
         transaction: ProducerTransaction | None,
     ) -> None:
-        """Raise if a record that has waited cannot be sent any more, or not in its transaction."""
+        """Raise if a record that was waiting cannot be sent any more, or not in its transaction."""
         if transaction is not None and engine.transactions is not None:
             engine.raise_if_fatal()
             engine.transactions.require(transaction)
@@ -432,14 +435,15 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             raise self._refusal()
 
     async def flush(self) -> None:
-        """Send everything at once, and wait until what was sent so far has an outcome.
+        """Send all batches at once, and wait until each record is acknowledged or fails.
 
-        It raises nothing of that: each record's future does. Cancelling it leaves all as it is.
-        Before the start and after the stop there is nothing to wait for.
+        Only records sent before the call count. The futures of the records raise their errors,
+        `flush` does not. Cancelling it has no effect on the records. Before `start` and after
+        `stop` it returns at once.
 
         Raises:
-            KafkaError: The producer can do nothing any more.
-            WrongLoopError, ForkedError: It belongs to another loop or process.
+            KafkaError: `fatal_error` of the producer.
+            WrongLoopError, ForkedError: The producer belongs to another event loop or process.
         """
         if self._is_forked or _get_running_loop() is not self._loop:
             raise self._refusal()
@@ -450,8 +454,10 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     async def partitions_for(self, topic: str) -> set[int]:
         """Return the numbers of a topic's partitions.
 
+        Awaits the network only if the topic is not in the metadata yet.
+
         Raises:
-            UnknownTopicOrPartitionError: Metadata do not have the topic within
+            UnknownTopicOrPartitionError: The topic does not appear in the metadata within
                 `request_timeout_ms`.
             TopicAuthorizationFailedError, InvalidTopicError: The topic cannot be written to.
         """
@@ -463,7 +469,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
     # --- Transactions ----------------------------------------------------------------------
     def transaction(self) -> TransactionBlock[SentKT, SentVT]:
-        """Return a block that is a transaction.
+        """Return an `async with` block that is a transaction.
 
         ::
 
@@ -471,18 +477,19 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 await tx.send("copies", record.value)
                 tx.commit_offsets(consumer)
 
-        At its end everything is committed. Left by an exception or a cancellation, it is aborted:
-        no record of it is read by whoever reads committed ones, and no offset counts.
+        The end of the block commits the transaction. If the block raises or is cancelled, the
+        transaction is aborted: read_committed consumers skip its records, and its offsets are not
+        committed.
         """
         return TransactionBlock(self)
 
     async def begin_transaction(self) -> None:
-        """Begin a transaction; one that is ending is waited for.
+        """Begin a transaction, after the previous one has ended.
 
         Raises:
             IllegalOperation: The producer has no transactional_id.
             IllegalStateError: A transaction is open already.
-            KafkaError: The error after which this producer can do nothing any more.
+            KafkaError: `fatal_error` of the producer.
         """
         await self._begin()
 
@@ -493,23 +500,22 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         return transaction
 
     async def commit_transaction(self) -> None:
-        """Wait for all records, commit offsets, and commit the transaction.
+        """Wait for the acknowledgements of all records, commit the offsets and the transaction.
 
-        When it is cancelled before the coordinator is asked to commit, the transaction is aborted.
-        Later it waits for the outcome, for `delivery_timeout_ms` at most. The cancellation is
-        raised after that, so the transaction is over then, one way or the other.
+        If the call is cancelled before EndTxn is sent, the transaction is aborted. Later the call
+        waits up to `delivery_timeout_ms` for the outcome and raises the cancellation after that.
 
         Raises:
-            IllegalOperation: There is no transaction, or the producer has no transactional_id.
-            TransactionAbortableError: A record or an offset was lost, for the reason that is its
-                cause: abort, and begin again.
-            CommitFailedError: The group has given the partitions whose offsets are committed to
-                another member: abort, and go on with what the consumer is given next.
+            IllegalOperation: No transaction is open, or the producer has no transactional_id.
+            TransactionAbortableError: A record was not written, or an offset not committed; the
+                error's cause is the reason. Abort the transaction, and begin another one.
+            CommitFailedError: The group has assigned the partitions of these offsets to another
+                member. Abort, and continue with the records that the consumer returns next.
             ProducerFencedError: Another producer with this transactional_id was started, or the
-                transaction took longer than transaction_timeout_ms. This one can do nothing more.
-            KafkaTimeoutError: The coordinator did not answer in time, so the outcome is not known.
-                This one can do nothing more.
-            KafkaError: The error after which this producer can do nothing any more.
+                transaction took longer than `transaction_timeout_ms`. It is a `fatal_error`.
+            KafkaTimeoutError: The coordinator did not respond in time, so the outcome is unknown.
+                It is a `fatal_error`.
+            KafkaError: `fatal_error` of the producer.
         """
         engine = self._running()
         transactions = self._transactions()
@@ -522,16 +528,16 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         self._raise_outcome(engine, task)
 
     async def abort_transaction(self) -> None:
-        """Give the transaction up: nothing of it counts. Records that are not sent yet fail.
+        """Abort the transaction; the futures of records that are not sent yet fail.
 
-        When it is cancelled the abort goes on, and the next `begin_transaction` waits for it.
+        A cancelled abort continues, and the next `begin_transaction` waits for it.
 
         Raises:
-            IllegalOperation: There is no transaction, or the producer has no transactional_id.
-            ProducerFencedError: As `commit_transaction`; it is aborted all the same.
-            KafkaTimeoutError: The coordinator did not answer in time; it aborts by itself after
-                transaction_timeout_ms. This producer can do nothing more.
-            KafkaError: The error after which this producer can do nothing any more.
+            IllegalOperation: No transaction is open, or the producer has no transactional_id.
+            ProducerFencedError: As in `commit_transaction`; the transaction is aborted anyway.
+            KafkaTimeoutError: The coordinator did not respond in time. It aborts the transaction
+                after `transaction_timeout_ms`. The error is a `fatal_error`.
+            KafkaError: `fatal_error` of the producer.
         """
         engine = self._running()
         task = self._transactions().begin_abort()
@@ -543,22 +549,23 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         offsets: Mapping[TopicPartition, AnyOffset],
         group_id: str | ConsumerGroupMetadata,
     ) -> None:
-        """Store offsets of a group that count when the transaction is committed.
+        """Send offsets of a group to its coordinator; they are committed with the transaction.
 
         Args:
-            offsets: For each partition the next offset to read, or that and a string.
-            group_id: The group, or `consumer.group_metadata()`. Only with the latter the group
-                refuses what a member commits that has lost the partitions.
+            offsets: For each partition the offset of the next record to read, or a pair of that
+                offset and a metadata string.
+            group_id: The group, or `consumer.group_metadata()`. Only with the latter does the group
+                reject the offsets of a member that has lost the partitions (KIP-447).
 
         Raises:
-            IllegalOperation: There is no transaction, or the producer has no transactional_id.
+            IllegalOperation: No transaction is open, or the producer has no transactional_id.
             AutoCommitError: The consumer's auto-commit may commit the same records, even if the
-                transaction is aborted. Nothing is stored.
-            CommitFailedError: The group has given the partitions to another member, or a topic was
-                deleted since.
-            KafkaError: The group's coordinator refuses, or cannot be reached in time. After this
-                and the above the transaction has to be aborted.
-            ValueError, TypeError: `offsets` has another shape, or there is no group.
+                transaction is aborted. No offset is sent.
+            CommitFailedError: The group has assigned the partitions to another member, or a topic
+                was deleted.
+            KafkaError: The group's coordinator rejects the offsets, or is not reached in time.
+                After this error and CommitFailedError the transaction has to be aborted.
+            ValueError, TypeError: `offsets` has another shape, or the group id is missing.
         """
         self._running()
         transactions = self._transactions()
@@ -597,15 +604,15 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         return engine.transactions
 
     def lend(self, borrower: str) -> ProducerLease:
-        """Give the transactions to one caller, such as `consumer.run`, until it releases them.
+        """Reserve the transactions for one caller, such as `consumer.run`, until `release`.
 
         Args:
-            borrower: What others are told who want to send meanwhile.
+            borrower: The text of the error that other callers get.
 
         Raises:
-            IllegalOperation: There is no transactional_id, or another has them.
-            IllegalStateError: The producer is not started, or in a transaction.
-            KafkaError: The error after which this producer can do nothing any more.
+            IllegalOperation: The producer has no transactional_id, or is lent already.
+            IllegalStateError: The producer is not started, or a transaction is open.
+            KafkaError: `fatal_error` of the producer.
         """
         transactions = self._transactions()
         if transactions.is_open:
@@ -615,7 +622,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         return ProducerLease(engine, transactions, self._encode)
 
     def _raise_outcome(self, engine: ProducerEngine, task: asyncio.Task[KafkaError | None]) -> None:
-        """Raise why a transaction could not be ended as it was to be."""
+        """Raise the error with which the commit or abort of a transaction ended."""
         if task.cancelled():
             raise ProducerClosed("the producer was stopped while the transaction ended")
         if (error := task.result()) is not None:
@@ -625,11 +632,11 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     async def _leave_transaction(
         self, transaction: ProducerTransaction | None, exc: BaseException | None
     ) -> None:
-        """End a transaction at the end of its block, unless the block has ended it already.
+        """End a transaction at the end of its block, unless the block has ended it.
 
         Raises:
-            KafkaError: It could not be committed; or what the block is left by, or came of the
-                abort, is a consequence of this one, after which nothing can be done any more.
+            KafkaError: The commit failed; or the producer has a `fatal_error`, which replaces its
+                consequence, the error of the block.
         """
         transactions = None if self._engine is None else self._engine.transactions
         if transactions is not None and transactions.current is not transaction:
@@ -647,16 +654,16 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 self._raise_fatal_behind(exc)
 
     def _raise_fatal_behind(self, error: KafkaError) -> None:
-        """Raise why nothing can be done any more, if that is so, and not what the error says."""
+        """Raise the producer's fatal error from `error`, unless both are of one class."""
         fatal = self.fatal_error
         if fatal is not None and type(fatal) is not type(error):
             raise own_copy(fatal) from error
 
     async def _abort_quietly(self) -> None:
-        """Abort what is open, and wait for that in time, whatever comes of it.
+        """Abort the open transaction and wait up to `request_timeout_ms`; errors are only logged.
 
-        The error that the block is left by says more than what comes of the abort, which is logged.
-        The abort goes on when its time is over or this is cancelled.
+        The error of the block explains more than the error of the abort. The abort continues after
+        the timeout and after a cancellation.
         """
         engine = self._engine
         transactions = None if engine is None else engine.transactions
@@ -669,14 +676,14 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
     # --- Refusals --------------------------------------------------------------------------
     def _running(self) -> ProducerEngine:
-        """Return the parts; raises if there are none, or nothing can be done with them."""
+        """Return the engine if the producer runs and has no fatal error; raise otherwise."""
         if self._engine is None or self._closed or _get_running_loop() is not self._loop:
             raise self._refusal()
         self._engine.raise_if_fatal()
         return self._engine
 
     def _refusal(self) -> BaseException:
-        """Return what to raise where nothing can be sent."""
+        """Return the error of a call that the producer cannot serve."""
         if self._is_forked:
             return ForkedError(
                 "the producer belongs to the process that was forked, as do its sockets and its "
@@ -695,9 +702,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
 
 class TransactionBlock(Generic[SentKT, SentVT]):
-    """A block of `AIOKafkaProducer.transaction()`.
+    """The block of `AIOKafkaProducer.transaction()`.
 
-    What it sends is of its own transaction: once that is over, it sends nothing.
+    Its methods belong to its own transaction. After the end of that transaction they raise.
     """
 
     def __init__(self, producer: AIOKafkaProducer[SentKT, SentVT]) -> None:
@@ -714,7 +721,7 @@ class TransactionBlock(Generic[SentKT, SentVT]):
 
     @property
     def is_committed(self) -> bool | None:
-        """Whether it was committed, False as soon as it is aborted; None: that is not known."""
+        """Whether the transaction was committed: False once it is aborted, None while unknown."""
         return None if self._transaction is None else self._transaction.is_committed
 
     async def send(
@@ -726,11 +733,11 @@ class TransactionBlock(Generic[SentKT, SentVT]):
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Send a record in this transaction: arguments, result and errors are the producer's.
+        """Send a record in this transaction; see `AIOKafkaProducer.send`.
 
         Raises:
-            IllegalOperation: The transaction is over. The record is not sent, whichever
-                transaction is open by then.
+            IllegalOperation: The transaction has ended. The record is not sent, even if another
+                transaction is open.
         """
         self._producer._transactions().require(self._transaction)
         return await self._producer.send(topic, value, key, partition, timestamp_ms, headers)
@@ -744,7 +751,7 @@ class TransactionBlock(Generic[SentKT, SentVT]):
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> RecordMetadata:
-        """Send a record and return where it was written; as `send`."""
+        """Send a record, wait for its acknowledgement and return its offset; see `send`."""
         return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
 
     async def __aexit__(
@@ -760,29 +767,28 @@ class TransactionBlock(Generic[SentKT, SentVT]):
         source: DeliverySource | ConsumerRecord[Any, Any] | Mapping[TopicPartition, AnyOffset],
         group: ConsumerGroupMetadata | str | None = None,
     ) -> None:
-        """Commit offsets with the transaction, at the end of its block; sends nothing yet.
+        """Commit offsets with the transaction, at the end of its block; this call sends no request.
 
-        What is committed says that these records are processed, in the name of the assignment
-        under which they were returned. When the transaction is committed they count as processed,
-        however the block is left.
+        The offsets mark these records as processed, under the assignment with which the consumer
+        returned them. If the transaction is committed, they count as processed even if their own
+        block raises.
 
         Args:
-            source: A batch of `consumer.batch()`: its records. A record that is acknowledged by
-                itself, or that a handler of `run` has: that one. A consumer: all that it has
-                returned by now, which suits a program in which one task reads. Or a dict of
-                offsets.
-            group: With a dict, `consumer.group_metadata()` of the consumer that it is of.
+            source: A batch of `consumer.batch()`, for its records; a record in per-record
+                acknowledgement or in a handler of `run`, for this record; a consumer, for all
+                records that it has returned so far, if one task reads; or a dict of offsets.
+            group: With a dict only: `consumer.group_metadata()` of the consumer of these offsets.
 
         Raises:
-            BatchRevokedError: A rebalance has taken some of the records' partitions away, or did so
-                before others came back. The transaction has to be aborted.
+            BatchRevokedError: A rebalance has revoked partitions of these records, possibly before
+                the latest read. The transaction has to be aborted.
             CommitFailedError: The consumer has lost its partitions.
             TransactionAbortableError: The transaction has to be aborted.
-            IllegalOperation: There is no transaction; or the consumer has no group.
+            IllegalOperation: No transaction is open, or the consumer has no group.
             AutoCommitError: The consumer's auto-commit may commit the same records, even if the
-                transaction is aborted. Nothing is committed of them.
-            IllegalStateError: The records of the batch are returned again already.
-            ValueError, TypeError: A dict has another shape, or there is no group.
+                transaction is aborted. Their offsets are not committed.
+            IllegalStateError: The consumer already returns the records of the batch again.
+            ValueError, TypeError: A dict has another shape, or the group is missing.
         """
         self._producer._commit_offsets_at_the_end(self._transaction, source, group)
 
@@ -795,7 +801,7 @@ def _partition(given: object) -> int:
 
 def _bytes(what: str, given: object) -> bytes:
     if isinstance(given, (bytes, bytearray, memoryview)):
-        return bytes(given)  # from now on nobody changes it
+        return bytes(given)  # a copy that the caller cannot change
     raise TypeError(
         f"a record's {what} is bytes or None, not {type(given).__name__}: "
         + (
@@ -810,7 +816,7 @@ def _checked_headers(headers: Headers) -> Headers:
     """Return headers as they are written.
 
     Raises:
-        TypeError: One is not a pair of a str and bytes, or None.
+        TypeError: A header is not a pair of a str and bytes or None.
     """
     checked: list[tuple[str, bytes | None]] = []
     for given in cast("Sequence[object]", headers):  # whatever was given
