@@ -1,4 +1,4 @@
-"""An embedded Kafka broker: the server half of what Kafka consumers rely on, in this process."""
+"""An embedded Kafka broker: the parts of Kafka's server that clients use, in this process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The cluster: its topics, who leads their partitions, and how a test changes either.
+"""The cluster: its topics, the leaders of their partitions, and how a test changes either.
 
-This is the part of `Broker` that neither listens nor runs tasks; the handlers of all nodes answer
-from it, and its public methods are what may happen to a cluster in years of production.
+This is the part of `Broker` that neither listens nor runs tasks. The handlers of all nodes use it.
+Its public methods are the changes that a cluster undergoes in years of production.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.broker.node import BrokerNode
 
 COORDINATORS_TOPICS: Final = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
-# What Kafka gives them.
+# Kafka's configurations of these topics.
 OFFSETS_TOPIC_CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
     "compression.type": "producer",
@@ -51,14 +51,14 @@ TRANSACTION_TOPIC_CONFIG: Final[Mapping[str, str]] = {
 
 
 class EmbeddedCluster(DirectAccess):
-    """Topics and leaders. Call its methods in the broker's event loop.
+    """The topics and leaders of a cluster. Call its methods in the broker's event loop.
 
     Args:
         config: The settings.
         nodes: By id, in order.
         clock: Returns the wall-clock time in milliseconds.
-        rng: Where ids come from.
-        on_change: Told of each partition in which something happened.
+        rng: The source of ids.
+        on_change: Called with each partition that has changed.
     """
 
     def __init__(
@@ -86,42 +86,42 @@ class EmbeddedCluster(DirectAccess):
     # Leaders and replicas
 
     def leader_of(self, tp: TopicPartition) -> int:
-        """Return the id of a partition's leader, -1 when it has none.
+        """Return the id of a partition's leader, -1 if it has no leader.
 
         Raises:
-            UnknownTopicOrPartitionError: There is no such partition.
+            UnknownTopicOrPartitionError: The partition does not exist.
         """
         return self.partition(*tp).leader_id
 
     def move_leader(self, tp: TopicPartition, node_id: int | None = None) -> int:
-        """Make another node lead a partition, in a new leader epoch; return its id.
+        """Make another node the partition's leader, in a new leader epoch; return its id.
 
         Args:
             tp: The partition.
-            node_id: The new leader, by default the next replica in sync; one that has no replica
-                gets that of the old leader.
+            node_id: The new leader, by default the next replica in sync. A node without a replica
+                takes over the old leader's replica.
 
         Raises:
-            BrokerNotAvailableError: The node is down, or there is no other replica in sync.
-            UnknownTopicOrPartitionError: There is no such partition.
+            BrokerNotAvailableError: The node is stopped, or no other replica is in sync.
+            UnknownTopicOrPartitionError: The partition does not exist.
         """
         leader = self._leadership.move(self.partition(*tp), node_id)
         self.catalog.leaders_changed()
         return leader
 
     def coordinator_of(self, group_id: str) -> int:
-        """Return the id of the node that coordinates a group, -1 when there is none."""
+        """Return the id of a group's coordinator, -1 if the group has no coordinator."""
         if not self.has_topic(GROUP_METADATA_TOPIC):
             return NO_LEADER
         return self.leader_of(self._coordinating_partition(group_id))
 
     def expire_session(self, group_id: str, member_id: str) -> None:
-        """Do now what happens when a member of a group was not heard of for its session timeout.
+        """Expire a member's session now, as after its session timeout without heartbeats.
 
         Raises:
-            CoordinatorNotAvailableError: No node coordinates the group now.
-            CoordinatorLoadInProgressError: The group may not have been loaded yet.
-            GroupIdNotFound: There is no such group.
+            CoordinatorNotAvailableError: The group has no coordinator now.
+            CoordinatorLoadInProgressError: The coordinator has not loaded the group yet.
+            GroupIdNotFound: The group does not exist.
             UnknownMemberIdError: The group has no such member.
         """
         node = self.nodes.get(self.coordinator_of(group_id))
@@ -130,10 +130,11 @@ class EmbeddedCluster(DirectAccess):
         node.groups.expire_session(group_id, member_id)
 
     def move_coordinator(self, group_id: str, node_id: int | None = None) -> int:
-        """Make another node coordinate a group, and all groups of its partition; return its id.
+        """Move a group to another coordinator; return the node's id.
 
-        The new coordinator reads the groups from the log; requests parked at the old one are
-        answered with NOT_COORDINATOR. See `move_leader` for what it raises.
+        All groups of the same partition of `__consumer_offsets` move. The new coordinator loads
+        them from the log. Requests that wait at the old one are answered with NOT_COORDINATOR. The
+        errors are those of `move_leader`.
         """
         return self.move_leader(self._coordinating_partition(group_id), node_id)
 
@@ -143,20 +144,20 @@ class EmbeddedCluster(DirectAccess):
         )
 
     def hold_replica(self, tp: TopicPartition, node_id: int) -> None:
-        """Give a follower no more records: it stays where it is and leaves the ones in sync.
+        """Stop replicating to a follower: its log end stays, and it leaves the in-sync replicas.
 
         Raises:
-            BrokerNotAvailableError: The node is no follower of the partition.
-            UnknownTopicOrPartitionError: There is no such partition.
+            BrokerNotAvailableError: The node is not a follower of the partition.
+            UnknownTopicOrPartitionError: The partition does not exist.
         """
         self._leadership.hold(self.partition(*tp), node_id)
         self.catalog.leaders_changed()
 
     def release_replica(self, tp: TopicPartition, node_id: int) -> None:
-        """Make a held follower catch up.
+        """Let a follower that `hold_replica` stopped catch up.
 
         Raises:
-            UnknownTopicOrPartitionError: There is no such partition.
+            UnknownTopicOrPartitionError: The partition does not exist.
         """
         self._leadership.release(self.partition(*tp), node_id)
         self.catalog.leaders_changed()
@@ -166,19 +167,19 @@ class EmbeddedCluster(DirectAccess):
             yield from topic.partitions
 
     def truncate(self, tp: TopicPartition, offset: int) -> int:
-        """Lose a partition's newest records, as the unclean election of a lagging replica does.
+        """Truncate a partition's log, as the unclean election of a lagging replica does.
 
-        The batch that holds `offset` goes too, and the next replica in sync leads, or the same
-        node again when there is no other: in a new leader epoch in any case (KIP-320).
+        The whole batch that holds `offset` is removed, too. The next replica in sync becomes the
+        leader, or the same node if no other is in sync, always in a new leader epoch (KIP-320).
 
         Returns:
             The new log end offset.
 
         Raises:
-            UnknownTopicOrPartitionError: There is no such partition.
+            UnknownTopicOrPartitionError: The partition does not exist.
         """
         partition = self.partition(*tp)
-        # Nobody is told before there is a new epoch: the old leader answers nothing any more.
+        # Metadata change only with the new epoch, in which the old leader serves no more requests.
         end_offset = partition.log.truncate_to(offset)
         self._leadership.elect_again(partition)
         self.catalog.leaders_changed()
@@ -192,7 +193,7 @@ class EmbeddedCluster(DirectAccess):
             self._elect_coordinator(partition)
 
     def _elect_coordinators(self) -> None:
-        """Make the leaders of the coordinators' topics coordinate what is in their partitions."""
+        """Make the leaders of the coordinators' topics the coordinators of their partitions."""
         for name in COORDINATORS_TOPICS:
             topic = self.topic(name)
             if topic is not None:
@@ -214,37 +215,40 @@ class EmbeddedCluster(DirectAccess):
 
     @property
     def offsets_topic_partitions(self) -> int:
-        """What there are: groups are assigned to partitions by it, so the stored number counts."""
+        """The number of partitions of `__consumer_offsets`: the topic's, or the configured one.
+
+        The coordinator of a group depends on it.
+        """
         topic = self.topic(GROUP_METADATA_TOPIC)
         return self.config.offsets_topic_partitions if topic is None else topic.partition_count
 
     @property
     def cluster_id(self) -> str:
-        """The id that clients are told; with a data directory the same after a restart."""
+        """The cluster id in metadata responses; a data directory keeps it across restarts."""
         return self.catalog.cluster_id
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        """Every topic by name, internal ones included; a live view."""
+        """All topics by name, internal ones included; a live view."""
         return self.catalog.topics
 
     def topic(self, name: str) -> Topic | None:
-        """Return a topic, None if there is none of that name."""
+        """Return a topic, or None if it does not exist."""
         return self.catalog.by_name(name)
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
-        """Return a topic by the 16 bytes of its id (KIP-516), None if there is none."""
+        """Return a topic by the 16 bytes of its id (KIP-516), or None if it does not exist."""
         return self.catalog.by_id(topic_id)
 
     def has_topic(self, name: str) -> bool:
-        """Return whether there is a topic of that name."""
+        """Return whether a topic exists."""
         return self.catalog.by_name(name) is not None
 
     def partition(self, topic: str, index: int) -> Partition:
         """Return a partition.
 
         Raises:
-            UnknownTopicOrPartitionError: There is none.
+            UnknownTopicOrPartitionError: The partition does not exist.
         """
         known = self.topic(topic)
         partition = None if known is None else known.partition(index)
@@ -262,12 +266,18 @@ class EmbeddedCluster(DirectAccess):
     ) -> Topic:
         """Create a topic at once. Must be called in the broker's event loop.
 
+        Args:
+            name: The topic's name.
+            partitions: By default `num_partitions` of the broker.
+            configs: Topic configurations such as "cleanup.policy".
+            replication_factor: By default `default_replication_factor` of the broker.
+
         Raises:
             InvalidTopicError: The name is not allowed.
-            TopicAlreadyExistsError: There is one of that name.
+            TopicAlreadyExistsError: The topic exists.
             InvalidPartitionsError: The number of partitions is not positive, or too large.
-            InvalidReplicationFactorError: There are not so many nodes.
-            InvalidConfigurationError: A configuration is unknown or has a wrong value.
+            InvalidReplicationFactorError: The cluster has fewer nodes.
+            InvalidConfigurationError: A configuration is unknown, or its value is not allowed.
         """
         count = self.config.num_partitions if partitions is None else partitions
         self.catalog.check_name(name)
@@ -281,12 +291,12 @@ class EmbeddedCluster(DirectAccess):
     def place_replicas(
         self, partitions: int, replication_factor: int | None = None
     ) -> Sequence[Sequence[int]]:
-        """Return on which nodes the replicas of new partitions go, the leader first.
+        """Return the replicas' node ids for each new partition, the leader first.
 
         Raises:
             InvalidPartitionsError: The number of partitions is not positive.
-            PolicyViolationError: There would be too many partitions.
-            InvalidReplicationFactorError: There are not so many nodes.
+            PolicyViolationError: The cluster would have too many partitions.
+            InvalidReplicationFactorError: The cluster has fewer nodes.
         """
         self.catalog.check_growth(partitions)
         replication = self.config.replication if replication_factor is None else replication_factor
@@ -296,8 +306,8 @@ class EmbeddedCluster(DirectAccess):
         """Add partitions to a topic until it has `total`.
 
         Raises:
-            UnknownTopicOrPartitionError: There is no such topic.
-            InvalidPartitionsError: It has as many already.
+            UnknownTopicOrPartitionError: The topic does not exist.
+            InvalidPartitionsError: The topic has as many partitions already.
         """
         topic = self.known_topic(name)
         replication = len(topic.partitions[0].replicas)
@@ -305,20 +315,21 @@ class EmbeddedCluster(DirectAccess):
         self.catalog.add_partitions(topic, self.place_replicas(more, replication))
 
     async def open_offsets_topic(self) -> Topic:
-        """Return the topic of committed offsets and groups; it is made when there is none yet.
+        """Return the topic `__consumer_offsets`; create it if it does not exist.
 
         Raises:
-            KafkaStorageError: The disk did not take it: then nothing is promised to any group.
+            KafkaStorageError: The topic could not be written to the disk, so no group can start.
         """
         return await self._open_coordinators_topic(
             GROUP_METADATA_TOPIC, self.config.offsets_topic_partitions, OFFSETS_TOPIC_CONFIG
         )
 
     async def open_transaction_topic(self) -> Topic:
-        """Return the topic of transactional ids; it is made when there is none yet.
+        """Return the topic `__transaction_state`; create it if it does not exist.
 
         Raises:
-            KafkaStorageError: The disk did not take it: then nothing is promised to any producer.
+            KafkaStorageError: The topic could not be written to the disk, so no transaction can
+                start.
         """
         return await self._open_coordinators_topic(
             TRANSACTION_STATE_TOPIC,
@@ -337,14 +348,15 @@ class EmbeddedCluster(DirectAccess):
     def delete_topic(self, topic: Topic | str) -> None:
         """Delete a topic, its records and the offsets committed for it.
 
-        With a coordinators' topic goes all that they know; the next request for one makes it anew.
+        Deleting a topic of the coordinators deletes their state; the next request to a coordinator
+        recreates the topic.
 
         Raises:
-            UnknownTopicOrPartitionError: There is no topic of that name.
+            UnknownTopicOrPartitionError: The topic does not exist.
         """
         known = self.known_topic(topic) if isinstance(topic, str) else topic
         if known.name in COORDINATORS_TOPICS:
-            # Before: what is in a partition is told by how many there are.
+            # This precedes the deletion, because the number of partitions maps groups to them.
             for partition in known.partitions:
                 for node in self.nodes.values():
                     node.coordinator(known.name).resign(partition.index)
@@ -353,10 +365,14 @@ class EmbeddedCluster(DirectAccess):
             node.groups.removal.topic_deleted(known.name, known.topic_id)
 
     def recreate_topic(self, name: str, partitions: int | None = None) -> Topic:
-        """Delete a topic and create it anew, empty and with another id; return the new one.
+        """Delete a topic and create an empty one of the same name, with a new id; return it.
+
+        Args:
+            name: The topic.
+            partitions: The number of partitions, by default as before.
 
         Raises:
-            UnknownTopicOrPartitionError: There is no topic of that name.
+            UnknownTopicOrPartitionError: The topic does not exist.
         """
         old = self.known_topic(name)
         self.delete_topic(old)
@@ -371,7 +387,7 @@ class EmbeddedCluster(DirectAccess):
         """Return a topic.
 
         Raises:
-            UnknownTopicOrPartitionError: There is none of that name.
+            UnknownTopicOrPartitionError: The topic does not exist.
         """
         topic = self.topic(name)
         if topic is None:

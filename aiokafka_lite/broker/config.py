@@ -1,4 +1,4 @@
-"""What can be set on a broker; the names are Kafka's where Kafka has the setting."""
+"""The broker's settings; settings that Kafka has, too, have Kafka's names."""
 
 from __future__ import annotations
 
@@ -24,58 +24,62 @@ MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled"
 
 @dataclass(frozen=True)
 class BrokerConfig:
-    """A broker's settings. Times are in seconds unless the name says milliseconds.
+    """A broker's settings. Times are in seconds unless the name has another unit.
 
     Attributes:
-        nodes: How many the cluster has; their ids count from `node_id`.
-        host: The address to listen on; also what clients are told to connect to.
-        port: Of the first node, the others take those that follow; 0 takes free ones.
-        racks: One for each node, or none.
+        nodes: The number of nodes; their ids count from `node_id`.
+        host: The address to listen on, and to announce to clients.
+        port: The port of the first node; the others use the next ones. 0 uses free ports.
+        racks: One for each node, or empty.
         security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
-        ssl_context: The server's side of TLS; None makes throw-away certificates.
-        ssl_client_auth: Whether throw-away certificates ask clients for theirs: none, requested,
-            required (a given `ssl_context` says that itself).
-        sasl_mechanisms: What clients may authenticate by.
-        listeners: Instead of `host` to `sasl_mechanisms`: several, or with names.
-        users: Names with passwords; they may use every mechanism but OAUTHBEARER.
-        oauth_allow_unsecured_tokens: Take tokens that nobody signed, as Kafka's default does.
-        connections_max_reauth_ms: SASL clients must authenticate again after so long; 0: never.
-        connection_failed_authentication_delay_ms: How long failed clients wait to be told so.
-        sasl_authentication_timeout_s: A connection that takes longer, with TLS, is closed.
-        sasl_server_max_receive_bytes: Largest request of a client that is not authenticated yet.
-        allow_remote: Listen also where other machines can connect: without SASL, whoever can, may
+        ssl_context: The server's TLS context; None creates temporary certificates.
+        ssl_client_auth: Whether clients show a certificate: none, requested or required. Only for
+            temporary certificates; an `ssl_context` has its own setting.
+        sasl_mechanisms: The mechanisms that clients may use.
+        listeners: Several or named listeners, instead of `host` to `sasl_mechanisms`.
+        users: Passwords by user name, for every mechanism but OAUTHBEARER.
+        oauth_allow_unsecured_tokens: Accept unsigned tokens, as Kafka does by default.
+        connections_max_reauth_ms: The time after which SASL clients must reauthenticate; 0 is
+            never.
+        connection_failed_authentication_delay_ms: The delay of the response to a failed
+            authentication.
+        sasl_authentication_timeout_s: The longest time for TLS and SASL together; the connection is
+            closed after it.
+        sasl_server_max_receive_bytes: The largest request before authentication.
+        allow_remote: Allow addresses that other machines can reach. Without SASL every client may
             do anything.
-        allow_cleartext_credentials: Listen there with SASL and without TLS.
-        data_dir: Where logs and topics are kept; None keeps them in memory.
-        num_partitions: Of topics created without saying how many.
-        default_replication_factor: Likewise; None stands for 3, or as many as there are nodes.
-        auto_create_topics: Metadata requests that allow it create the topics they ask for.
-        segment_bytes: Size at which a log starts a new segment (segment.bytes of a topic wins).
-        message_max_bytes: Largest batch accepted (max.message.bytes of a topic wins).
-        max_frame_bytes: Largest request accepted; a larger one closes its connection.
-        queued_max_requests: Requests that may wait for a handler; no more are read then.
-        max_connections: More are closed as they arrive.
-        max_connections_per_ip: Likewise, of one address.
-        connections_max_idle_s: A connection without a request for so long is closed.
-        max_partitions: All topics together; creating more is refused.
-        max_fetch_sessions: Incremental fetch sessions kept at most.
-        fetch_max_bytes: Most a Fetch answer may hold, whatever the client asks for.
-        request_log_size: The latest requests, so many, can be looked at (`Broker.requests`).
-        stop_timeout_s: How long stopping waits for connections to take their last bytes.
-        log_retention_check_interval_ms: How often old segments are looked for and deleted.
-        log_cleaner_backoff_ms: How often logs are looked for that are worth compacting.
-        offsets_retention_minutes: How long committed offsets outlive their group's last member.
-        offsets_retention_check_interval_ms: How often expired offsets are looked for.
-        group_consumer_heartbeat_interval_ms: How often members of KIP-848 are told to send
-            heartbeats; they learn of new assignments by no other way, so tests want it short.
-        group_consumer_assignment_interval_ms: Least time between two assignments of one group;
-            1000 in Kafka.
-        group_consumer_migration_policy: Which groups change between the protocols while they have
+        allow_cleartext_credentials: Allow SASL without TLS at such addresses.
+        data_dir: The directory of logs and topics; None keeps them in memory.
+        num_partitions: The number of partitions of topics created without one.
+        default_replication_factor: The replicas of topics created without a number; None is 3, or
+            the number of nodes if that is lower.
+        auto_create_topics: Create the topics of Metadata requests that allow it.
+        segment_bytes: The size at which a log starts a new segment (a topic's segment.bytes wins).
+        message_max_bytes: The largest batch (a topic's max.message.bytes wins).
+        max_frame_bytes: The largest request; a larger one closes its connection.
+        queued_max_requests: The number of requests waiting for a handler at which reading stops.
+        max_connections: The broker closes new connections above this number.
+        max_connections_per_ip: The same for the connections of one address.
+        connections_max_idle_s: A connection without a request for this time is closed.
+        max_partitions: The largest number of partitions of all topics.
+        max_fetch_sessions: The largest number of incremental fetch sessions.
+        fetch_max_bytes: The largest Fetch response, whatever limit the client sets.
+        request_log_size: The number of requests in `Broker.requests`.
+        stop_timeout_s: How long stopping waits for connections to send their last responses.
+        log_retention_check_interval_ms: The interval of deleting expired segments.
+        log_cleaner_backoff_ms: The interval of compaction.
+        offsets_retention_minutes: How long committed offsets are kept after their group is empty.
+        offsets_retention_check_interval_ms: The interval of deleting expired offsets.
+        group_consumer_heartbeat_interval_ms: The heartbeat interval of KIP-848 members. Members
+            learn of new assignments by heartbeats only, so tests need a short one.
+        group_consumer_assignment_interval_ms: The shortest time between two assignments of a group;
+            Kafka's default is 1000.
+        group_consumer_migration_policy: How a group may change between the protocols while it has
             members: "bidirectional", "upgrade", "downgrade" or "disabled".
-        transaction_max_timeout_ms: Longest a producer may ask for.
-        transactional_id_expiration_ms: After so long without news a transactional id is forgotten.
-        transaction_version: Level of the feature transaction.version: with 2 each transaction has
-            an epoch of its own (KIP-890), with 0 or 1 clients do as before Kafka 4.0.
+        transaction_max_timeout_ms: The longest transaction timeout that a producer may request.
+        transactional_id_expiration_ms: The age at which an unused transactional id is deleted.
+        transaction_version: The level of the feature transaction.version. With 2 each transaction
+            has its own epoch (KIP-890); with 0 or 1 clients behave as before Kafka 4.0.
     """
 
     nodes: int = 1
@@ -189,7 +193,7 @@ class BrokerConfig:
 
     @property
     def all_listeners(self) -> Sequence[Listener]:
-        """What each node listens on, the first first."""
+        """The listeners of each node, in order."""
         if self.listeners:
             return self.listeners
         return [
@@ -204,7 +208,7 @@ class BrokerConfig:
 
     @property
     def replication(self) -> int:
-        """The replicas of topics created without saying how many."""
+        """The replication factor of topics created without one."""
         if self.default_replication_factor is None:
             return min(DEFAULT_REPLICATION, self.nodes)
         return self.default_replication_factor

@@ -1,7 +1,7 @@
-"""What a test does with a broker without a client: write, read, look, wait.
+"""Methods for tests that need no client: write, read, look, wait.
 
-Records written here pass the checks that a producer's pass, and wake whoever waits for them. All
-of it happens in the broker's event loop; `BrokerThread` offers the same to other threads.
+The records are validated like a producer's, and complete the long polls that wait for them. All
+methods belong to the broker's event loop; `BrokerThread` has the same methods for other threads.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 READ_BYTES: Final = 1 << 20
 LOOK_EVERY_S: Final = 0.005
 WAIT_S: Final = 10.0
-# The state, of both kinds of groups, in which all members have what they are to have.
+# The state, of both kinds of groups, in which all members have their partitions.
 STABLE: Final = "Stable"
 
 
 class DirectAccess(ABC):
-    """The part of `Broker` that needs no client. Call it in the broker's event loop.
+    """The methods of `Broker` that replace a client. Call them in the broker's event loop.
 
-    From other threads use the methods of the same names on `BrokerThread`.
+    For other threads `BrokerThread` has methods of the same names.
     """
 
     config: BrokerConfig
@@ -51,7 +51,7 @@ class DirectAccess(ABC):
     @property
     @abstractmethod
     def topics(self) -> Mapping[str, Topic]:
-        """Every topic by name."""
+        """All topics by name."""
 
     @abstractmethod
     def create_topic(
@@ -76,21 +76,22 @@ class DirectAccess(ABC):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Write one record and return where it is. Strings are written in UTF-8.
+        """Write one record and return its offset.
 
-        The topic is created if there is none, unless `auto_create_topics` is off.
+        If the topic does not exist, it is created, unless `auto_create_topics` is False.
 
         Args:
-            topic: Where to.
-            value: Bytes or text; None writes a tombstone.
-            key: Decides the partition, as Java's partitioner has it, if `partition` does not.
-            headers: Pairs of name and value.
-            partition: None without a key: the one that ends first.
+            topic: The topic.
+            value: Bytes, or a string that is encoded as UTF-8; None writes a tombstone.
+            key: Chooses the partition like Java's partitioner, if `partition` is None.
+            headers: Pairs of a name and a value.
+            partition: None without a key chooses the partition with the lowest end offset.
             timestamp_ms: Milliseconds since the epoch; by default the broker's clock.
 
         Raises:
-            UnknownTopicOrPartitionError: There is no such topic or partition.
-            KafkaError: What a producer would be told: too large, no key for a compacted topic …
+            UnknownTopicOrPartitionError: The topic or the partition does not exist.
+            KafkaError: The error that a producer would get, such as a record without a key for a
+                compacted topic.
             TypeError: The value, the key or a header is neither bytes, nor str, nor None.
         """
         record = NewRecord(value, key, headers, partition, timestamp_ms)
@@ -100,12 +101,12 @@ class DirectAccess(ABC):
     def produce_all(
         self, topic: str, records: Iterable[NewRecord], *, codec: Codec | str = Codec.NONE
     ) -> list[RecordMetadata]:
-        """Write records in large batches, in their order; return where each is.
+        """Write records in large batches, in order; return their offsets.
 
         Raises:
-            UnknownTopicOrPartitionError: As `produce`.
-            KafkaError, TypeError: As `produce`. Whatever is raised, nothing was written, unless it
-                is KafkaStorageError.
+            UnknownTopicOrPartitionError: As in `produce`.
+            KafkaError, TypeError: As in `produce`. After any error but KafkaStorageError the topic
+                is unchanged.
         """
         writer = self.writer(topic, codec=codec)
         try:
@@ -117,12 +118,13 @@ class DirectAccess(ABC):
         return writer.places()
 
     def writer(self, topic: str, *, codec: Codec | str = Codec.NONE) -> TopicWriter:
-        """Return what takes records one by one, checks them, and writes all or none.
+        """Return a writer that validates records one by one, and writes all or none.
 
         Raises:
-            UnknownTopicOrPartitionError: There is no such topic, and `auto_create_topics` is off.
-            InvalidTopicError: The topic is written by brokers only, or may not be created.
-            UnsupportedCodecError: There is no such codec.
+            UnknownTopicOrPartitionError: The topic does not exist, and `auto_create_topics` is
+                False.
+            InvalidTopicError: The topic is written by brokers only, or its name is not allowed.
+            UnsupportedCodecError: The codec does not exist.
         """
         if topic in INTERNAL_TOPICS:
             raise InvalidTopicError(f"{topic} is written by brokers only")
@@ -142,16 +144,16 @@ class DirectAccess(ABC):
         *,
         isolation_level: IsolationLevel = "read_uncommitted",
     ) -> list[ConsumerRecord]:
-        """Return all records of a topic, or of one partition, by partition and offset.
+        """Return all records of a topic or of one partition, in the order of partition and offset.
 
         Args:
-            topic: Which topic.
-            partition: Which partition; all by default.
-            isolation_level: "read_committed" leaves out what was aborted, and what lies after the
-                first record of a transaction that is open.
+            topic: The topic.
+            partition: The partition; None is all.
+            isolation_level: "read_committed" skips the records of aborted transactions, and ends at
+                the first record of an open transaction.
 
         Raises:
-            UnknownTopicOrPartitionError: There is no such topic or partition.
+            UnknownTopicOrPartitionError: The topic or the partition does not exist.
         """
         known = self._require_topic(topic)
         chosen = known.partitions if partition is None else [partition_of(known, partition)]
@@ -162,14 +164,15 @@ class DirectAccess(ABC):
         """Return the end offset of each partition of a topic.
 
         Raises:
-            UnknownTopicOrPartitionError: There is none of that name.
+            UnknownTopicOrPartitionError: The topic does not exist.
         """
         return [each.high_watermark for each in self._require_topic(topic).partitions]
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Return the offsets that a group has committed.
+        """Return the committed offsets of a group.
 
-        Empty for an unknown group, and while its coordinator loads the group from the log.
+        The dict is empty for an unknown group, and while the coordinator loads the group from the
+        log.
         """
         return {
             TopicPartition(topic, partition): committed.offset
@@ -188,10 +191,10 @@ class DirectAccess(ABC):
         timeout_s: float = WAIT_S,
         what: Callable[[], str] = lambda: "what was waited for did not come",
     ) -> None:
-        """Wait until a function of yours says so; it is asked every 5 ms. Cancelling is safe.
+        """Wait until `is_so()` returns True, and call it every 5 ms. Cancellation has no effect.
 
         Raises:
-            TimeoutError: It did not within the timeout; `what` says what is missing.
+            TimeoutError: The timeout has passed; its text is `what()`.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -203,12 +206,12 @@ class DirectAccess(ABC):
     async def wait_for_records(
         self, topic: str, count: int = 1, *, timeout_s: float = WAIT_S
     ) -> list[ConsumerRecord]:
-        """Wait until a topic holds at least so many records, and return all of them.
+        """Wait until a topic has at least `count` records, and return all its records.
 
-        The topic need not be there yet.
+        The topic may be created during the wait.
 
         Raises:
-            TimeoutError: It does not within the timeout.
+            TimeoutError: The topic has fewer records after the timeout.
         """
         found: list[ConsumerRecord] = []
         seen: list[int] = []
@@ -229,12 +232,12 @@ class DirectAccess(ABC):
     async def wait_for_commits(
         self, group: str, topic: str, *, timeout_s: float = WAIT_S
     ) -> dict[TopicPartition, int]:
-        """Wait until a group has committed all of a topic; return what it has committed.
+        """Wait until a group has committed all records of a topic; return its committed offsets.
 
         Partitions without records need no commit.
 
         Raises:
-            TimeoutError: It has not within the timeout.
+            TimeoutError: Records are uncommitted after the timeout.
         """
 
         def missing() -> dict[TopicPartition, int]:
@@ -262,13 +265,13 @@ class DirectAccess(ABC):
     async def wait_for_members(
         self, group: str, count: int = 1, *, timeout_s: float = WAIT_S
     ) -> None:
-        """Wait until a group has at least so many members, and all have their partitions.
+        """Wait until a group is stable with at least `count` members.
 
-        They may still have to find out where to begin: for consumers that begin with what comes
-        next (auto.offset.reset=latest) wait for their first Fetch (`Broker.requests`).
+        The members may not know their positions yet. Consumers that start at the end of the log
+        (auto_offset_reset="latest") know them at their first Fetch, which `Broker.requests` shows.
 
         Raises:
-            TimeoutError: It has not within the timeout.
+            TimeoutError: The group is not stable, or has fewer members, after the timeout.
         """
 
         def found() -> tuple[str, int]:

@@ -1,12 +1,12 @@
-"""The broker: a cluster of one node or several, and all that its nodes answer from.
+"""The broker: a cluster of one or several nodes, and the state that its nodes share.
 
     BrokerNode (node.py) per node ─ handlers/<api>.py ─┬─ TopicCatalog ─ logs
                                                        ├─ Purgatory (long polls)
                                                        ├─ GroupCoordinator
                                                        └─ Leadership (leadership.py)
 
-Everything runs on one event loop and is written from it only; disk work that may take long is
-done by the one thread of `DiskQueue`.
+Everything runs on one event loop, which is the only writer of the state. The one thread of
+`DiskQueue` does disk work that may take long.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 
 
 def wall_clock_ms() -> int:
-    """Return the time that records are stamped with, in milliseconds since 1970."""
+    """Return the timestamp of new records, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -78,44 +78,46 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         async with Broker() as broker:
             consumer = AIOKafkaConsumer("topic", bootstrap_servers=broker.bootstrap_servers)
 
-    It listens on 127.0.0.1 and by default asks nobody for a password; with `security_protocol`
-    and `users` it does, with TLS if that is asked for. It is not for production. Entering
-    loads the data directory, if there is one, and listens; leaving ends waiting requests, closes
-    the connections within `stop_timeout_s` and makes the data durable.
+    It is not for production. It listens on 127.0.0.1 without authentication and TLS, unless
+    `security_protocol` and `users` add them. Entering the `async with` loads the data directory, if
+    there is one, and listens. Leaving it ends the long polls, closes the connections within
+    `stop_timeout_s` and makes the data durable.
 
-    With several nodes, each listens on a port of its own and leads some of the partitions. Their
-    replicas are views of one log, so they are always in sync unless held back (`hold_replica`).
-    Leaders move, nodes stop and start, logs are truncated by methods: what a consumer meets in
-    years of production can happen to it in a test's milliseconds.
+    With several nodes, each listens on its own port and leads some of the partitions. The replicas
+    of a partition are views of one log, so they are always in sync unless a test holds one
+    (`hold_replica`). Methods move leaders, stop and start nodes and truncate logs, so that a test
+    can reproduce failures that are rare in production.
 
     Args:
-        nodes: How many; their ids count from 1.
+        nodes: The number of nodes; their ids count from 1.
         host: The address to listen on.
-        port: 0 takes a free one; several nodes take this one and those that follow.
-        racks: One name for each node: leaders then send consumers to the replica in their rack
+        port: The port of the first node; the others use the next ones. 0 uses free ports.
+        racks: One name for each node; leaders then refer consumers to the replica in their rack
             (KIP-392).
-        data_dir: Keeps topics, records and committed offsets across restarts; in memory if None.
-        num_partitions: Of topics created without saying how many.
-        auto_create_topics: Metadata requests that allow it create the topics they ask for.
+        data_dir: The directory that keeps topics, records and committed offsets across restarts;
+            None keeps them in memory.
+        num_partitions: The number of partitions of topics created without one.
+        auto_create_topics: Create the topics of Metadata requests that allow it.
         security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
-        ssl_context: The server's side of TLS (`server_ssl_context` makes one of files); None makes
-            `certificates` that nobody else has.
-        sasl_mechanisms: What clients may authenticate by: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 (by
-            default these), OAUTHBEARER (with the tokens of `oauth_token`).
-        users: Names with passwords.
-        listeners: Instead of `host`, `port` and the above: several, each with its own of these.
+        ssl_context: The server's TLS context (`server_ssl_context` creates one from files); None
+            creates `certificates` for this broker.
+        sasl_mechanisms: The mechanisms that clients may use: PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512
+            (the default), OAUTHBEARER (with tokens from `oauth_token`).
+        users: Passwords by user name.
+        listeners: Several listeners with their own settings, instead of `host`, `port` and the
+            security settings above.
         allow_remote: Accept a `host` that other machines can reach.
-        config: All settings at once, instead of the ones above.
+        config: All settings in one object, instead of the arguments above.
         clock: Returns the wall-clock time in milliseconds.
-        rng: Where ids come from; seed it for the same ids each time.
+        rng: The source of ids; a seeded one makes them reproducible.
         settings: Any other field of `BrokerConfig`.
 
     Raises:
         InsecureConfigError: Other machines could reach a listener that does not allow it.
         KafkaConfigurationError: A listener needs a package that is not installed.
-        ValueError: A setting is impossible.
-        KafkaConnectionError: On entering: it cannot listen there.
-        KafkaStorageError: On entering: the data directory is in use, or cannot be read.
+        ValueError: The value of a setting is not allowed.
+        KafkaConnectionError: On entering: the address cannot be listened on.
+        KafkaStorageError: On entering: the data directory is in use or cannot be read.
     """
 
     def __init__(
@@ -172,7 +174,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         self.failure: BaseException | None = None
         self.group_topics = CatalogTopics(self.catalog, self.nodes)
         self._is_running = False
-        # Made by start(), which has a loop.
+        # Created by start(), which has a loop.
         self.loop: asyncio.AbstractEventLoop
         self.scope: TaskScope
         self.purgatory: Purgatory[Response | Steps[Response]]
@@ -193,7 +195,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         await self.stop()
 
     async def start(self) -> None:
-        """Load the data directory and listen; see the class for what it raises."""
+        """Load the data directory and listen; the class lists the errors."""
         handlers.load()
         self.loop = loop = asyncio.get_running_loop()
         self.scope = TaskScope("broker", on_failure=functools.partial(self._bug, "a task died"))
@@ -227,7 +229,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
             self.catalog.leaders_changed()
 
     async def stop(self) -> None:
-        """Stop listening, end waiting requests, close connections, make data durable. Idempotent.
+        """Stop listening, end the long polls, close connections, make data durable. Idempotent.
 
         Raises:
             KafkaStorageError: Some of the data could not be written.
@@ -257,7 +259,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
     # Faults (see faults/methods.py for `on` and `on_connect`)
 
     def put_rule(self, match: Match, action: Action, times: int | None) -> Rule:
-        """Make a rule, after those there are."""
+        """Add a rule after the existing ones."""
         rule = Rule(self.faults, match, action, times)
         self.faults.put(rule)
         return rule
@@ -265,20 +267,20 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
     def put_connection_rule(
         self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
     ) -> ConnectionRule:
-        """Make a rule for connections, after those there are."""
+        """Add a rule for connections after the existing ones."""
         rule = ConnectionRule(self.faults, match, fault, times, after_bytes)
         self.faults.put_for_connections(rule)
         return rule
 
     def leaders_now(self) -> Leaders:
-        """Return who leads, and in which epoch, by (topic, partition)."""
+        """Return the leader ids and leader epochs by (topic, partition)."""
         return {
             (partition.topic, partition.index): (partition.leader_id, partition.leader_epoch)
             for partition in self._partitions()
         }
 
     def _bug(self, what: str, error: BaseException) -> None:
-        """Make an exception that nobody expected visible: it is a bug in this package."""
+        """Report an unexpected exception: it is a bug in this package."""
         if isinstance(error, LoopEndedError):
             return
         self.failure = self.failure or error
@@ -305,14 +307,14 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
             yield from node.groups.removal.expire(self.config.offsets_retention_minutes * 60_000)
 
     async def clean_logs(self) -> None:
-        """Do now what is else done from time to time: delete, compact, let offsets lapse.
+        """Run the periodic maintenance now: retention, compaction and the expiry of offsets.
 
-        All as the topics' configurations have it, so maybe nothing: retention.*, segment.*,
-        cleanup.policy, min.cleanable.dirty.ratio, ... The last segment of a log is not compacted.
-        Returns when it is done and on the disk. Cancelled, it has done some of it.
+        The topics' configurations decide its effect (retention.*, segment.*, cleanup.policy,
+        min.cleanable.dirty.ratio, …). The last segment of a log is not compacted. Returns when the
+        result is on the disk. If the call is cancelled, a part of the maintenance is done.
 
         Raises:
-            KafkaStorageError: The disk failed.
+            KafkaStorageError: A write to the disk failed.
         """
         await self._maintenance.run_once()
         await self.disk.drained()
@@ -321,11 +323,11 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
 
     @property
     def bootstrap_servers(self) -> str:
-        """ "host:port" of every node for clients, with commas between; of the first listener."""
+        """ "host:port" of every node's first listener, separated by commas."""
         return ",".join(node.bootstrap_servers for node in self.nodes.values())
 
     def bootstrap_servers_of(self, listener: str) -> str:
-        """Return what `bootstrap_servers` is of another listener.
+        """Return the `bootstrap_servers` of another listener.
 
         Raises:
             ValueError: No listener has that name.
@@ -342,30 +344,30 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
 
     @property
     def live_nodes(self) -> Sequence[BrokerNode]:
-        """The nodes that are up, in the order of their ids."""
+        """The running nodes, in the order of their ids."""
         return [node for node in self.nodes.values() if node.is_up]
 
     @property
     def controller_id(self) -> int:
-        """The node that clients are told to be the controller, -1 when none is up."""
+        """The controller in metadata responses; -1 if no node is running."""
         return next((node.id for node in self.live_nodes), -1)
 
     @property
     def connection_count(self) -> int:
-        """Connections that are open, of all nodes."""
+        """The number of open connections of all nodes."""
         return sum(node.connection_count for node in self.nodes.values())
 
     async def stop_node(self, node_id: int, *, clean: bool = True) -> None:
-        """Stop a node: its connections close, and others lead what it led, if they can.
+        """Stop a node: its connections close, and other nodes lead its partitions if they can.
 
         Args:
-            node_id: Which one; stopping one that is down changes nothing.
-            clean: Move the leaders first, as Kafka's controlled shutdown does, and let answers
-                that are being written arrive. Otherwise connections break off, as when the
-                process is killed.
+            node_id: The node; stopping a stopped one has no effect.
+            clean: Move the leaders first, as Kafka's controlled shutdown does, and send the
+                responses that are being written. False closes the connections at once, as if the
+                process was killed.
 
         Raises:
-            BrokerNotAvailableError: There is no such node.
+            BrokerNotAvailableError: The cluster has no such node.
         """
         node = self._node(node_id)
         if not node.is_up:
@@ -379,10 +381,10 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
             self._node_down(node_id)
 
     async def start_node(self, node_id: int) -> None:
-        """Start a node that was stopped, at its address; its replicas are in sync again.
+        """Start a stopped node at its previous address; its replicas are in sync again.
 
         Raises:
-            BrokerNotAvailableError: There is no such node.
+            BrokerNotAvailableError: The cluster has no such node.
             KafkaConnectionError: Another program listens at its address now.
         """
         node = self._node(node_id)
@@ -409,31 +411,31 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
 
     @property
     def certificates(self) -> Certificates:
-        """The throw-away certificates of listeners with TLS that were given no ssl_context.
+        """The temporary certificates of the TLS listeners without an ssl_context.
 
         Raises:
-            KafkaConfigurationError: There is no such listener.
+            KafkaConfigurationError: The broker has no such listener.
         """
         return self.security.certificates
 
     def oauth_token(self, principal: str, *, lifetime_s: float = 3_600, scope: str = "") -> str:
-        """Return a token that the broker's OAUTHBEARER listeners take.
+        """Return a token that the broker's OAUTHBEARER listeners accept.
 
         Args:
-            principal: Whom it names.
-            lifetime_s: How long it is good for; below zero, it has expired.
-            scope: What it claims to be for; nobody asks.
+            principal: The token's subject.
+            lifetime_s: Seconds until the token expires; negative for an expired one.
+            scope: The token's scope, which the broker does not check.
 
         Raises:
             KafkaConfigurationError: No listener offers OAUTHBEARER.
         """
         return self.security.tokens.issue(principal, lifetime_s=lifetime_s, scope=scope)
 
-    # Groups (what the coordinator needs of its cluster)
+    # Groups (the cluster's settings for the coordinator)
 
     @property
     def group_settings(self) -> GroupSettings:
-        """What the coordinator of classic groups goes by."""
+        """The settings of classic groups."""
         config = self.config
         return GroupSettings(
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
@@ -444,7 +446,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         )
 
     def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings:
-        """Return what the coordinator goes by for a group of KIP-848."""
+        """Return the settings of a KIP-848 group."""
         config = self.config
         value_of = functools.partial(self.catalog.settings.group_value, group_id)
         return ConsumerGroupSettings(
@@ -459,7 +461,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
 
 
 def _addresses(config: BrokerConfig, number: int) -> dict[Listener, Node]:
-    """Return where a node listens."""
+    """Return the addresses of a node, by listener."""
     return {
         listener: Node(
             id=config.node_id + number,

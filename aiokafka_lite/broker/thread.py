@@ -1,4 +1,4 @@
-"""A broker on an event loop and a thread of its own, for callers without a loop."""
+"""A broker on its own event loop and thread, for callers without a loop."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ T = TypeVar("T")
 
 
 class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
-    """Runs a `Broker` between entering and leaving a `with`; see there for what it raises.
+    """Runs a `Broker` during a `with` block, and raises the errors of `Broker` on entering.
 
-    Its methods may be called from any thread but the broker's own, also from a coroutine: they
-    take well under a millisecond.
+    All methods may be called from any thread but the broker's own. Those that do not wait take well
+    under a millisecond, so a coroutine may call them, too.
 
     Args:
         config: The broker's settings.
@@ -44,19 +44,19 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     def __init__(self, config: BrokerConfig | None = None) -> None:
         self._config = config or BrokerConfig()
         self._broker: Broker | None = None
-        # What other threads wait for in the broker's.
+        # Cancels the calls of other threads that wait for the broker's.
         self._cancels: dict[Callable[[], bool], None] = {}
         self._ending = threading.Event()
-        # Made on entering.
+        # Created on entering.
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread
 
     @property
     def broker(self) -> Broker:
-        """The broker itself, which belongs to another thread: `call` into it, or only look.
+        """The broker, which belongs to another thread: change it in `call` or `run` only.
 
         Raises:
-            RuntimeError: It was not started.
+            RuntimeError: The broker was not started.
         """
         if self._broker is None:
             raise RuntimeError("the broker was not started: use `with BrokerThread() as broker:`")
@@ -64,7 +64,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
 
     @property
     def bootstrap_servers(self) -> str:
-        """The address for clients, "host:port"."""
+        """The brokers' addresses for clients, "host:port"."""
         return self.broker.bootstrap_servers
 
     def __enter__(self) -> Self:
@@ -87,7 +87,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         traceback: TracebackType | None,
     ) -> None:
         self._ending.set()
-        for cancel in tuple(self._cancels):  # other threads wait for what will not come now
+        for cancel in tuple(self._cancels):  # the results that other threads wait for
             cancel()
         try:
             asyncio.run_coroutine_threadsafe(self.broker.stop(), self._loop).result()
@@ -118,7 +118,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
             raise RuntimeError("the broker was stopped")
         future = asyncio.run_coroutine_threadsafe(coro, self._loop)
         self._cancels[future.cancel] = None
-        if self._ending.is_set():  # since it was asked
+        if self._ending.is_set():  # it was set after the test above
             future.cancel()
         try:
             return future.result()
@@ -131,10 +131,10 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
             del self._cancels[future.cancel]
 
     def wait(self, name: str, coro: Coroutine[object, None, T]) -> T:
-        """Wait for what may take long: not where that would stop another event loop.
+        """Run a coroutine in the broker's thread and wait for it; not allowed in a coroutine.
 
         Raises:
-            RuntimeError: Called in a coroutine.
+            RuntimeError: Called in a coroutine, whose event loop it would block.
         """
         if not _is_in_a_loop():
             return self._await(coro)
@@ -145,7 +145,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         )
 
     def call(self, function: Callable[[Broker], T]) -> T:
-        """Call a function with the broker, in the broker's thread, and return what it returns."""
+        """Call a function with the broker, in the broker's thread, and return its result."""
 
         async def called() -> T:
             return function(self.broker)
@@ -153,14 +153,14 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         return self._await(called())
 
     def run(self, function: Callable[[Broker], Coroutine[object, None, T]]) -> T:
-        """Run a coroutine function with the broker, in its event loop, and return what it returns.
+        """Run a coroutine function with the broker, in its event loop, and return its result.
 
         Raises:
-            RuntimeError: The broker was stopped meanwhile.
+            RuntimeError: The broker was stopped during the call.
         """
         return self._await(function(self.broker))
 
-    # Topics; `Broker` says what each raises
+    # Topics; `Broker` documents the errors
 
     def create_topic(
         self,
@@ -170,7 +170,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         *,
         replication_factor: int | None = None,
     ) -> None:
-        """Create a topic; see `Broker.create_topic` for what it raises."""
+        """Create a topic; see `Broker.create_topic`."""
         self.call(
             lambda broker: broker.create_topic(
                 name, partitions, configs, replication_factor=replication_factor
@@ -182,14 +182,14 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         self.call(lambda broker: broker.add_partitions(name, total))
 
     def recreate_topic(self, name: str, partitions: int | None = None) -> None:
-        """Delete a topic and create it anew, empty; see `Broker.recreate_topic`."""
+        """Delete a topic and create an empty one of the same name; see `Broker.recreate_topic`."""
         self.call(lambda broker: broker.recreate_topic(name, partitions))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, its records and the offsets committed for it.
+        """Delete a topic, its records and the offsets committed for it; see `Broker.delete_topic`.
 
         Raises:
-            UnknownTopicOrPartitionError: There is none of that name.
+            UnknownTopicOrPartitionError: The topic does not exist.
         """
         self.call(lambda broker: broker.delete_topic(name))
 
@@ -204,7 +204,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         """Return the end offset of each partition; see `Broker.end_offsets`."""
         return self.call(lambda broker: broker.end_offsets(topic))
 
-    # Records and groups; `Broker` says what each raises
+    # Records and groups; `Broker` documents the errors
 
     def produce(
         self,
@@ -216,7 +216,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Write one record and return where it is; see `Broker.produce`."""
+        """Write one record and return its offset; see `Broker.produce`."""
         record = NewRecord(value, key, headers, partition, timestamp_ms)
         (written,) = self.produce_all(topic, [record])
         return written
@@ -224,8 +224,8 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     def produce_all(
         self, topic: str, records: Iterable[NewRecord], *, codec: Codec | str = Codec.NONE
     ) -> list[RecordMetadata]:
-        """Write records in large batches; see `Broker.produce_all`."""
-        ready = [*records]  # an iterator of the caller's belongs to the caller's thread
+        """Write records in large batches and return their offsets; see `Broker.produce_all`."""
+        ready = [*records]  # the caller's iterator belongs to the caller's thread
         return self.call(lambda broker: broker.produce_all(topic, ready, codec=codec))
 
     def records(
@@ -235,20 +235,20 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         *,
         isolation_level: IsolationLevel = "read_uncommitted",
     ) -> list[ConsumerRecord]:
-        """Return all records of a topic, or of one partition; see `Broker.records`."""
+        """Return all records of a topic or of one partition; see `Broker.records`."""
         return self.call(
             lambda broker: broker.records(topic, partition, isolation_level=isolation_level)
         )
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Return the offsets that a group has committed; see `Broker.committed`."""
+        """Return the committed offsets of a group; see `Broker.committed`."""
         return self.call(lambda broker: broker.committed(group))
 
     def wait_until(self, is_so: Callable[[Broker], bool], *, timeout_s: float = WAIT_S) -> None:
-        """Wait until a function of yours, asked in the broker's thread, says so.
+        """Wait until `is_so(broker)`, called in the broker's thread, returns True.
 
         Raises:
-            TimeoutError: It did not within the timeout.
+            TimeoutError: The timeout has passed.
             RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
         """
         broker = self.broker
@@ -257,10 +257,10 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     def wait_for_records(
         self, topic: str, count: int = 1, *, timeout_s: float = WAIT_S
     ) -> list[ConsumerRecord]:
-        """Wait until a topic holds so many records; see `Broker.wait_for_records`.
+        """Wait until a topic has `count` records; see `Broker.wait_for_records`.
 
         Raises:
-            TimeoutError: It does not within the timeout.
+            TimeoutError: The topic has fewer records after the timeout.
             RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
         """
         coro = self.broker.wait_for_records(topic, count, timeout_s=timeout_s)
@@ -269,103 +269,103 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     def wait_for_commits(
         self, group: str, topic: str, *, timeout_s: float = WAIT_S
     ) -> dict[TopicPartition, int]:
-        """Wait until a group has committed all of a topic; see `Broker.wait_for_commits`.
+        """Wait until a group has committed all records of a topic; see `Broker.wait_for_commits`.
 
         Raises:
-            TimeoutError: It has not within the timeout.
+            TimeoutError: Records are uncommitted after the timeout.
             RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
         """
         coro = self.broker.wait_for_commits(group, topic, timeout_s=timeout_s)
         return self.wait("wait_for_commits", coro)
 
     def wait_for_members(self, group: str, count: int = 1, *, timeout_s: float = WAIT_S) -> None:
-        """Wait until a group has so many members; see `Broker.wait_for_members`.
+        """Wait until a group is stable with `count` members; see `Broker.wait_for_members`.
 
         Raises:
-            TimeoutError: It has not within the timeout.
+            TimeoutError: The group is not stable, or has fewer members, after the timeout.
             RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
         """
         coro = self.broker.wait_for_members(group, count, timeout_s=timeout_s)
         self.wait("wait_for_members", coro)
 
-    # Nodes, leaders and replicas; `Broker` says what each raises
+    # Nodes, leaders and replicas; `Broker` documents the errors
 
     def stop_node(self, node_id: int, *, clean: bool = True) -> None:
-        """Stop a node: its connections close, and others lead what it led, if they can."""
+        """Stop a node; see `Broker.stop_node`."""
         self._await(self.broker.stop_node(node_id, clean=clean))
 
     def start_node(self, node_id: int) -> None:
-        """Start a node that was stopped, at its address."""
+        """Start a stopped node at its previous address; see `Broker.start_node`."""
         self._await(self.broker.start_node(node_id))
 
     def leader_of(self, tp: TopicPartition) -> int:
-        """Return the id of a partition's leader, -1 when it has none."""
+        """Return the id of a partition's leader, -1 if it has no leader."""
         return self.call(lambda broker: broker.leader_of(tp))
 
     def move_leader(self, tp: TopicPartition, node_id: int | None = None) -> int:
-        """Make another node lead a partition, in a new leader epoch; return its id."""
+        """Move a partition's leadership to another node; see `Broker.move_leader`."""
         return self.call(lambda broker: broker.move_leader(tp, node_id))
 
     def coordinator_of(self, group_id: str) -> int:
-        """Return the id of the node that coordinates a group."""
+        """Return the id of a group's coordinator, -1 if the group has no coordinator."""
         return self.call(lambda broker: broker.coordinator_of(group_id))
 
     def move_coordinator(self, group_id: str, node_id: int | None = None) -> int:
-        """Make another node coordinate a group; return its id."""
+        """Move a group to another coordinator; see `Broker.move_coordinator`."""
         return self.call(lambda broker: broker.move_coordinator(group_id, node_id))
 
     def truncate(self, tp: TopicPartition, offset: int) -> int:
-        """Lose a partition's newest records; see `Broker.truncate`."""
+        """Truncate a partition's log; see `Broker.truncate`."""
         return self.call(lambda broker: broker.truncate(tp, offset))
 
     def expire_session(self, group_id: str, member_id: str) -> None:
-        """Do now what happens when a member was not heard of for its session timeout."""
+        """Expire a member's session now; see `Broker.expire_session`."""
         self.call(lambda broker: broker.expire_session(group_id, member_id))
 
     def hold_replica(self, tp: TopicPartition, node_id: int) -> None:
-        """Give a follower no more records: it leaves the replicas in sync."""
+        """Stop replicating to a follower; see `Broker.hold_replica`."""
         self.call(lambda broker: broker.hold_replica(tp, node_id))
 
     def release_replica(self, tp: TopicPartition, node_id: int) -> None:
-        """Make a held follower catch up."""
+        """Let a follower that `hold_replica` stopped catch up."""
         self.call(lambda broker: broker.release_replica(tp, node_id))
 
-    # Faults (see faults/methods.py for `on` and `on_connect`), and what was asked
+    # Faults (see faults/methods.py for `on` and `on_connect`), and the requests
 
     @property
     def requests(self) -> ThreadRequestLog:
-        """What the broker was asked, and what it answered."""
+        """The latest requests to the broker, and their responses."""
         return ThreadRequestLog(self)
 
     def clear_faults(self) -> None:
-        """End all rules; requests that are held go on."""
+        """End all rules; the broker handles the requests that they hold."""
         self.call(lambda broker: broker.faults.clear())
 
     def put_rule(self, match: Match, action: Action, times: int | None) -> ThreadRule:
-        """Make a rule, after those there are."""
+        """Add a rule after the existing ones."""
         rule = self.call(lambda broker: broker.put_rule(match, action, times))
         return ThreadRule(rule, self)
 
     def put_connection_rule(
         self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
     ) -> ThreadConnectionRule:
-        """Make a rule for connections, after those there are."""
+        """Add a rule for connections after the existing ones."""
         rule = self.call(
             lambda broker: broker.put_connection_rule(match, fault, times, after_bytes)
         )
         return ThreadConnectionRule(rule, self)
 
     def leaders_now(self) -> Leaders:
-        """Return who leads, and in which epoch, by (topic, partition)."""
+        """Return the leader ids and leader epochs by (topic, partition)."""
         return self.call(lambda broker: broker.leaders_now())
 
     # Errors
 
     def raise_if_failed(self) -> None:
-        """Raise the first exception that the broker did not expect, if there was one.
+        """Raise the first unexpected exception in the broker, if there was one.
 
         Raises:
-            BaseException: That exception, whatever it is: a bug of the broker.
+            BaseException: That exception: it is a bug of the broker.
         """
         if self._broker is not None and self._broker.failure is not None:
             raise self._broker.failure

@@ -31,7 +31,7 @@ NO_LEADER: Final = -1
 
 
 class Node(NamedTuple):
-    """One node of the cluster, and the address that clients are told."""
+    """A node of the cluster, and the address in metadata responses."""
 
     id: int
     host: str
@@ -40,7 +40,7 @@ class Node(NamedTuple):
 
 
 class PartitionKey(NamedTuple):
-    """What long polls wait for: something happened to this partition."""
+    """The partition whose changes a long poll waits for."""
 
     topic_id: bytes
     partition: int
@@ -72,14 +72,14 @@ def check_topic_name(name: str) -> None:
 
 @dataclass
 class Partition:
-    """One partition: who leads it, and its log.
+    """A partition: its leader, its replicas and its log.
 
     Attributes:
-        isr: The replicas in sync, in no order; the leader is one of them, if there is any.
-        eligible: Replicas not in sync that may lead all the same: without them nothing was
-            acknowledged since they left, as too few were in sync (KIP-966).
-        held: Followers that get no more records, by node id: the offsets where their logs end.
-        on_change: Called after every append, deletion and election, with the partition's key.
+        isr: The replicas in sync, unordered; a leader is one of them.
+        eligible: Replicas not in sync that may become the leader anyway: since they left, too few
+            replicas were in sync for any acknowledgement (KIP-966).
+        held: The log end offsets of the followers that `hold_replica` stopped, by node id.
+        on_change: Called with the partition's key after every append, deletion and election.
     """
 
     topic: str
@@ -95,24 +95,24 @@ class Partition:
 
     @property
     def index(self) -> int:
-        """Its number within the topic."""
+        """The partition's number in its topic."""
         return self.key.partition
 
     @property
     def high_watermark(self) -> int:
-        """The offset after the last record that every replica in sync has."""
+        """The end of the records that all replicas in sync have, as an offset."""
         return self.log.high_watermark
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that is kept."""
+        """The first offset in the log."""
         return self.log.log_start_offset
 
     def check_leader(self, node_id: int, client_epoch: int = NO_EPOCH) -> None:
-        """Check that a node leads, in the epoch that the client knows (KIP-320).
+        """Check that a node is the leader, in the epoch that the client knows (KIP-320).
 
         Raises:
-            NotLeaderForPartitionError: Another node leads.
+            NotLeaderForPartitionError: Another node is the leader.
             FencedLeaderEpochError: The client's metadata is older than the cluster's.
             UnknownLeaderEpochError: The client's metadata is newer.
         """
@@ -121,7 +121,7 @@ class Partition:
         self.check_epoch(client_epoch)
 
     def check_epoch(self, client_epoch: int) -> None:
-        """Check that a client knows the current leader epoch, or says none.
+        """Check that a client's leader epoch is the current one, or NO_EPOCH.
 
         Raises:
             FencedLeaderEpochError: The client's metadata is older than the cluster's.
@@ -135,7 +135,7 @@ class Partition:
         raise UnknownLeaderEpochError(seen)
 
     def lead(self, leader_id: int) -> None:
-        """Make a node the leader, or none (NO_LEADER), in a new epoch from the end of the log."""
+        """Set the leader, or NO_LEADER, in a new epoch that starts at the end of the log."""
         self.leader_id = leader_id
         self.leader_epoch += 1
         self.log.begin_epoch(self.leader_epoch)
@@ -144,7 +144,7 @@ class Partition:
     def append_batch(
         self, header: BatchHeader, batch: Buffer, *, append_time_ms: int | None = None
     ) -> AppendResult:
-        """Append one validated batch as the leader and wake who waits for it.
+        """Append a validated batch as the leader, and complete the long polls that wait for it.
 
         Raises:
             KafkaError: See `PartitionLog.append`.
@@ -157,7 +157,7 @@ class Partition:
         return result
 
     def append(self, batch: Buffer) -> AppendResult:
-        """Append one batch that this broker built itself.
+        """Append a batch that this broker has built.
 
         Raises:
             KafkaError: See `PartitionLog.append`.
@@ -166,28 +166,28 @@ class Partition:
         return self.append_batch(header, batch)
 
     def read(self, offset: int, max_bytes: int) -> memoryview:
-        """Return whole batches from an offset on; see `PartitionLog.read`."""
+        """Return whole batches that start at an offset; see `PartitionLog.read`."""
         return self.log.read(offset, max_bytes)
 
     def delete_before(self, offset: int) -> int:
-        """Delete records before an offset and wake who waits; see `PartitionLog.delete_before`."""
+        """Delete the records before an offset; see `PartitionLog.delete_before`."""
         low_watermark = self.log.delete_before(offset)
         self.on_change(self.key)
         return low_watermark
 
     def expire_segments(self, count: int) -> None:
-        """Delete the oldest segments and wake who waits; see `PartitionLog.expire_segments`."""
+        """Delete the oldest segments; see `PartitionLog.expire_segments`."""
         self.log.expire_segments(count)
         self.on_change(self.key)
 
     def end_of_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """Return where a leader epoch ended."""
+        """Return the end offset of a leader epoch."""
         return self.log.end_of_epoch(epoch)
 
 
 @dataclass
 class Topic:
-    """A topic; its id tells it from others that had the name before it."""
+    """A topic; its id differs from the ids of earlier topics of this name."""
 
     name: str
     topic_id: bytes
@@ -196,12 +196,12 @@ class Topic:
 
     @property
     def is_internal(self) -> bool:
-        """Whether it is one of the broker's own, such as `__consumer_offsets`."""
+        """Whether the topic is one of the broker's own, such as `__consumer_offsets`."""
         return self.name in INTERNAL_TOPICS
 
     @property
     def partition_count(self) -> int:
-        """How many partitions it has."""
+        """The number of partitions."""
         return len(self.partitions)
 
     def partition(self, index: int) -> Partition | None:

@@ -1,4 +1,4 @@
-"""Records that reach a topic without a producer: batched, checked as a producer's, all or none."""
+"""Records written without a producer: batched, validated like a producer's, all or none."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from aiokafka_lite.structs import RecordMetadata, TopicPartition
 
 Text: TypeAlias = bytes | str | None
 
-# Batches as a producer would send them: far below any topic's limit, unless a record is not.
+# The batch size of a producer, far below the limit of any topic.
 BATCH_BYTES: Final = 512 << 10
 NEWEST_PRODUCE: Final = 13
 
 
 class NewRecord(NamedTuple):
-    """A record to be written; strings are written in UTF-8.
+    """A record to be written; strings are encoded as UTF-8.
 
     Attributes:
         value: None is a tombstone.
-        partition: None leaves it to the key, as Java's partitioner has it; records without a key
-            go to the partition that ends first.
-        timestamp_ms: Since the epoch; None for the broker's clock.
+        partition: None lets the key choose, like Java's partitioner; without a key it is the
+            partition with the lowest end offset.
+        timestamp_ms: Milliseconds since the epoch; None is the broker's clock.
     """
 
     value: Text
@@ -44,11 +44,11 @@ class NewRecord(NamedTuple):
 
 
 class RecordRefusedError(Exception):
-    """A record that its topic does not take.
+    """A record that its topic rejects.
 
     Attributes:
-        number: Counts the records of the writer from 0.
-        reason: What a producer would be told.
+        number: Its number among the writer's records, from 0.
+        reason: The error that a producer would get.
     """
 
     def __init__(self, number: int, reason: KafkaError) -> None:
@@ -61,7 +61,7 @@ def partition_of(topic: Topic, index: int) -> Partition:
     """Return a partition.
 
     Raises:
-        UnknownTopicOrPartitionError: There is none of that number.
+        UnknownTopicOrPartitionError: The topic has no partition of this number.
     """
     partition = topic.partition(index)
     if partition is None:
@@ -72,7 +72,7 @@ def partition_of(topic: Topic, index: int) -> Partition:
 
 
 class _Encoded(NamedTuple):
-    """A `NewRecord` in bytes, with its number among the writer's."""
+    """A `NewRecord` in bytes, with its number among the writer's records."""
 
     number: int
     value: bytes | None
@@ -83,7 +83,7 @@ class _Encoded(NamedTuple):
 
 @dataclass
 class _Open:
-    """A batch that still grows."""
+    """A batch that takes more records."""
 
     partition: Partition
     builder: BatchBuilder
@@ -91,7 +91,7 @@ class _Open:
 
 
 class _Checked(NamedTuple):
-    """A batch that will be appended: its records' numbers and times beside its bytes."""
+    """A batch that passed validation: its bytes, and its records' numbers and timestamps."""
 
     partition: Partition
     header: BatchHeader
@@ -101,7 +101,7 @@ class _Checked(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """A batch in the log; its records have the broker's time if it has a stamp."""
+    """A batch in the log; `stamp_ms` replaces its records' timestamps."""
 
     batch: _Checked
     base_offset: int
@@ -109,12 +109,12 @@ class _Written(NamedTuple):
 
 
 class TopicWriter:
-    """Takes records of one topic one by one, checks them, and writes all or none.
+    """Validates records of one topic one by one, and writes all or none.
 
     Args:
-        topic: Where to. It may change while records are added, but not lose partitions.
+        topic: The topic. It may change while records are added, but must keep its partitions.
         clock: The broker's, in milliseconds.
-        codec: Compresses the batches.
+        codec: The compression of the batches.
     """
 
     def __init__(self, topic: Topic, *, clock: Callable[[], int], codec: Codec) -> None:
@@ -129,11 +129,12 @@ class TopicWriter:
         self.count = 0
 
     def add(self, record: NewRecord) -> None:
-        """Add a record; a full batch is checked.
+        """Add a record; a full batch is validated.
 
         Raises:
-            RecordRefusedError: The topic does not take this record, or an earlier one.
-            TypeError: Its value, key or headers are neither bytes nor text; nothing was added.
+            RecordRefusedError: The topic rejects this record, or an earlier one.
+            TypeError: Its value, key or headers are neither bytes nor text. The record is not
+                added.
         """
         number = self.count
         encoded = _Encoded(

@@ -1,12 +1,12 @@
-"""Faults as methods: a broker that fails where, how and as often as a test says.
+"""Faults as methods: a broker that fails where, how and as often as a test needs.
 
-    rules.py        which requests a rule is for, how often, and what it does: `broker.on(...)`
+    rules.py        the requests of a rule, how often it applies, its action: `broker.on(...)`
     handling.py     actions on a request, before it is handled or instead
-    answering.py    actions on the answer, as a message or as bytes
-    refusals.py     the answer that refuses a request: an error where that API has its errors
-    connections.py  what a connection meets before its first request: `broker.on_connect(...)`
+    answering.py    actions on the response, as a message or as bytes
+    refusals.py     the response with an error, in the place that the API has for errors
+    connections.py  faults of connections, before the first request: `broker.on_connect(...)`
 
-Nothing here costs anything while there is no rule: the reactor tests one attribute.
+Without rules it costs one test of an attribute per request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Builds the faults of `broker.on(...)`: what happens to the requests that it chose."""
+"""The builder that `broker.on(...)` returns: it chooses the fault of the matching requests."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Leaders = Mapping[tuple[str, int], tuple[int, int]]
 
 
 class RuleBuilder(Generic[RuleT_co]):
-    """Requests that were chosen with `on`; its methods say what happens to them.
+    """The fault of the requests that `on` matches.
 
-    Each makes a rule, which applies from then on, `times` times; None is for ever. A rule can be
-    used in a `with`, at whose end it is removed. Requests beyond are served as usual.
+    Each method adds a rule, which applies at once and `times` times; None is without a limit. The
+    broker serves further requests as usual. Leaving a `with` block of the rule removes it.
 
     Args:
-        put: Makes a rule of an action and adds it.
-        leaders: Returns who leads now, and in which epoch, by (topic, partition).
+        put: Adds a rule with an action.
+        leaders: Returns the current leader ids and leader epochs by (topic, partition).
     """
 
     def __init__(
@@ -44,50 +44,50 @@ class RuleBuilder(Generic[RuleT_co]):
     # Instead of handling
 
     def fail(self, error: Error, times: int | None = 1, *, at: Place | None = None) -> RuleT_co:
-        """Refuse requests with an error; what is refused is not done.
+        """Respond with an error, without handling the request.
 
-        If `on` names topics or partitions, only these are refused, and the rest is served. A
-        refused Fetch is answered at once.
+        If `on` names topics or partitions, only these get the error, and the broker handles the
+        rest of the request. A failed Fetch is answered at once.
 
         Args:
-            error: An error class of `aiokafka_lite.errors`, an error of one (its text is sent
-                where the API has room for it), or any code.
-            at: Where the code goes, if not where that API usually has it: into the "answer"
-                itself, to each "topic" (or group, or key), or to each "partition".
+            error: An error class of `aiokafka_lite.errors`, an instance (its text is sent if the
+                response has a field for it), or any code.
+            at: The place of the code, if it differs from the API's usual one: the "answer" itself,
+                each "topic" (or group, or key), or each "partition".
 
         Raises (in the broker, which then closes the connection):
-            ValueError: The API has no error code there.
+            ValueError: The response has no error code at this place.
         """
         return self._put(Fail(error, at), times)
 
     def answer(self, replacement: Replacement, times: int | None = 1) -> RuleT_co:
-        """Answer in the place of the broker.
+        """Respond with another response.
 
         Args:
-            replacement: A response, or a plain function of (context, request) that returns one,
-                or None to handle the request as usual.
+            replacement: A response, or a plain function of (context, request) that returns one, or
+                None to handle the request as usual.
         """
         return self._put(TakeOver(replacement), times)
 
     def delay(self, delay_s: float, times: int | None = 1, *, handled: bool = False) -> RuleT_co:
-        """Handle requests `delay_s` later; their connections serve no other request meanwhile.
+        """Handle requests `delay_s` later. Further requests of their connections wait.
 
         Args:
-            handled: The requests are handled at once, only their answers are late.
+            handled: Handle the requests at once, and delay the responses only.
         """
         if delay_s < 0:
             raise ValueError(f"delay_s must not be negative, not {delay_s}")
         return self._put(Delay(delay_s, is_handled=handled), times)
 
     def hold(self, times: int | None = None) -> RuleT_co:
-        """Hold requests until the rule's `release()`, or its end."""
+        """Hold requests until `release()` of the rule, or its end."""
         return self._put(Holding(), times)
 
     def silence(self, times: int | None = 1, *, handled: bool = False) -> RuleT_co:
-        """Never answer; the connections stay open, and serve nothing any more.
+        """Send no response; the connections stay open, and are not served any more.
 
         Args:
-            handled: The requests are carried out, only their answers are missing.
+            handled: Handle the requests, and omit the responses only.
         """
         return self._put(Silence(is_handled=handled), times)
 
@@ -99,12 +99,12 @@ class RuleBuilder(Generic[RuleT_co]):
         reset: bool = False,
         after_bytes: int | None = None,
     ) -> RuleT_co:
-        """Close the connections that requests came on, without an answer.
+        """Close the requests' connections without a response.
 
         Args:
-            handled: The requests are carried out before.
-            reset: With a TCP reset instead of an orderly end.
-            after_bytes: Of the answer, so many bytes are sent before.
+            handled: Handle the requests first.
+            reset: Close with a TCP reset.
+            after_bytes: Send this many bytes of the response first.
         """
         if after_bytes is not None and after_bytes < 0:
             raise ValueError(f"after_bytes must not be negative, not {after_bytes}")
@@ -116,13 +116,13 @@ class RuleBuilder(Generic[RuleT_co]):
     def corrupt(
         self, what: Damage, times: int | None = 1, *, count: int = 1, by: int = 1
     ) -> RuleT_co:
-        """Damage answers.
+        """Damage responses.
 
         Args:
-            what: "crc" breaks the checksum of the first batch of each partition in an answer to
-                Fetch; "records" cuts the record set in that batch (answers without records are
-                not counted in either case); "bytes" inverts `count` bytes, at random, after the
-                correlation id; "length" announces a frame `by` bytes longer than it is.
+            what: "crc" breaks the checksum of the first batch of each partition in a Fetch
+                response. "records" shortens the record set in that batch. Both skip responses
+                without records. "bytes" inverts `count` random bytes after the correlation id.
+                "length" announces a frame `by` bytes longer than it is.
         """
         if what == "crc":
             return self._put(answering.RewriteRecords(answering.flip_crc), times)
@@ -135,7 +135,7 @@ class RuleBuilder(Generic[RuleT_co]):
         raise ValueError(f"what must be crc, records, bytes or length, not {what!r}")
 
     def rewrite_batch(self, rewrite: RewriteBatches, times: int | None = 1) -> RuleT_co:
-        """Replace record sets in answers to Fetch; answers without any are not counted.
+        """Replace the record sets of Fetch responses; responses without records do not count.
 
         Args:
             rewrite: A function of (topic-partition, record set) that returns a record set.
@@ -143,39 +143,40 @@ class RuleBuilder(Generic[RuleT_co]):
         return self._put(answering.RewriteRecords(rewrite), times)
 
     def on_frame(self, hook: OnFrame, times: int | None = 1) -> RuleT_co:
-        """Pass the bytes of answers through a function.
+        """Pass the bytes of responses through a function.
 
         Args:
             hook: A function of (context, frame) that returns the bytes to send, `faults.DROP` to
-                send none, or `faults.CLOSE`. Frames begin with their sizes.
+                omit the response, or `faults.CLOSE` to close the connection. A frame begins with
+                its size.
         """
         return self._put(answering.FrameHook(hook), times)
 
     def wrong_correlation_id(self, times: int | None = 1) -> RuleT_co:
-        """Answer with the correlation id of a request that was not sent."""
+        """Respond with the correlation id of a request that was never sent."""
         return self._put(answering.FrameHook(answering.wrong_correlation_id), times)
 
     def stale_metadata(self, leaders: Leaders | None = None, times: int | None = None) -> RuleT_co:
-        """Answer Metadata with the leaders and epochs from when the rule was made.
+        """Respond to Metadata with the leaders and epochs of the time when the rule was added.
 
-        Topics and partitions created since are not known.
+        Topics and partitions that were created later are unknown.
 
         Args:
-            leaders: These instead: {(topic, partition): (node id, leader epoch)}.
+            leaders: Replaces those leaders: {(topic, partition): (node id, leader epoch)}.
         """
         seen = self._leaders() if leaders is None else leaders
         unknown = UnknownTopicOrPartitionError.errno
         return self._put(answering.AnswerStaleMetadata(dict(seen), unknown), times)
 
     def throttle(self, throttle_s: float, times: int | None = 1, *, mute: bool = False) -> RuleT_co:
-        """Say in answers that the client is throttled for so long, as if a quota were used up.
+        """Report a throttle time in responses, as if the client had used up a quota.
 
-        What was asked is done and answered. Kafka's answer to a Fetch above a quota holds no
-        records: `answer(FetchResponse(throttle_time_ms=…))` gives that one.
+        The requests are handled. When a Fetch exceeds a quota, Kafka responds without records:
+        `answer(FetchResponse(throttle_time_ms=…))` does that.
 
         Args:
-            mute: Also read no request of the connection in that time, as Kafka does (KIP-219);
-                a producer with acks=0, which gets no answer, notices nothing else.
+            mute: Also read no request of the connection for this time, like Kafka (KIP-219). A
+                producer with acks=0 gets no response, so this is the only effect on it.
         """
         if throttle_s < 0:
             raise ValueError(f"throttle_s must not be negative, not {throttle_s}")
@@ -192,13 +193,13 @@ class RuleBuilder(Generic[RuleT_co]):
         piece_bytes: int | None = None,
         pause_s: float = 0.0,
     ) -> RuleT_co:
-        """Send answers in pieces.
+        """Send responses in pieces.
 
         Args:
-            pieces: Of how many; or else
-            at: the positions to cut at (0 to 4 are the frame's size); or else
-            piece_bytes: the size of a piece, 1 by default.
-            pause_s: How much time passes between them.
+            pieces: The number of pieces.
+            at: Instead of `pieces`, the positions to split at (0 to 4 are the frame's size).
+            piece_bytes: Instead of both, the size of a piece, 1 by default.
+            pause_s: The pause between two pieces.
         """
         if at is not None:
             cut = answering.cut_at(at)
@@ -209,7 +210,7 @@ class RuleBuilder(Generic[RuleT_co]):
         return self._put(answering.SendInPieces(cut, pause_s), times)
 
     def trickle(self, bytes_per_s: int, times: int | None = 1) -> RuleT_co:
-        """Send answers slowly, a piece every twentieth of a second."""
+        """Send responses slowly, a piece every 50 ms."""
         _positive("bytes_per_s", bytes_per_s)
         interval_s = max(answering.TRICKLE_INTERVAL_S, 1 / bytes_per_s)
         size = max(1, round(bytes_per_s * interval_s))

@@ -1,4 +1,4 @@
-"""What connections meet before their first request, or whatever they ask."""
+"""Faults of connections, before their first request or independent of requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RuleT_co = TypeVar("RuleT_co", covariant=True)
 
 
 class ConnectionFault(enum.Enum):
-    """What happens to a connection."""
+    """The fault of a connection."""
 
     REFUSE = "it is reset as soon as it is accepted"
     SILENCE = "it stays open, and nothing is ever answered"
@@ -27,28 +27,28 @@ class ConnectionFault(enum.Enum):
 
 @dataclass(frozen=True)
 class ConnectionMatch:
-    """Which connections; None is any.
+    """The connections that a rule applies to; None matches all.
 
     Attributes:
-        node: The id of the node that is connected to.
-        when: Told the client's address, "host:port".
+        node: The id of the node that the client connects to.
+        when: A function of the client's address, "host:port".
     """
 
     node: int | None = None
     when: Callable[[str], bool] | None = None
 
     def covers(self, processor: Processor, node_id: int) -> bool:
-        """Say whether a connection is one of these."""
+        """Return whether a connection matches."""
         return (self.node is None or self.node == node_id) and (
             self.when is None or self.when(processor.peer)
         )
 
 
 class ConnectionRule:
-    """A fault of connections; ends when it was applied often enough, removed, or left.
+    """A fault of connections. It ends after `times` connections, by `remove`, or with its `with`.
 
     Attributes:
-        hits: To how many connections it has applied.
+        hits: The number of connections that it has applied to.
     """
 
     def __init__(
@@ -81,19 +81,19 @@ class ConnectionRule:
 
     @property
     def is_over(self) -> bool:
-        """It applies to no more connections."""
+        """Whether the rule has ended."""
         return self not in self._faults.connection_rules
 
     def remove(self) -> None:
-        """End the rule; connections that it has silenced stay as they are. Idempotent."""
+        """End the rule; silenced connections stay silent. Idempotent."""
         self._faults.drop_for_connections(self)
 
     def covers(self, processor: Processor, node_id: int) -> bool:
-        """Say whether a connection is to be treated so."""
+        """Return whether the rule matches a connection."""
         return self._match.covers(processor, node_id)
 
     def take(self) -> None:
-        """Count, and end the rule when it was applied often enough."""
+        """Count a hit, and end the rule after `times` of them."""
         self.hits += 1
         if self._left is not None:
             self._left -= 1
@@ -102,7 +102,7 @@ class ConnectionRule:
 
 
 class ConnectionRuleBuilder(Generic[RuleT_co]):
-    """Connections that were chosen with `on_connect`; its methods say what happens to them."""
+    """The fault of the connections that `on_connect` matches."""
 
     def __init__(self, put: Callable[[ConnectionFault, int | None, int], RuleT_co]) -> None:
         self._put = put
@@ -110,16 +110,16 @@ class ConnectionRuleBuilder(Generic[RuleT_co]):
     def refuse(self, times: int | None = 1) -> RuleT_co:
         """Reset connections as soon as they are accepted.
 
-        One that is refused before, as by a port where nobody listens, takes a stopped node.
+        To refuse connections at the port itself, stop the node (`stop_node`).
         """
         return self._put(ConnectionFault.REFUSE, times, 0)
 
     def silence(self, times: int | None = 1) -> RuleT_co:
-        """Accept connections and never answer on them; they stay open until the broker stops."""
+        """Accept connections and send no response; they stay open until the broker stops."""
         return self._put(ConnectionFault.SILENCE, times, 0)
 
     def close_after(self, sent_bytes: int, times: int | None = 1) -> RuleT_co:
-        """Close connections when they were sent so many bytes, in the middle of an answer."""
+        """Close connections after `sent_bytes` bytes, in the middle of a response."""
         if sent_bytes < 0:
             raise ValueError(f"sent_bytes must not be negative, not {sent_bytes}")
         return self._put(ConnectionFault.CLOSE_AFTER, times, sent_bytes)

@@ -1,4 +1,4 @@
-"""Methods that make a broker fail, for tests; the same on `Broker` and `BrokerThread`."""
+"""The methods of `Broker` and `BrokerThread` that add faults, for tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ConnectionRuleT = TypeVar("ConnectionRuleT")
 
 
 class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
-    """Chooses the requests and connections that faults apply to."""
+    """Choose the requests and connections of faults."""
 
     def on(
         self,
@@ -33,7 +33,7 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
         partition: int | Container[int] | None = None,
         when: When | None = None,
     ) -> RuleBuilder[RuleT]:
-        """Choose requests; the methods of the returned builder say what happens to them.
+        """Match requests; the methods of the returned builder add a fault for them.
 
         ::
 
@@ -41,17 +41,18 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
             with broker.on(HeartbeatRequest, client_id="slow").silence():
                 ...
 
-        Rules are tried in the order they were made, and at most one applies to a request.
+        The broker tries rules in the order in which they were added, and applies at most one to a
+        request.
 
         Args:
-            api: A request's class, the API's name, its key, or None for all.
-            node: The id of the node that is asked.
-            client_id: One client, or a container of some.
-            peer: The connection, by the client's address: "127.0.0.1:50123".
-            version: One version, or a container: `range(13, 19)`.
-            topic: Requests that name such a topic; also of a fetch session that has it.
-            partition: Requests that name such a partition, of one of these topics.
-            when: A function of (context, request) that decides.
+            api: A request's class, the API's name or its key; None is all.
+            node: The id of the node that gets the request.
+            client_id: A client id, or a container of several.
+            peer: The client's address: "127.0.0.1:50123".
+            version: A version, or a container of several: `range(13, 19)`.
+            topic: A topic, or a container of several, in the request or in its fetch session.
+            partition: The same for partitions; with `topic`, of these topics only.
+            when: A function of (context, request) that returns whether the request matches.
 
         Raises:
             ValueError: No request can match: the broker has no such API or version, or requests of
@@ -66,11 +67,11 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
     def on_connect(
         self, *, node: int | None = None, when: Callable[[str], bool] | None = None
     ) -> ConnectionRuleBuilder[ConnectionRuleT]:
-        """Choose new connections; the methods of the returned builder say what happens to them.
+        """Match new connections; the methods of the returned builder add a fault for them.
 
         Args:
-            node: The id of the node that is connected to.
-            when: Told the client's address, "host:port", decides.
+            node: The id of the node that the client connects to.
+            when: A function of the client's address, "host:port", that returns whether it matches.
         """
         match = ConnectionMatch(node, when)
         return ConnectionRuleBuilder(
@@ -81,14 +82,14 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
 
     @abstractmethod
     def put_rule(self, match: Match, action: Action, times: int | None) -> RuleT:
-        """Make a rule, after those there are."""
+        """Add a rule after the existing ones."""
 
     @abstractmethod
     def put_connection_rule(
         self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
     ) -> ConnectionRuleT:
-        """Make a rule for connections, after those there are."""
+        """Add a rule for connections after the existing ones."""
 
     @abstractmethod
     def leaders_now(self) -> Leaders:
-        """Return who leads, and in which epoch, by (topic, partition)."""
+        """Return the leader ids and leader epochs by (topic, partition)."""

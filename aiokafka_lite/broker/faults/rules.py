@@ -1,11 +1,11 @@
-"""Rules: which requests they are for, how often they apply, and what they do.
+"""Rules: the requests that they match, how often they apply, and their actions.
 
     broker.on("Fetch", topic="orders").fail(NotLeaderForPartitionError, times=2)
            └─ Match ─────────────────┘ └─ Action ────────────────────┘
 
-Rules are looked at in the order in which they were made, and at most one applies to a request.
-A rule that has applied `times` times is gone. Everything here runs on the broker's loop;
-`BrokerThread.on` makes rules from other threads.
+The broker tries rules in the order in which they were added, and applies at most one to a request.
+A rule that has applied `times` times is removed. Everything here runs on the broker's loop;
+`BrokerThread.on` adds rules from other threads.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
     from aiokafka_lite.broker.network.work import RequestWork
 
 Api: TypeAlias = type[Request[Response]] | str | int | None
-"""A request's class, the API's name ("Fetch"), its key; None stands for every API."""
+"""A request's class, the API's name ("Fetch"), or its key; None is every API."""
 
 Error: TypeAlias = type[BrokerResponseError] | BrokerResponseError | int
-"""An error class, an error whose text is sent where the API has room for it, or a code."""
+"""An error class, an error whose text is sent if the response has a field for it, or a code."""
 
 When: TypeAlias = Callable[[RequestContext, Request[Response]], bool]
 
 
 def api_key_of(api: Api) -> int | None:
-    """Return the key of an API that the broker has, None for every API.
+    """Return the key of an API that the broker has, or None for all APIs.
 
     Raises:
-        ValueError: It has none of that name or key; the message names those that it has.
+        ValueError: The broker has no such API; the message lists its APIs.
     """
     if api is None:
         return None
@@ -68,7 +68,7 @@ def api_key_of(api: Api) -> int | None:
 
 
 def topic_names(context: RequestContext) -> refusals.TopicName:
-    """Return what names the cluster's topics by their ids."""
+    """Return a function that returns the name of a topic id."""
 
     def name_of(topic_id: bytes) -> str | None:
         topic = context.cluster.topic_by_id(topic_id)
@@ -80,7 +80,7 @@ def topic_names(context: RequestContext) -> refusals.TopicName:
 # --- Which requests ---------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Match:
-    """Which requests a rule is for; None is any. See `Broker.on` for the fields."""
+    """The requests that a rule applies to; None matches all. See `Broker.on` for the fields."""
 
     api_key: int | None = None
     node: int | None = None
@@ -92,10 +92,11 @@ class Match:
     when: When | None = None
 
     def check(self) -> None:
-        """Refuse what no request can match.
+        """Raise if no request can match.
 
         Raises:
-            ValueError: The broker has no such version of the API, or it names no topics.
+            ValueError: The broker has no such version of the API, or the API's requests name no
+                topics.
         """
         if self.api_key is None:
             return
@@ -116,7 +117,7 @@ class Match:
             )
 
     def covers(self, work: RequestWork) -> bool:
-        """Say whether a request is one of these."""
+        """Return whether a request matches."""
         context, request = work.context, work.request
         return (
             (self.api_key is None or self.api_key == request.api_key)
@@ -130,11 +131,11 @@ class Match:
 
     @property
     def is_about_partitions(self) -> bool:
-        """Only some topics or partitions are meant."""
+        """Whether only some topics or partitions match."""
         return self.topic is not None or self.partition is not None
 
     def concerns(self, topic: str | None, partition: int | None) -> bool:
-        """Say whether a partition is meant; of a topic alone, only its name counts."""
+        """Return whether a partition matches; without one only the topic's name counts."""
         return _is_one_of(self.topic, topic) and (
             partition is None or _is_one_of(self.partition, partition)
         )
@@ -162,32 +163,29 @@ def _is_one_of(wanted: object, value: str | int | None) -> bool:
 
 # --- What to do -------------------------------------------------------------------------------
 class Action(ABC):
-    """What a rule does to each request that it applies to.
+    """The effect of a rule on each request that it applies to.
 
     Attributes:
-        rule: The rule; set by it, before anything else.
+        rule: The rule, which sets this attribute before any call.
     """
 
     rule: Rule
 
     def covers(self, work: RequestWork) -> bool:
-        """Say whether there is anything to do to a request that the rule matches."""
+        """Return whether the action can change a request that the rule matches."""
         return True
 
     @abstractmethod
     def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
-        """Take a request that is about to be handled; `go_on` handles it."""
+        """Act on a request before it is handled; `go_on` handles it."""
 
     @abstractmethod
     def answer(self, work: RequestWork, response: Response | None) -> bool:
-        """Take the answer to that request; return False to send it as if there were no rule.
-
-        The rule has not applied then.
-        """
+        """Act on the response; return False to send it unchanged: the rule has not applied."""
 
 
 class RequestAction(Action):
-    """An action on requests; answers are sent as they are."""
+    """An action on requests; the responses are not changed."""
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
         work.processor.send(work, response)
@@ -195,17 +193,17 @@ class RequestAction(Action):
 
 
 class AnswerAction(Action):
-    """An action on answers; requests are handled as they are."""
+    """An action on responses; the requests are handled as usual."""
 
     def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
         go_on()
 
 
 class Rule:
-    """A fault that was asked for; ends when it was applied often enough, removed, or left.
+    """A fault of requests. It ends after `times` requests, by `remove`, or with its `with`.
 
     Attributes:
-        hits: To how many requests it has applied.
+        hits: The number of requests that it has applied to.
     """
 
     def __init__(self, faults: Faults, match: Match, action: Action, times: int | None) -> None:
@@ -237,19 +235,19 @@ class Rule:
 
     @property
     def is_over(self) -> bool:
-        """It applies to no more requests."""
+        """Whether the rule has ended."""
         return self._is_removed or self._left == 0
 
     def remove(self) -> None:
-        """End the rule; requests that are held go on. Idempotent."""
+        """End the rule; the broker handles the requests that it holds. Idempotent."""
         self._is_removed = True
         self.faults.drop(self)
         self.release()
 
     def release(self) -> None:
-        """Handle the requests that `hold()` holds, in the order they came, and end the rule.
+        """Handle the requests that `hold()` holds, in the order of their arrival, and end the rule.
 
-        A rule with another action stays as it is.
+        It has no effect on a rule with another action.
         """
         if isinstance(self.action, Holding):
             self._is_removed = True
@@ -257,10 +255,10 @@ class Rule:
             self.action.release()
 
     async def reached(self, hits: int = 1, timeout_s: float | None = 10.0) -> None:
-        """Wait until the rule has applied to so many requests.
+        """Wait until the rule has applied to `hits` requests.
 
         Raises:
-            TimeoutError: It has not within `timeout_s`.
+            TimeoutError: It has applied to fewer within `timeout_s`.
         """
         if self.hits >= hits:
             return
@@ -279,21 +277,21 @@ class Rule:
     # The reactor's side
 
     def take(self) -> None:
-        """Use the rule up by one."""
+        """Count one of the `times` as used."""
         if self._left is not None:
             self._left -= 1
             if self._left == 0:
                 self.faults.drop(self)
 
     def give_back(self) -> None:
-        """Undo `take`: there was nothing to do."""
+        """Undo `take`, because the action has not applied."""
         if self._left is not None:
             self._left += 1
             if not self._is_removed:
                 self.faults.put(self)
 
     def note_hit(self) -> None:
-        """Count, and wake who waits for the number."""
+        """Count a hit, and wake the calls of `reached` that wait for this number."""
         self.hits += 1
         for wanted, future in self._waiting:
             if self.hits >= wanted and not future.done():
@@ -306,7 +304,7 @@ class Rule:
         self.action.handle(work, go_on)
 
     def answer(self, work: RequestWork, response: Response | None) -> None:
-        """Apply to its answer."""
+        """Apply to the request's response."""
         is_applied = self.action.answer(work, response)
         if not is_applied:
             self.give_back()
@@ -341,8 +339,8 @@ class Faults:
     """All rules of a broker, in order. Written only from its loop.
 
     Attributes:
-        is_armed: There is a rule for requests: what the reactor tests for each of them.
-        is_armed_for_connections: There is a rule for connections.
+        is_armed: Whether there is a rule for requests; the reactor tests it for each request.
+        is_armed_for_connections: Whether there is a rule for connections.
     """
 
     def __init__(self) -> None:
@@ -355,27 +353,27 @@ class Faults:
 
     @property
     def rules(self) -> Sequence[Rule]:
-        """The rules that still apply, in order."""
+        """The rules that have not ended, in order."""
         return tuple(self._rules)
 
     @property
     def connection_rules(self) -> Sequence[ConnectionRule]:
-        """The rules for connections that still apply, in order."""
+        """The rules for connections that have not ended, in order."""
         return tuple(self._connection_rules)
 
     def next_number(self) -> int:
-        """Return where the next rule stands in the order."""
+        """Return the number of the next rule, which is its position in the order."""
         return next(self._numbers)
 
     def clear(self) -> None:
-        """End all rules; requests that are held go on."""
+        """End all rules; the broker handles the requests that they hold."""
         for rule in self.rules:
             rule.remove()
         for connection_rule in self.connection_rules:
             connection_rule.remove()
 
     def close(self) -> None:
-        """Forget all rules, and the requests that they delay or hold: the broker stops."""
+        """Drop all rules, and the requests that they delay or hold, because the broker stops."""
         for rule in self._rules:
             if isinstance(rule.action, Holding):
                 rule.action.forget()
@@ -385,14 +383,14 @@ class Faults:
         self._timers.clear()
 
     def put(self, rule: Rule) -> None:
-        """Add a rule where it belongs by its number. Idempotent."""
+        """Add a rule at the position of its number. Idempotent."""
         if rule not in self._rules:
             self._rules.append(rule)
             self._rules.sort(key=lambda each: each.number)
         self.is_armed = True
 
     def drop(self, rule: Rule) -> None:
-        """Take a rule out. Idempotent."""
+        """Remove a rule. Idempotent."""
         if rule in self._rules:
             self._rules.remove(rule)
         self.is_armed = bool(self._rules)
@@ -403,13 +401,13 @@ class Faults:
         self.is_armed_for_connections = True
 
     def drop_for_connections(self, rule: ConnectionRule) -> None:
-        """Take a rule for connections out. Idempotent."""
+        """Remove a rule for connections. Idempotent."""
         if rule in self._connection_rules:
             self._connection_rules.remove(rule)
         self.is_armed_for_connections = bool(self._connection_rules)
 
     def take(self, work: RequestWork) -> Rule | None:
-        """Return the first rule that is for a request, used up by one."""
+        """Return the first rule that matches a request, and count one of its `times` as used."""
         for rule in self._rules:
             if rule.match.covers(work) and rule.action.covers(work):
                 rule.take()
@@ -417,7 +415,7 @@ class Faults:
         return None
 
     def take_for_connection(self, processor: Processor, node_id: int) -> ConnectionRule | None:
-        """Return the first rule that is for a connection, used up by one."""
+        """Return the first rule that matches a connection, and count one of its `times` as used."""
         for rule in self._connection_rules:
             if rule.covers(processor, node_id):
                 rule.take()
@@ -425,7 +423,7 @@ class Faults:
         return None
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """Call back after a time, unless the broker stops before."""
+        """Call `callback` after `delay_s`, unless the broker stops before."""
 
         def ring() -> None:
             del self._timers[timer]

@@ -1,4 +1,4 @@
-"""Rules and the log of requests, for callers in other threads than the broker's."""
+"""Rules and the log of requests, for threads other than the broker's."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ T = TypeVar("T")
 
 
 class BrokersThread(Protocol):
-    """What is needed of `BrokerThread`."""
+    """The methods of `BrokerThread` that are used here."""
 
     @property
     def broker(self) -> Broker:
-        """The broker, which belongs to the other thread."""
+        """The broker, which belongs to its own thread."""
 
     def call(self, function: Callable[[Broker], T]) -> T:
         """Call a function in the broker's thread."""
 
     def wait(self, name: str, coro: Coroutine[object, None, T]) -> T:
-        """Await in the broker's thread what may take long."""
+        """Run a coroutine that may take long in the broker's thread."""
 
 
 class _ThreadsRule:
-    """What rules for requests and for connections have in common."""
+    """The common part of rules for requests and for connections."""
 
     def __init__(self, rule: Rule | ConnectionRule, thread: BrokersThread) -> None:
         self._rule = rule
@@ -55,21 +55,21 @@ class _ThreadsRule:
 
     @property
     def hits(self) -> int:
-        """How often it has applied."""
+        """The number of requests or connections that the rule has applied to."""
         return self._rule.hits
 
     @property
     def is_over(self) -> bool:
-        """It applies no more."""
+        """Whether the rule has ended."""
         return self._rule.is_over
 
     def remove(self) -> None:
-        """End the rule; requests that are held go on. Idempotent."""
+        """End the rule; the broker handles the requests that it holds. Idempotent."""
         self._thread.call(lambda broker: self._rule.remove())
 
 
 class ThreadRule(_ThreadsRule):
-    """A `Rule`, used from another thread than the broker's."""
+    """A `Rule` for threads other than the broker's."""
 
     def __init__(self, rule: Rule, thread: BrokersThread) -> None:
         super().__init__(rule, thread)
@@ -80,21 +80,21 @@ class ThreadRule(_ThreadsRule):
         self._thread.call(lambda broker: self._request_rule.release())
 
     def reached(self, hits: int = 1, timeout_s: float | None = 10.0) -> None:
-        """Wait until the rule has applied to so many requests.
+        """Wait until the rule has applied to `hits` requests.
 
         Raises:
-            TimeoutError: It has not within `timeout_s`.
+            TimeoutError: It has applied to fewer within `timeout_s`.
             RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
         """
         self._thread.wait("reached", self._request_rule.reached(hits, timeout_s))
 
 
 class ThreadConnectionRule(_ThreadsRule):
-    """A `ConnectionRule`, used from another thread than the broker's."""
+    """A `ConnectionRule` for threads other than the broker's."""
 
 
 class ThreadRequestLog:
-    """A `RequestLog`, looked at from another thread than the broker's."""
+    """A `RequestLog` for threads other than the broker's."""
 
     def __init__(self, thread: BrokersThread) -> None:
         self._thread = thread
@@ -103,12 +103,12 @@ class ThreadRequestLog:
         return self._thread.call(lambda broker: len(broker.requests))
 
     def __iter__(self) -> Iterator[SeenRequest]:
-        """Iterate over the requests that are kept, the oldest first."""
+        """Iterate over the requests in the log, the oldest first."""
         return iter(self._thread.call(lambda broker: list(broker.requests)))
 
     @property
     def total(self) -> int:
-        """How many requests there were, kept or not."""
+        """The number of all requests so far."""
         return self._thread.call(lambda broker: broker.requests.total)
 
     def of(
@@ -121,7 +121,7 @@ class ThreadRequestLog:
         error: type[BrokerResponseError] | int | None = None,
         when: Callable[[SeenRequest], bool] | None = None,
     ) -> list[SeenRequest]:
-        """Return requests that are kept, the oldest first; see `RequestLog.of`."""
+        """Return the matching requests in the log, the oldest first; see `RequestLog.of`."""
         return self._thread.call(
             lambda broker: broker.requests.of(
                 api, since=since, node=node, client_id=client_id, error=error, when=when
@@ -140,10 +140,10 @@ class ThreadRequestLog:
         error: type[BrokerResponseError] | int | None = None,
         when: Callable[[SeenRequest], bool] | None = None,
     ) -> list[SeenRequest]:
-        """Wait until there are so many such requests; see `RequestLog.wait_for`.
+        """Wait until the log has `count` matching requests; see `RequestLog.wait_for`.
 
         Raises:
-            TimeoutError: There were fewer within `timeout_s`.
+            TimeoutError: It has fewer within `timeout_s`.
             RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
         """
         waiting = self._thread.broker.requests.wait_for(
@@ -159,5 +159,5 @@ class ThreadRequestLog:
         return self._thread.wait("requests.wait_for", waiting)
 
     def clear(self) -> None:
-        """Forget the requests; `total` goes on."""
+        """Remove all requests from the log; `total` keeps counting."""
         self._thread.call(lambda broker: broker.requests.clear())

@@ -1,12 +1,12 @@
-"""What a broker was asked, for assertions of tests and for whoever looks at a running one.
+"""The latest requests to a broker, for assertions of tests and for debugging.
 
-The latest requests only: a ring. A request is noted when it arrives, so that those in a long
-poll, or left unanswered by a fault, are there too; its answer is noted when it is sent.
+The log is a ring. It has a request from its arrival on, so it includes long polls and requests that
+a fault left without a response. The response is added when it is sent.
 
-What the log keeps is bounded, too. Of a request that takes more than 64 KiB on the wire it keeps an
-extract from the beginning: all fields, but of each list the first 16 elements, of longer texts and
-bytes the first 256, and no records. When those that are kept whole take more than 2 MiB together,
-extracts take the place of the oldest of them. `SeenRequest.is_extract` tells.
+The size of the log is bounded. Of a request above 64 KiB on the wire it keeps an extract: all
+fields, but the first 16 elements of each list, the first 256 characters or bytes of longer strings
+and bytes, and no records. When the complete requests exceed 2 MiB together, extracts replace the
+oldest of them (`SeenRequest.is_extract`).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from aiokafka_lite.protocol.schema import Request, Response, Struct
 if TYPE_CHECKING:
     from aiokafka_lite.broker.context import RequestContext
 
-# Requests that were longer are kept without their record sets: the log must not pin megabytes.
+# Longer requests are kept without their record sets, so that the log does not pin megabytes.
 KEPT_BYTES: Final = 16 << 10
-# Of requests that were longer than that an extract is kept, and of the oldest when all that are
-# not small take more than this together.
+# The log keeps an extract of longer requests, and of the oldest ones when the requests that are not
+# small exceed the second limit together.
 WHOLE_BYTES: Final = 64 << 10
 ALL_WHOLE_BYTES: Final = 2 << 20
 SMALL_BYTES: Final = 1 << 10
-# What an extract has of lists, and of texts and bytes.
+# The lengths of lists, strings and bytes in an extract.
 EXTRACT_ELEMENTS: Final = 16
 EXTRACT_BYTES: Final = 256
-# These are kept without them.
+# The log keeps these requests without their secrets.
 HOLDING_SECRETS: Final = frozenset(
     {SaslAuthenticateRequest.api_key, AlterUserScramCredentialsRequest.api_key}
 )
@@ -52,19 +52,19 @@ class SeenRequest:
     """A request that arrived.
 
     Attributes:
-        number: Counts all requests of the broker, from 1.
-        node_id: The node that was asked.
-        client_id: As the client names itself; None when it does not.
-        api_version: The version it came in.
+        number: Its number among all requests of the broker, from 1.
+        node_id: The node that got it.
+        client_id: The client's id; None if the request has none.
+        api_version: The version of the request.
         peer: The client's address, "host:port".
-        request: The request, without its record sets if these are large, and without passwords or
-            what is made of them.
-        is_extract: Of a large request, `request` has the beginnings of its lists only.
-        size_bytes: What it took on the wire, without the 4 bytes of its size.
-        arrived_at: The loop's time when its last byte was there.
-        answered_at: When its answer was handed to the socket; None before, and for ever when it
-            got none. A request that expects no answer is answered when it is done.
-        error_codes: Those of its answer, other than 0, wherever in it.
+        request: The request, without large record sets, passwords and values derived from
+            passwords.
+        is_extract: Whether `request` is an extract of a large request.
+        size_bytes: Its size on the wire, without the 4 bytes of the size itself.
+        arrived_at: The loop's time at its last byte.
+        answered_at: The loop's time when the response was written to the socket; None until then. A
+            request without a response is answered when it has been handled.
+        error_codes: All error codes of the response, other than 0.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class SeenRequest:
 
     @property
     def api(self) -> str:
-        """The API's name, as Kafka calls it: "Fetch"."""
+        """Kafka's name of the API: "Fetch"."""
         return API_NAMES[self.request.api_key]
 
     def __repr__(self) -> str:
@@ -117,15 +117,15 @@ class SeenRequest:
 
 
 class RequestLog:
-    """The latest requests that all nodes of a broker got. Written only from the broker's loop.
+    """The latest requests to all nodes of a broker. Written only from the broker's loop.
 
     Args:
-        capacity: How many are kept; 0 keeps none.
+        capacity: The number of requests that it keeps.
     """
 
     def __init__(self, capacity: int) -> None:
         self._entries: deque[SeenRequest] = deque(maxlen=capacity)
-        # Those that are neither small nor extracts, and what they took on the wire together.
+        # The requests that are neither small nor extracts, and the sum of their sizes on the wire.
         self._whole: deque[SeenRequest] = deque()
         self._whole_bytes = 0
         self._waiting: dict[asyncio.Event, None] = {}
@@ -136,7 +136,7 @@ class RequestLog:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[SeenRequest]:
-        """Iterate over the requests that are kept, the oldest first."""
+        """Iterate over the requests in the log, the oldest first."""
         return iter(tuple(self._entries))
 
     def of(
@@ -149,7 +149,7 @@ class RequestLog:
         error: type[BrokerResponseError] | int | None = None,
         when: Callable[[SeenRequest], bool] | None = None,
     ) -> list[SeenRequest]:
-        """Return requests that are kept, the oldest first.
+        """Return the matching requests in the log, the oldest first.
 
         ::
 
@@ -158,15 +158,15 @@ class RequestLog:
             assert not broker.requests.of("OffsetCommit", since=mark)
 
         Args:
-            api: A request's class, the API's name, its key, or None for all.
-            since: A `total` of before: only requests that came later.
-            node: Only those to one node.
-            client_id: Only those of one client.
-            error: Only those whose answer holds this error.
-            when: Decides about each.
+            api: A request's class, the API's name or its key; None is all.
+            since: An earlier `total`: only requests after it match.
+            node: The id of the node that got the request.
+            client_id: The client's id.
+            error: An error of the response.
+            when: A function of the request that returns whether it matches.
 
         Raises:
-            ValueError: There is no such API.
+            ValueError: The broker has no such API.
         """
         api_key = api_key_of(api)
         code = error.errno if isinstance(error, type) else error
@@ -193,13 +193,13 @@ class RequestLog:
         error: type[BrokerResponseError] | int | None = None,
         when: Callable[[SeenRequest], bool] | None = None,
     ) -> list[SeenRequest]:
-        """Wait until the log holds so many such requests, and return them; see `of`.
+        """Wait until the log has `count` matching requests, and return them; see `of`.
 
-        With `error` they are those that were answered so.
+        With `error` a request matches once its response is sent.
 
         Raises:
-            TimeoutError: There were fewer within `timeout_s`.
-            ValueError: There is no such API.
+            TimeoutError: The log has fewer within `timeout_s`.
+            ValueError: The broker has no such API.
         """
         found: list[SeenRequest] = []
         changed = asyncio.Event()
@@ -223,7 +223,7 @@ class RequestLog:
             del self._waiting[changed]
 
     def clear(self) -> None:
-        """Forget the requests; `total` goes on."""
+        """Remove all requests from the log; `total` keeps counting."""
         self._entries.clear()
         self._whole.clear()
         self._whole_bytes = 0
@@ -238,7 +238,7 @@ class RequestLog:
         size_bytes: int,
         now: float,
     ) -> SeenRequest:
-        """Note a request."""
+        """Add a request to the log."""
         self.total += 1
         is_of_one_partition = size_bytes > SMALL_BYTES and _is_of_one_partition(request)
         is_long = size_bytes > WHOLE_BYTES and not is_of_one_partition
@@ -254,7 +254,7 @@ class RequestLog:
         return seen
 
     def _bound(self, seen: SeenRequest) -> None:
-        """Put extracts in the place of what is too much."""
+        """Replace requests by extracts until the log is within its limit."""
         if seen.size_bytes > WHOLE_BYTES:
             seen.is_extract = True
             return
@@ -267,11 +267,11 @@ class RequestLog:
             oldest.is_extract = True
 
     def answered(self, seen: SeenRequest, codes: frozenset[int], now: float) -> None:
-        """Note that a request was answered with these error codes, or is done and expects none."""
+        """Add the response's error codes; a request without a response is handled."""
         seen.answered_at = now
         seen.error_codes = codes
         if seen.size_bytes > KEPT_BYTES:
-            _drop_records(seen.request)  # it is handled: nobody else looks at them
+            _drop_records(seen.request)  # the request is handled, so its records are unused
         if self._waiting:
             self._wake()
 
@@ -281,14 +281,14 @@ class RequestLog:
 
 
 def _is_of_one_partition(request: Request[Response]) -> bool:
-    """Say whether a request is all records, which are dropped in time."""
+    """Return whether a request has one partition's records only; they are dropped later."""
     if not isinstance(request, ProduceRequest) or len(request.topic_data) != 1:
         return False
     return len(request.topic_data[0].partition_data) == 1
 
 
 def _extract(request: Request[Response]) -> Request[Response]:
-    """Return a copy with the beginning of all that may be long."""
+    """Return a copy with shortened lists, strings and bytes."""
     return cast("Request[Response]", _beginning(request))
 
 

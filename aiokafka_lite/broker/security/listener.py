@@ -1,7 +1,7 @@
-"""What a listener is, and which may be opened where.
+"""Listeners, and the checks of their addresses.
 
-A listener has a name, by which clients never ask: who connects to one is told the endpoints of
-that one, at every node.
+A client of a listener gets the endpoints of the same listener at every node. The name of a listener
+does not appear in the protocol.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class SecurityProtocol(StrEnum):
-    """What protects a listener's connections, in Kafka's words."""
+    """The protection of a listener's connections, by Kafka's names."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -46,17 +46,17 @@ class SecurityProtocol(StrEnum):
 
 @dataclass(frozen=True)
 class Listener:
-    """Where each node of a broker listens, and what a client must show there.
+    """An address at which each node listens, and the authentication that it requires.
 
     Attributes:
-        name: Any; no two of a broker have the same. By default the protocol's.
+        name: Unique in a broker; by default the protocol.
         security_protocol: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`.
-        host: The address to listen on; also what clients are told to connect to.
-        port: Of the first node, the others take those that follow; 0 takes free ones.
-        ssl_context: The server's side of TLS, for the protocols with it; None has the broker make
-            throw-away certificates (`Broker.certificates`).
-        sasl_mechanisms: What is on offer, for the protocols with SASL; by default PLAIN and both
-            SCRAMs.
+        host: The address to listen on, and to announce to clients.
+        port: The port of the first node; the others use the next ones. 0 uses free ports.
+        ssl_context: The server's TLS context, for SSL and SASL_SSL; None creates temporary
+            certificates (`Broker.certificates`).
+        sasl_mechanisms: The mechanisms that clients may use, for SASL_PLAINTEXT and SASL_SSL; by
+            default PLAIN and both SCRAMs.
     """
 
     security_protocol: SecurityProtocol | str = SecurityProtocol.PLAINTEXT
@@ -86,12 +86,12 @@ class Listener:
 
     @property
     def mechanisms(self) -> tuple[SaslMechanism, ...]:
-        """The SASL mechanisms on offer; none without SASL."""
+        """The SASL mechanisms that clients may use; empty without SASL."""
         return tuple(map(SaslMechanism, self.sasl_mechanisms)) if self.protocol.has_sasl else ()
 
     @property
     def is_remote(self) -> bool:
-        """Other machines may be able to connect."""
+        """Whether other machines can reach the address."""
         return not is_loopback(self.host)
 
 
@@ -102,11 +102,11 @@ def check_listeners(
     allow_remote: bool,
     allow_cleartext_credentials: bool,
 ) -> None:
-    """Check what a broker is to listen on.
+    """Check the listeners of a broker.
 
     Raises:
-        ValueError: Two have a name in common, or a port is impossible.
-        InsecureConfigError: Other machines can reach one that does not say so is meant.
+        ValueError: Two have the same name, or a port is not allowed.
+        InsecureConfigError: Other machines can reach a listener that does not allow it.
     """
     names = [listener.name for listener in listeners]
     if len(set(names)) < len(names):

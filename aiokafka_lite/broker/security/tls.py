@@ -1,4 +1,4 @@
-"""The server's side of TLS: contexts from files, and who a client's certificate names."""
+"""The server's side of TLS: contexts from files, and the names in clients' certificates."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def server_ssl_context(
     client_auth: ClientAuth | str = ClientAuth.NONE,
     client_ca_file: str | Path | None = None,
 ) -> ssl.SSLContext:
-    """Make a listener's context from PEM files; it speaks TLS 1.2 and newer.
+    """Create a listener's TLS context from PEM files, for TLS 1.2 and newer.
 
     Args:
-        certfile: The certificate and those between it and its CA.
-        keyfile: The private key, unless it is in `certfile`.
-        key_password: Of the key, if it has one.
-        client_auth: Whether clients show a certificate: `none`, `requested`, `required`.
-        client_ca_file: Who signs those; needed unless it is `none`.
+        certfile: The certificate and its intermediate certificates.
+        keyfile: The private key, unless `certfile` has it.
+        key_password: The password of the private key.
+        client_auth: Whether clients show a certificate: `none`, `requested` or `required`.
+        client_ca_file: The CA of the clients' certificates, unless `client_auth` is `none`.
 
     Raises:
-        KafkaConfigurationError: A file cannot be read, or is not what it should be.
+        KafkaConfigurationError: A file cannot be read, or has another content.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
