@@ -1,7 +1,7 @@
 """Names that only aiokafka has: its admin client, low-level client and record classes.
 
-Programs that were written for aiokafka find them under the same module paths here. They are
-aiokafka's own classes, imported when they are asked for, if aiokafka is installed.
+They have the same module paths here. They are aiokafka's own classes, imported on first use, if
+aiokafka is installed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from importlib import import_module
 def lend(module: str, names: tuple[str, ...]) -> Callable[[str], object]:
     """Return a ``__getattr__`` for a module whose names are aiokafka's.
 
+    The function raises ImportError if aiokafka is missing; the message has the command that
+    installs it.
+
     Args:
         module: The module's name here; aiokafka's is the same below ``aiokafka``.
-        names: What to take from there.
-
-    The function raises ImportError, which says what to install, when aiokafka is missing.
+        names: The names that the module has in aiokafka.
     """
     theirs = module.replace("aiokafka_lite", "aiokafka", 1)
 

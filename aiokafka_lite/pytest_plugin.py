@@ -1,6 +1,6 @@
-"""pytest fixtures: a Kafka of its own for each test, whatever client the test uses.
+"""pytest fixtures: an embedded Kafka broker for each test, for any client.
 
-pytest finds this by the package's entry point; there is nothing to import::
+pytest loads the plugin through the package's entry point, without an import::
 
     def test_my_service(kafka_broker):
         kafka_broker.produce("orders", "42")
@@ -14,9 +14,9 @@ pytest finds this by the package's entry point; there is nothing to import::
             kafka_topic, bootstrap_servers=kafka_broker.bootstrap_servers
         ) as consumer: ...
 
-The broker runs on an event loop and a thread of its own and listens on free ports of 127.0.0.1, so
-that blocking clients, every kind of event loop and other processes can use it. pytest imports this
-file in every run: what it needs is imported when a test asks for a fixture.
+The broker runs on its own event loop and thread and listens on free ports of 127.0.0.1. So blocking
+clients, every kind of event loop and other processes can use it. Every run of pytest imports this
+file, so it imports the broker only when a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 CLUSTER_NODES: Final = 3
 MARKER: Final = "kafka_broker"
-# What it was called before, which others have markers of their own by.
+# The earlier name of the marker, which other projects use for their own markers.
 OLD_MARKER: Final = "kafka"
 _topic_numbers = itertools.count(1)
 
 
 class MarkerOptions(NamedTuple):
-    """What the marker takes; the one closest to the test counts, option by option."""
+    """The options of the marker; for each option the marker closest to the test wins."""
 
     nodes: int | None = None
     num_partitions: int = 1
@@ -68,7 +68,7 @@ _CHECKS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker `kafka_broker`, and its old name, with pytest."""
+    """Register the marker `kafka_broker` and its old name `kafka`."""
     config.addinivalue_line(
         "markers",
         f"{MARKER}({', '.join(_CHECKS)}): options of the fixtures kafka_broker and kafka_cluster "
@@ -81,26 +81,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def kafka_broker(request: pytest.FixtureRequest) -> Iterator[BrokerThread]:
-    """A fresh, empty Kafka of one node; topics are created when clients ask for them.
+    """A new, empty broker with one node; it creates topics on a client's request.
 
-    `@pytest.mark.kafka_broker(nodes=…, num_partitions=…, auto_create_topics=…)` says otherwise.
-    The test fails if the broker met an exception that it did not expect.
+    `@pytest.mark.kafka_broker(nodes=…, num_partitions=…, auto_create_topics=…)` changes that. An
+    unexpected exception in the broker fails the test.
     """
     yield from _run_broker(request, nodes=1)
 
 
 @pytest.fixture
 def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[BrokerThread]:
-    """A fresh, empty Kafka of three nodes, each on a port of its own; see `kafka_broker`."""
+    """A new, empty broker with three nodes, each on its own port; see `kafka_broker`."""
     yield from _run_broker(request, nodes=CLUSTER_NODES)
 
 
 @pytest.fixture
 def kafka_topic(request: pytest.FixtureRequest) -> str:
-    """The name of a new topic, on `kafka_cluster` if the test asks for that, or `kafka_broker`.
+    """The name of a new topic, on `kafka_cluster` if the test uses it, or else on `kafka_broker`.
 
-    `@pytest.mark.kafka_broker(partitions=…, configs=…)` says how it is; by default it has
-    `num_partitions` of them.
+    `@pytest.mark.kafka_broker(partitions=…, configs=…)` sets its partitions, by default
+    `num_partitions`, and its topic configurations.
     """
     is_on_cluster = "kafka_cluster" in request.fixturenames
     broker: BrokerThread = request.getfixturevalue(
@@ -129,7 +129,7 @@ def _run_broker(request: pytest.FixtureRequest, *, nodes: int) -> Iterator[Broke
 
 
 def _options(request: pytest.FixtureRequest) -> MarkerOptions:
-    """Put the markers of a test together; fails the test if one of them is wrong."""
+    """Merge the markers of a test; an invalid one fails the test."""
     given: dict[str, object] = {}
     for marker in request.node.iter_markers():  # from the test outwards
         if marker.name == OLD_MARKER and _is_ours(marker):
@@ -154,7 +154,7 @@ def _options(request: pytest.FixtureRequest) -> MarkerOptions:
 
 
 def _is_ours(marker: pytest.Mark) -> bool:
-    """Whether a marker by the old name is meant for the fixtures: it has their options only."""
+    """Return whether a marker by the old name has only options of the fixtures."""
     return not marker.args and bool(marker.kwargs) and marker.kwargs.keys() <= _CHECKS.keys()
 
 

@@ -1,12 +1,12 @@
-"""Where Spark finds the source by itself: it looks into every package whose name is pyspark_*.
+"""The module by which Spark discovers the source: it imports every package named pyspark_*.
 
-Spark then refuses to register a second source of the same name, and
-``spark.dataSource.register(KafkaDataSource)`` has to work wherever the package is installed. So
-what is found here has a name of its own, that of this package: ``format("pyspark_aiokafka_lite")``
-needs no registration, in SQL, or through Spark Connect where only the server has the package.
+Spark then rejects a second source of the same name, and ``spark.dataSource.register(
+KafkaDataSource)`` has to work in any installation. So the discovered source has the name of this
+package. ``format("pyspark_aiokafka_lite")`` needs no registration, for example in SQL, or with
+Spark Connect if only the server has the package.
 
-An error in here would keep Spark from finding anybody's sources: without PySpark 4 and pyarrow
-there is just nothing to be found.
+An error in this module would prevent Spark from discovering any source. So without PySpark 4 and
+pyarrow the module defines no source.
 """
 
 from __future__ import annotations

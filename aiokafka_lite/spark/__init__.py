@@ -1,4 +1,4 @@
-"""Kafka as a data source of Spark, without a jar: batch and streaming, through PySpark.
+"""Kafka as a data source of Spark, for batch and streaming queries in PySpark, without a jar.
 
 ::
 
@@ -7,8 +7,8 @@
     spark.dataSource.register(KafkaDataSource)
     spark.read.format("aiokafka_lite").option("kafka.bootstrap.servers", "localhost:9092")
 
-Everything here runs in plain processes that Spark forks: no event loop. What needs pyspark or
-pyarrow imports it itself, so that options and plans can be had without them.
+All code here runs without an event loop, in processes that Spark forks. Modules that need pyspark
+or pyarrow import it late, so that options and plans can be used without them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def __getattr__(name: str) -> object:
 
 
 def _require_spark() -> None:
-    """Refuse where the source could not work.
+    """Raise if a package that the source needs is missing.
 
     Raises:
         ImportError: PySpark is missing or older than 4.0, or pyarrow is missing.

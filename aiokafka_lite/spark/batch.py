@@ -1,7 +1,7 @@
-"""What a batch query reads, planned once, and how a task reads its part.
+"""The reader of a batch query, which plans once, and how a task reads its part.
 
-A reader is pickled into every task: it holds the options as text and the columns, and imports what
-plans only where something is planned.
+A reader is pickled into every task. So it holds the options as text and the columns, and imports
+the code for planning only when it plans.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Reader = TypeVar("Reader", bound="TaskReader")
 
 
 class KafkaInputPartition(InputPartition):
-    """The input of one task: ranges of offsets, of one partition or of several."""
+    """The input of one task: ranges of offsets of one or several partitions."""
 
     def __init__(self, ranges: Sequence[KafkaOffsetRange]) -> None:
         self.ranges = tuple(ranges)
@@ -38,24 +38,24 @@ class KafkaInputPartition(InputPartition):
 
 
 class TaskReader:
-    """The base of batch and streaming readers: how a task reads its input."""
+    """The base class of batch and streaming readers: it reads the input of a task."""
 
     is_streaming = False
 
     def __init__(self, raw: Mapping[str, str], schema: pa.Schema) -> None:
-        """Take the options as they were given, and the schema of the rows."""
+        """Take the given options, and the schema of the rows."""
         self.raw = dict(raw)
         self.schema = schema
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[type[Self], object, object, Build]]:
-        """Pickle what a task needs, and nothing that planning has brought together."""
+        """Pickle only the data that a task needs, without the state of planning."""
         return _unpickled, (type(self), self.raw, self.schema, own_build())
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Read the records of a partition, in a task.
+        """Read the records of a task's input.
 
         Args:
-            partition: None, or a plain InputPartition, where the plan is empty.
+            partition: None or a plain InputPartition if the plan is empty.
 
         Raises:
             KafkaError: See `read_ranges`.
@@ -75,22 +75,22 @@ def _unpickled(
     schema: pa.Schema,
     sender: Build,
 ) -> Reader:
-    """Return a reader in a task, whose ranges are still on their way."""
+    """Return a reader in a task, before Spark sends the task's ranges."""
     answer_at_once()
     compare(sender)
     return kind(raw, schema)
 
 
 class KafkaBatchReader(TaskReader, DataSourceReader):
-    """Plans a batch query, in a process of the driver's, and reads in tasks."""
+    """Plans a batch query in a process of the driver, and reads it in tasks."""
 
     @override
     def partitions(self) -> Sequence[InputPartition]:
-        """Look up where the query begins and ends, and divide that among tasks.
+        """Look up the query's start and end offsets, and divide the records among tasks.
 
         Raises:
-            KafkaError: The options cannot be used, no broker was reached, topics or offsets are
-                not there.
+            KafkaError: The options are not valid, no broker was reached, or topics or offsets do
+                not exist.
         """
         from aiokafka_lite.spark.planning.driver import batch_tasks
 

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: "10s", "1 hour", "1 day 12 hours"."""
+"""Durations in text form: "10s", "1 hour", "1 day 12 hours"."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NAMES: Final = ("week", "day", "hour", "minute", "second")
 
 
 def parse_duration_ms(text: str) -> int:
-    """Return a length of time in milliseconds; "0s" is one, too.
+    """Return a duration in milliseconds; "0s" is valid.
 
     Raises:
-        ValueError: The text is none.
+        ValueError: The text is not a duration.
     """
     total, end = 0, 0
     while end < len(text.rstrip()):
@@ -39,7 +39,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def format_duration(duration_ms: int) -> str:
-    """Write a length of time so that `parse_duration_ms` reads it."""
+    """Return the text of a duration, which `parse_duration_ms` can parse."""
     parts = []
     for name in _NAMES:
         count, duration_ms = divmod(duration_ms, _UNIT_MS[name])

@@ -1,4 +1,4 @@
-"""What reading and planning for Spark can fail of, beyond what every client can."""
+"""The errors of reading and planning for Spark, in addition to those of every client."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from aiokafka_lite.errors import KafkaError, KafkaTimeoutError
 
 
 class DataLossError(KafkaError):
-    """Offsets that a query was to read are not there any more.
+    """Offsets of a query do not exist any more.
 
-    Raised where the option failOnDataLoss is true, its default. `tp` and `offset` name the
-    partition and the first offset that is missing, as far as there is one.
+    Raised if the option failOnDataLoss is true, its default. `tp` and `offset` are the partition
+    and the first missing offset, if known.
     """
 
 
 class ReadTimeoutError(KafkaTimeoutError):
-    """A partition brought nothing for as long as kafkaConsumer.pollTimeoutMs allows."""
+    """A partition returned no records within kafkaConsumer.pollTimeoutMs."""

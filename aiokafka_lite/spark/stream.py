@@ -1,11 +1,10 @@
-"""What a streaming query reads: Spark's questions, answered for as long as the query runs.
+"""The reader of a streaming query, as long as the query runs.
 
-Spark keeps one reader in a process of its own, which plans, and pickles others into every task,
-which read. A reader that plans has a cluster; what is pickled has only the options.
+Spark keeps one reader in a separate process, for planning, and pickles other readers into every
+task. The reader that plans has a connection to the cluster; the pickled ones have only the options.
 
-From PySpark 4.2 on a source is told where a batch begins and which trigger it is for (admission
-control). One signature of `latestOffset` serves all: without arguments, as 4.0 and 4.1 call it,
-and with two.
+Since PySpark 4.2 Spark passes the start of a batch and the limit of its trigger (admission control)
+to `latestOffset`. One signature serves all versions: 4.0 and 4.1 pass no arguments.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ else:
         HAS_ADMISSION_CONTROL = False
 
         class SupportsTriggerAvailableNow:
-            """Nothing: before PySpark 4.2 Spark itself sees to availableNow, in one batch."""
+            """An empty base class: before PySpark 4.2 Spark runs availableNow as one batch."""
 
 
 class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches in a process of the driver's, and reads in tasks."""
+    """Plans micro-batches in a process of the driver, and reads them in tasks."""
 
     is_streaming = True
 
@@ -54,11 +53,11 @@ class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
 
     @override
     def initialOffset(self) -> SparkOffsets:
-        """Return where the query begins; Spark asks only if no checkpoint knows.
+        """Return the start of the query; Spark calls it only without a checkpoint.
 
         Raises:
-            KafkaError: The options cannot be used, no broker was reached, topics or offsets are
-                not there.
+            KafkaError: The options are not valid, no broker was reached, or topics or offsets do
+                not exist.
         """
         return to_spark(self._planning.batches.initial())
 
@@ -66,29 +65,29 @@ class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
     def latestOffset(
         self, start: SparkOffsets | None = None, limit: ReadLimit | None = None
     ) -> SparkOffsets:
-        """Return where the next batch ends: at `start` if there is to be none yet.
+        """Return the end of the next batch: `start` if there is no batch yet.
 
         Args:
-            start: Where it begins; None before PySpark 4.2.
-            limit: What `getDefaultReadLimit` says, or ReadAllAvailable, if the trigger is to
-                have everything (once); None before PySpark 4.2.
+            start: The start of the batch; None before PySpark 4.2.
+            limit: The result of `getDefaultReadLimit`, or ReadAllAvailable if the trigger reads
+                everything (once); None before PySpark 4.2.
 
         Raises:
-            KafkaError: No broker was reached, or leaders did not answer.
+            KafkaError: No broker was reached, or leaders did not respond.
         """
         planning = self._planning
         begin = None if start is None else from_spark(start)
         if begin is not None:
-            # Spark asks for the next batch when the one before is done.
+            # Spark requests the next batch when the previous one is finished.
             planning.processed(begin)
         is_limited = limit is None or type(limit).__name__ != "ReadAllAvailable"
         end = planning.batches.next_end(begin, is_limited=is_limited)
-        # Spark compares text: what has not changed is to be written the same.
+        # Spark compares the text, so unchanged offsets need the same text.
         return start if start is not None and end == begin else to_spark(end)
 
     @override
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit if there is one, however it is made up: `latestOffset` sees to it."""
+        """Return one of the limits of the options; `latestOffset` applies all of them."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
         options = self._planning.options
@@ -100,38 +99,38 @@ class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
 
     @override
     def prepareForTriggerAvailableNow(self) -> None:
-        """End the query where partitions end now.
+        """Set the end of the query to the current ends of the partitions.
 
         Raises:
-            KafkaError: No broker was reached, or leaders did not answer.
+            KafkaError: No broker was reached, or leaders did not respond.
         """
         self._planning.batches.fix_target()
 
     @override
     def reportLatestOffset(self) -> SparkOffsets | None:
-        """Return the ends of all partitions as last looked up, for the query's progress."""
+        """Return the latest known ends of all partitions, for the query's progress."""
         newest = self._planning.batches.newest
         return None if newest is None else to_spark(newest)
 
     @override
     def partitions(self, start: SparkOffsets, end: SparkOffsets) -> Sequence[InputPartition]:
-        """Divide among tasks what a batch reads.
+        """Return the inputs of a batch's tasks.
 
         Raises:
-            DataLossError: Records of the batch are gone, and failOnDataLoss is true.
-            KafkaError: No broker was reached, or leaders did not answer.
+            DataLossError: Records of the batch do not exist any more, and failOnDataLoss is true.
+            KafkaError: No broker was reached, or leaders did not respond.
         """
         tasks = self._planning.tasks(from_spark(start), from_spark(end))
         return [KafkaInputPartition(task) for task in tasks]
 
     @override
     def commit(self, end: SparkOffsets) -> None:
-        """Take note that everything up to `end` was processed."""
+        """Note that all records up to `end` were processed."""
         self._planning.processed(from_spark(end))
 
     @override
     def stop(self) -> None:
-        """Close the connections: the query is over, or this process is."""
+        """Close the connections at the end of the query or of this process."""
         if self._planned_by is not None:
             self._planned_by.close()
             self._planned_by = None

@@ -1,7 +1,6 @@
-"""A consumer over HTTP: ``/health``, ``/metrics`` for Prometheus, and a page that follows it live.
+"""A consumer's state over HTTP: ``/health``, ``/metrics`` for Prometheus, and a live page.
 
-Around a consumer's life, on a port of its own, or within an application of aiohttp, FastAPI or
-Starlette::
+It runs on its own port, or in an application of aiohttp, FastAPI or Starlette::
 
     from aiokafka_lite.extras import web
 
@@ -13,25 +12,25 @@ Starlette::
     app.add_subapp("/kafka/", web.application(consumer))  # aiohttp
     app.mount("/kafka", web.asgi(lambda: app.state.consumer))  # FastAPI, Starlette
 
-It only reads: GET and HEAD, no request changes anything or goes to a broker. It shows the names of
-topics, the group and the client, and what the worker has ended by, to everybody who can reach the
-port, which by default is this machine. ``/health`` and ``/metrics`` answer under every name. The
-page answers to IP addresses and to "localhost"; other names have to be in `hosts`, so that no
-foreign web page can read it under a name of its own (DNS rebinding).
+All requests are GET or HEAD; they change no state and cause no request to a broker. Every client
+that can reach the port sees the names of topics, group and client, and the error that stopped the
+consumer. By default only this machine can. ``/health`` and ``/metrics`` accept every host name. The
+page accepts IP addresses, "localhost" and the names in `hosts`, so that a foreign web page cannot
+read it under its own name (DNS rebinding).
 
 =================  =================================================================================
 ``/``              the page, which reads the three below every second or two
 ``/health``        `AIOKafkaConsumer.health` as JSON; 503 if the verdict is "dead", else 200
 ``/metrics``       `AIOKafkaConsumer.metrics` in Prometheus' text format, 1,000 label sets at most
-``/api/…``         what the page reads; not for others, and free to change
+``/api/…``         the data of the page, a private format that may change
 =================  =================================================================================
 
-However many ask, and however slowly they read: measuring takes 1 % of the event loop's time at
-most, after which what was measured last is good enough; and with `serve` 32 connections are open
-at most: when another comes, the oldest is closed.
+The load has limits, for any number of clients. Measuring takes at most 1 % of the event loop's
+time; above that, responses repeat the latest values. `serve` keeps at most 32 connections open; a
+further one closes the oldest.
 
 `serve` and `application` need the extra `web`: ``pip install aiokafka-lite[web]``. `asgi` needs
-nothing, but for ``/metrics`` prometheus_client, which the extra has, too.
+only prometheus_client, for ``/metrics``; the extra includes it.
 """
 
 from __future__ import annotations

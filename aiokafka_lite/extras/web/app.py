@@ -16,17 +16,16 @@ EXTRA: Final = ("aiohttp", "prometheus_client")
 
 
 def application(consumer: Shown, *, hosts: Collection[str] = ()) -> web.Application:
-    """Return an aiohttp application that shows a consumer; see the module for what it serves.
+    """Return an aiohttp application that shows a consumer's state; the module lists its paths.
 
-    It may be served by itself or mounted with `add_subapp`, in the loop of the consumer, which
-    may be started before or after. It neither starts nor stops it, nor keeps it alive. Mounted,
-    the limit of connections is its server's.
+    Serve it on its own or mount it with `add_subapp`, in the consumer's event loop. The consumer
+    may start before or after. The application does not start, stop or keep the consumer alive. When
+    it is mounted, the server limits the connections.
 
     Args:
-        consumer: It is only read. Or a function that returns the one to show, or None while
-            there is none.
-        hosts: Names, without a port, under which it is asked for besides IP addresses and
-            "localhost": "consumer.svc.cluster.local".
+        consumer: The consumer, or a function that returns it, or None until the consumer exists.
+        hosts: Accepted host names without a port, such as "consumer.svc.cluster.local". IP
+            addresses and "localhost" are always accepted.
 
     Raises:
         ModuleNotFoundError: A package of the extra `web` is not installed.
@@ -48,10 +47,10 @@ def application(consumer: Shown, *, hosts: Collection[str] = ()) -> web.Applicat
 
 
 def require_web() -> None:
-    """Import what belongs to the extra.
+    """Import the packages of the extra.
 
     Raises:
-        ModuleNotFoundError: It is not installed; says how it is.
+        ModuleNotFoundError: One is not installed; the message has the command that installs it.
     """
     try:
         for name in EXTRA:

@@ -1,4 +1,4 @@
-"""The pages as an ASGI application, which takes nothing but Python."""
+"""The pages as an ASGI application, which needs no other package."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def asgi(consumer: Shown, *, hosts: Collection[str] = ()) -> Application:
-    """Return an ASGI application that shows a consumer; see the module for what it serves.
+    """Return an ASGI application that shows a consumer's state; the module lists its paths.
 
-    For FastAPI and Starlette, `app.mount("/kafka", asgi(…))`, or for a server such as uvicorn by
-    itself; it has to run in the loop of the consumer, which may be started before or after. It
-    neither starts nor stops it, nor keeps it alive. The limit of connections is the server's.
+    Mount it in FastAPI or Starlette with `app.mount("/kafka", asgi(…))`, or run it in a server such
+    as uvicorn. It has to run in the consumer's event loop. The consumer may start before or after.
+    The application does not start, stop or keep the consumer alive. The server limits the
+    connections.
 
     Args:
-        consumer: It is only read. Or a function that returns the one to show, or None while
-            there is none: a consumer is made in a running loop, and an application often before.
-        hosts: Names, without a port, under which it is asked for besides IP addresses and
-            "localhost": "consumer.svc.cluster.local".
+        consumer: The consumer, or a function that returns it, or None until the consumer exists. A
+            consumer needs a running loop, and an application is often created before that.
+        hosts: Accepted host names without a port, such as "consumer.svc.cluster.local". IP
+            addresses and "localhost" are always accepted.
     """
     return _Asgi(Pages(consumer, hosts))
 
 
 class _Asgi:
-    """Translates; what is answered is up to the pages."""
+    """Translates between ASGI and `Pages`."""
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
@@ -51,7 +52,7 @@ class _Asgi:
         method = str(scope["method"])
         answer = await self._answer(scope, method)
         headers = {**answer.headers, "Content-Length": str(len(answer.body))}
-        del headers["Server"]  # it names itself
+        del headers["Server"]  # the server sends its own
         await send(
             {
                 "type": "http.response.start",
@@ -66,7 +67,7 @@ class _Asgi:
 
     async def _answer(self, scope: Message, method: str) -> Answer:
         root_path, path = _split(scope)
-        if not path:  # the page's own paths begin where it is
+        if not path:  # the page's relative paths need the slash
             last = quote(root_path.rpartition("/")[2])
             return Answer(b"", status=307, more_headers=(("Location", f"{last}/"),))
         given = cast("list[tuple[bytes, bytes]]", scope["headers"])
@@ -76,9 +77,9 @@ class _Asgi:
 
 
 def _split(scope: Message) -> tuple[str, str]:
-    """Return under which path it is mounted, and what is asked for below that."""
+    """Return the path of the mount, and the path below it."""
     path, root_path = str(scope["path"]), str(scope.get("root_path", ""))
-    # By the specification the path has both; there are servers and frameworks that strip it.
+    # By the specification the path includes root_path; some servers and frameworks strip it.
     if root_path and (path == root_path or path.startswith(f"{root_path}/")):
         path = path[len(root_path) :]
     return root_path, path

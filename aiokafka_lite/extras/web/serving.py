@@ -1,4 +1,4 @@
-"""The application on a port of its own, with few connections at a time."""
+"""The application on its own port, with a limit of connections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LOOPBACK: Final = "127.0.0.1"
 MOST_CONNECTIONS: Final = 32
-# Connections that the system accepts for us meanwhile.
+# Connections that the system accepts before asyncio does.
 BACKLOG: Final = 128
 SHUTDOWN_S: Final = 0.5
 
@@ -29,28 +29,27 @@ async def serve(
     port: int = 0,
     hosts: Collection[str] = (),
 ) -> AsyncIterator[str]:
-    """Serve a consumer's state until the `async with` is left; gives the address of the page.
+    """Serve a consumer's state during an `async with` block, which yields the page's address.
 
-    Enter it before the consumer is started, in the same event loop, and leave it after its end:
-    that is when people want to know why. Leaving waits half a second at most for answers that are
-    on their way.
+    Enter the block before the consumer starts, in the same event loop, and leave it after the
+    consumer has stopped, so that the page can show the cause. Leaving waits at most 0.5 s for
+    responses that are being sent.
 
     Args:
-        consumer: It is only read. Or a function that returns the one to show, or None while
-            there is none.
-        host: Where to listen. "0.0.0.0" shows it to everybody who can reach this machine.
-        port: 0 takes a free one.
-        hosts: Names under which it may be asked for; see `application`.
+        consumer: The consumer, or a function that returns it, or None until the consumer exists.
+        host: The address to listen on. "0.0.0.0" serves every client that can reach this machine.
+        port: 0 uses a free port.
+        hosts: Accepted host names; see `application`.
 
     Raises:
-        KafkaConnectionError: It cannot listen there.
+        KafkaConnectionError: The address cannot be listened on.
         ModuleNotFoundError: A package of the extra `web` is not installed.
     """
     app = application(consumer, hosts=hosts)
     from aiohttp import web
 
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
-    del consumer  # not to be kept alive by being shown
+    del consumer  # serving must not keep it alive
     await runner.setup()
     assert runner.server is not None  # noqa: S101 -- setup made it
     try:
@@ -74,10 +73,10 @@ async def serve(
 
 
 class _Door:
-    """Lets connections in; when there are too many, the oldest has to go.
+    """Accepts connections, and closes the oldest one above the limit.
 
-    So clients that send or read slowly, or nothing at all, hold a bounded number of sockets and
-    buffers, and whoever comes next is served all the same.
+    So clients that send or read slowly hold a bounded number of sockets and buffers, and a new
+    client is served anyway.
     """
 
     def __init__(self, server: web.Server) -> None:

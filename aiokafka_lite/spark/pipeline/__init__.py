@@ -1,8 +1,8 @@
-"""Kafka to Parquet, exactly once: records, delays per window, and what could not be read.
+"""Kafka to Parquet, exactly once: the records, aggregates per window, and the unreadable records.
 
-options, durations (what is wanted) → schemas (how values are read) → parsing (good rows, and why
-others are bad) → windows, watermark (the aggregate) → tables, commits, storage (what is on disk)
-→ batches (one micro-batch, in steps that can be repeated) → running (the query).
+options, durations (the settings) → schemas (the columns of the values) → parsing (good rows, and
+the reasons of bad ones) → windows, watermark (the aggregate) → tables, commits, storage (the files)
+→ batches (one micro-batch, in repeatable steps) → running (the query).
 """
 
 from __future__ import annotations

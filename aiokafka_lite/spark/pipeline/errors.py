@@ -1,4 +1,4 @@
-"""What the pipeline can fail of, beyond Kafka and Spark."""
+"""The errors of the pipeline, in addition to those of Kafka and Spark."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from aiokafka_lite.errors import KafkaError
 
 
 class PipelineError(KafkaError):
-    """The tables cannot be written as they are asked for; the message says what to do."""
+    """The options and the existing tables do not fit; the message explains the fix."""
 
 
 class StoppedBetweenBatches(Exception):
-    """A micro-batch was not begun, as the pipeline is stopping; nothing of it was written."""
+    """The pipeline stops, so a micro-batch did not start and wrote no files."""

@@ -16,19 +16,20 @@ _BEGINNING: Final = '{"batch": '
 
 @dataclass(frozen=True, slots=True)
 class BatchMetrics:
-    """The figures of one batch.
+    """The metrics of one batch.
 
     Attributes:
         batch: Its id.
-        started: When it began, ISO 8601 in UTC.
-        rows: Records read.
-        bad: Those of them in the quarantine; the others are in the raw table.
-        late: Rows that are in the raw table, but were not aggregated: their windows were closed.
-        windows: Rows of the aggregate that were written anew.
-        behind: Records between the batch's end and the topic's; None where Kafka did not say.
-        watermark: After the batch, ISO 8601 in UTC; None before there is one.
-        duration_s: From its beginning to its commit ...
-        raw_s: ... of this: reading, parsing and writing the raw table ...
+        started: The time of its start, ISO 8601 in UTC.
+        rows: The records read.
+        bad: The records in the quarantine; the others are in the raw table.
+        late: The rows in the raw table that were not aggregated, because their windows were closed.
+        windows: The rows of the aggregate that were rewritten.
+        behind: The records between the batch's end and the topic's end; None if Kafka did not
+            respond.
+        watermark: The watermark after the batch, ISO 8601 in UTC; None before the first one.
+        duration_s: The time from its start to its commit ...
+        raw_s: ... of that, reading, parsing and writing the raw table ...
         quarantine_s: ... the quarantine ...
         aggregate_s: ... and the aggregate.
         rows_per_s: Rows by duration.
@@ -49,7 +50,7 @@ class BatchMetrics:
     rows_per_s: float
 
     def line(self) -> str:
-        """Return the figures on one line."""
+        """Return the metrics on one line."""
         behind = "" if self.behind is None else f", {self.behind:,} behind"
         parts = f"raw {self.raw_s:.1f}, aggregate {self.aggregate_s:.1f}"
         if self.bad:
@@ -61,18 +62,18 @@ class BatchMetrics:
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Return the figures by name."""
+        """Return the metrics by name."""
         return asdict(self)
 
 
 class MetricsFile:
     """One JSON object per batch and line, in a local file.
 
-    It is written after a batch's commit: what a crash kept from it is made up for from the
-    commits at the next start, so that no batch is missing and none is there twice.
+    A line is written after the batch's commit. If a crash prevents that, the next start adds the
+    line from the commit log, so that every batch has exactly one line.
 
     Raises:
-        PipelineError: There is something else.
+        PipelineError: The file has another content.
     """
 
     def __init__(self, path: Path) -> None:
@@ -86,7 +87,7 @@ class MetricsFile:
         """The last batch that is in the file; -1 for none."""
 
     def append(self, metrics: BatchMetrics) -> None:
-        """Add a batch, unless it is there already."""
+        """Append the line of a batch, unless the file has it already."""
         if metrics.batch <= self.last_batch:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +97,7 @@ class MetricsFile:
 
 
 def _last_batch(path: Path) -> int:
-    """Return the last batch of a file, whose last line a crash may have cut off; else -1."""
+    """Return the last batch of a file, or -1; remove an incomplete last line (a crash)."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     except FileNotFoundError:
@@ -110,6 +111,6 @@ def _last_batch(path: Path) -> int:
 
 
 def iso_time(time_ms: int) -> str:
-    """Write a time, ms since the epoch, as ISO 8601 in UTC."""
+    """Return a time in milliseconds since the epoch as ISO 8601 in UTC."""
     moment = datetime.fromtimestamp(time_ms // 1000, timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

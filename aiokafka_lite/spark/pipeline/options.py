@@ -1,4 +1,4 @@
-"""What a pipeline is asked to do."""
+"""The options of a pipeline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAY_MS: Final = 24 * HOUR_MS
 RECORD_COLUMNS: Final = (
     "kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_key",
 )  # fmt: skip
-"""Where a row comes from; every table of rows begins with them."""
+"""The record of a row; every table of rows begins with these columns."""
 DATE_COLUMN: Final = "event_date"
 WINDOW_DATE_COLUMN: Final = "window_date"
 BATCH_COLUMN: Final = "batch"
@@ -24,28 +24,28 @@ OWN_COLUMNS: Final = frozenset(
     {*RECORD_COLUMNS, DATE_COLUMN, WINDOW_DATE_COLUMN, BATCH_COLUMN}
     | {"window_start", "window_end", "records"}
 )
-"""Names that a schema cannot have."""
+"""Column names that a schema cannot have."""
 
 
 class PipelineOptions(Settings):
-    """A topic, the tables made of it, and how.
+    """A topic, and the tables to write from it.
 
     Attributes:
-        bootstrap_servers: "host:port", several with commas.
+        bootstrap_servers: "host:port", several separated by commas.
         topic: The topic.
-        out: Directory of the tables: a path, or a URL that Spark's Hadoop can write to.
-        schema: Columns of the values, which are JSON objects: Spark's DDL or its JSON. None: as
-            the tables have it, or else inferred from the topic's first records.
-        event_time: The column, a TIMESTAMP, that rows are dated by; None: Kafka's timestamp.
-        keys: Columns that each have their own aggregate.
-        measures: Numeric columns that are counted, added up and averaged.
-        window_ms: Length of the aggregate's windows.
-        watermark_ms: How far a partition's event times may be behind its latest one. A row whose
-            window has ended so long ago is late: it is in the raw table, but not aggregated.
-        source_format: The data source: ours, or Spark's "kafka", to compare.
-        max_offsets_per_trigger: How many offsets a micro-batch covers at most.
-        group: The Kafka group to which the offsets of committed batches are committed.
-        source: Other options of the source, `kafka.*` among them; may hold secrets.
+        out: The directory of the tables: a path, or a URL that Spark's Hadoop can write to.
+        schema: The columns of the values, which are JSON objects, as Spark's DDL or JSON. None uses
+            the tables' schema, or infers one from the topic's first records.
+        event_time: The TIMESTAMP column that dates the rows; None is Kafka's timestamp.
+        keys: Columns; each has its own aggregate.
+        measures: Numeric columns to count, sum and average.
+        window_ms: The length of the aggregate's windows.
+        watermark_ms: How far event times may be behind their partition's latest one. A row whose
+            window ended earlier than that is late: it is in the raw table, but is not aggregated.
+        source_format: The data source: ours, or Spark's "kafka" for comparison.
+        max_offsets_per_trigger: The largest number of offsets in a micro-batch.
+        group: The Kafka group that commits the offsets of committed batches.
+        source: Other options of the source, including `kafka.*`; they may contain secrets.
     """
 
     secrets = frozenset({"source"})
@@ -79,7 +79,7 @@ class PipelineOptions(Settings):
             raise OptionError(f"{', '.join(sorted(both))}: both a key and a measure")
 
     def source_options(self) -> dict[str, str]:
-        """Return the options of the streaming source; it begins at the topic's beginning."""
+        """Return the streaming source's options; by default it starts at the topic's beginning."""
         options = {
             "startingOffsets": "earliest",
             **self.source,

@@ -1,4 +1,4 @@
-"""The streaming query: once over what the topic has, or on and on."""
+"""The streaming query: once until the current end of the topic, or continuously."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _POLL_S: Final = 0.5
 
 
 class Pipeline:
-    """Keeps the tables of a topic: Kafka → raw, quarantine, aggregate.
+    """Maintains the tables of a topic: Kafka → raw, quarantine, aggregate.
 
-    It may be stopped and killed at any point. The next run goes on after the last committed
-    batch, so that each record is in exactly one of raw and quarantine, once, and the aggregate is
-    that of the raw table without its late rows.
+    The process may be stopped or killed at any point. The next run continues after the last
+    committed batch. So each record is once in either raw or quarantine, and the aggregate covers
+    the raw table without its late rows.
 
     Args:
         spark: A session of PySpark in this process (not Spark Connect).
-        options: What to do.
-        on_batch: Called with the figures of each batch, in a thread of Spark's.
-        metrics_file: Gets one line of JSON per batch.
-        on_step: Called within batches; an error that it raises fails the query.
+        options: The topic and the tables.
+        on_batch: Called with the metrics of each batch, in a thread of Spark.
+        metrics_file: A file to which each batch appends one line of JSON.
+        on_step: Called after each step of a batch; an error that it raises fails the query.
     """
 
     def __init__(
@@ -59,23 +59,23 @@ class Pipeline:
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """End the run after the batch that is under way; may be called by a signal handler."""
+        """End the run after the current batch; a signal handler may call it."""
         self._stopping.set()
 
     def run_once(self) -> Tables:
-        """Read what the topic has now; returns the tables.
+        """Read the topic up to its current end; return the tables.
 
         Raises:
-            KafkaError: It cannot be done; PipelineError and OptionError among others.
+            KafkaError: The run failed; PipelineError and OptionError are among its subclasses.
             pyspark.errors.StreamingQueryException: The query failed for another reason.
         """
         return self._run(trigger_s=None)
 
     def run_continuously(self, trigger_s: float = 10.0) -> Tables:
-        """Go on until `stop`, with a batch every so many seconds when there are records.
+        """Run until `stop`, with a batch every `trigger_s` seconds if there are records.
 
         Raises:
-            KafkaError: It cannot be done; PipelineError and OptionError among others.
+            KafkaError: The run failed; PipelineError and OptionError are among its subclasses.
             pyspark.errors.StreamingQueryException: The query failed for another reason.
         """
         return self._run(trigger_s=trigger_s)
@@ -123,7 +123,7 @@ class Pipeline:
         return writer.trigger(processingTime=f"{int(trigger_s * 1000)} milliseconds").start()
 
     def _wait(self, query: StreamingQuery, batches: _Batches) -> None:
-        """Wait until the query ends, or end it after a batch when that is asked for."""
+        """Wait until the query ends, or end it after a batch when `stop` was called."""
         try:
             while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type] # seconds
                 if self._stopping.is_set():

@@ -1,13 +1,13 @@
-"""The three tables as files, and how they are read as of a commit.
+"""The three tables as files, and how to read them as of a commit.
 
     raw/event_date=2013-01-31/batch=4/*.parquet
     quarantine/batch=4/*.parquet
     aggregate/window_date=2013-01-31/batch=4/*.parquet
 
-Rows are added to raw and quarantine. A day of the aggregate is written anew by each batch that
-has rows for it; the latest version counts. Versions that count no more are deleted a few batches
-later, for the sake of queries under way, and all of them when a run ends in order: then every
-reader of Parquet sees the tables as they are.
+Batches append rows to raw and quarantine. A batch with rows for a day of the aggregate rewrites
+this day; the latest version is valid. Outdated versions are deleted a few batches later, so that
+running queries can finish, and all of them at the regular end of a run. After that every reader of
+Parquet sees the correct tables.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RAW: Final = "raw"
 QUARANTINE: Final = "quarantine"
 AGGREGATE: Final = "aggregate"
 KEPT_BATCHES: Final = 5
-"""For so many batches a version of a day stays that counts no more."""
+"""The number of batches for which an outdated version of a day is kept."""
 
 _RECORD_TYPES: Final = (
     StringType(), IntegerType(), LongType(), TimestampType(), BinaryType(),
@@ -58,8 +58,8 @@ class TableFiles:
     """Writes and reads the tables' files.
 
     Args:
-        storage: The directory of all.
-        settings: What the tables are made with.
+        storage: The directory of the tables.
+        settings: The settings of the tables.
     """
 
     def __init__(self, storage: Storage, settings: TableSettings) -> None:
@@ -89,32 +89,32 @@ class TableFiles:
         self._aggregate = StructType([*self.windows.schema(), batch])
 
     def append_raw(self, rows: DataFrame, batch: int) -> None:
-        """Write the good rows of a batch; none of it may be there yet."""
+        """Write the good rows of a batch; the batch must not have files yet."""
         self._append(rows, batch, RAW, (DATE_COLUMN, BATCH_COLUMN))
 
     def append_quarantine(self, rows: DataFrame, batch: int) -> None:
-        """Write the bad records of a batch; none of it may be there yet."""
+        """Write the bad records of a batch; the batch must not have files yet."""
         self._append(rows, batch, QUARANTINE, (BATCH_COLUMN,))
 
     def append_aggregate(self, rows: DataFrame, batch: int) -> None:
-        """Write new versions of some days; none of the batch may be there yet."""
+        """Write new versions of some days; the batch must not have files yet."""
         self._append(rows, batch, AGGREGATE, (WINDOW_DATE_COLUMN, BATCH_COLUMN))
 
     def _append(self, rows: DataFrame, batch: int, table: str, partitions: tuple[str, ...]) -> None:
         rows = rows.withColumn(BATCH_COLUMN, sf.lit(batch).cast("long"))
-        # A file per day, unless a day is large: as many as tasks times days otherwise.
+        # This writes one file per day, unless a day is large, instead of tasks times days.
         by = [name for name in partitions if name != BATCH_COLUMN]
         rows = rows.hint("rebalance", *by)
         writer = rows.write.mode("append").options(**_NO_MARKER).partitionBy(*partitions)
         writer.parquet(self._storage.path(table))
 
     def raw(self, spark: SparkSession, *, batch: int | None = None) -> DataFrame:
-        """Return the good rows, of one batch or of all, committed or not."""
+        """Return the good rows of one batch or of all, including uncommitted ones."""
         one = "*" if batch is None else str(batch)
         return self._read(spark, RAW, self._raw, f"{DATE_COLUMN}=*/{BATCH_COLUMN}={one}")
 
     def quarantine(self, spark: SparkSession, *, batch: int | None = None) -> DataFrame:
-        """Return the bad records, of one batch or of all, committed or not."""
+        """Return the bad records of one batch or of all, including uncommitted ones."""
         one = "*" if batch is None else str(batch)
         return self._read(spark, QUARANTINE, self._quarantine, f"{BATCH_COLUMN}={one}")
 
@@ -131,10 +131,10 @@ class TableFiles:
         return reader.parquet(*(self._storage.path(f"{table}/{path}") for path in found))
 
     def versions(self, last_batch: int) -> tuple[dict[str, int], list[str]]:
-        """Look at the days of the aggregate.
+        """Find the versions of the aggregate's days.
 
         Returns:
-            The version of each day that counts as of a batch, and the paths of earlier ones.
+            The valid version of each day as of a batch, and the paths of earlier ones.
         """
         current: dict[str, tuple[int, str]] = {}
         outdated = []
@@ -158,7 +158,7 @@ class TableFiles:
         self._storage.delete(path)
 
     def delete_leftovers(self, batch: int) -> None:
-        """Delete what a batch wrote that was not committed, and what jobs left half done."""
+        """Delete the files of an uncommitted batch, and those of unfinished jobs."""
         for pattern in (
             f"{RAW}/{DATE_COLUMN}=*/{BATCH_COLUMN}={batch}",
             f"{QUARANTINE}/{BATCH_COLUMN}={batch}",
@@ -170,13 +170,13 @@ class TableFiles:
 
 
 class Tables:
-    """The tables as of one commit, however far a pipeline has got since."""
+    """The tables as of one commit; later batches are not visible."""
 
     def __init__(self, spark: SparkSession, files: TableFiles, batch: int) -> None:
         self._spark = spark
         self._files = files
         self.batch: Final = batch
-        """The last batch that is seen; -1 for none."""
+        """The last visible batch; -1 if there is none."""
 
     def raw(self) -> DataFrame:
         """Return the good rows."""
@@ -189,16 +189,16 @@ class Tables:
         return rows.where(rows[BATCH_COLUMN] <= self.batch)
 
     def aggregate(self) -> DataFrame:
-        """Return a row per window and key, the windows that are still open among them."""
+        """Return a row per window and key, including windows that are still open."""
         current, _ = self._files.versions(self.batch)
         return self._files.aggregate(self._spark, current.items())
 
 
 def open_tables(spark: SparkSession, directory: str) -> Tables:
-    """Open the tables that a pipeline has written, or is writing, as of its last commit.
+    """Open the tables of a pipeline, as of its last commit; the pipeline may be running.
 
     Raises:
-        PipelineError: There are none.
+        PipelineError: The directory has no tables.
     """
     storage = Storage(spark, directory)
     settings = read_settings(storage)
