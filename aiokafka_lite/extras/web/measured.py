@@ -1,4 +1,4 @@
-"""What was measured last of a consumer: measured anew when the loop had its rest from it."""
+"""The latest measurement of a consumer, renewed within the limit of the event loop's time."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from aiokafka_lite._pages.values import Json
 AnyConsumer: TypeAlias = AIOKafkaConsumer[object, object]
 Shown: TypeAlias = AnyConsumer | Callable[[], AnyConsumer | None]
 
-# After work of so long, rest of so many times that: twice (health and the rest) 0.5 % of the loop.
+# The pause is the work's time multiplied by this: twice (health and metrics) 0.5 % of the loop.
 REST_PER_WORK: Final = 199
 LEAST_REFRESH_S: Final = 1.0
 MOST_BODIES: Final = 100
 
 
 class TooManyError(Exception):
-    """More different views are asked for than one measurement has time for."""
+    """Clients requested more different views than one measurement has time for."""
 
 
 class NoConsumerError(Exception):
-    """There is nothing to show; what is said of that instead."""
+    """There is no consumer to show; the attributes replace its state."""
 
     verdict: str
     text: str
@@ -35,7 +35,7 @@ class NoConsumerError(Exception):
 
 
 class ConsumerGoneError(NoConsumerError):
-    """The consumer was collected: it is shown to others, and not kept alive for it."""
+    """The consumer was garbage-collected; serving its state does not keep it alive."""
 
     verdict = "dead"
     text = "the consumer was garbage-collected without stop()"
@@ -43,7 +43,7 @@ class ConsumerGoneError(NoConsumerError):
 
 
 class ConsumerNotMadeError(NoConsumerError):
-    """The function that is to return the consumer has none."""
+    """The application's function returned None instead of a consumer."""
 
     verdict = "degraded"
     text = "there is no consumer yet"
@@ -51,7 +51,7 @@ class ConsumerNotMadeError(NoConsumerError):
 
 
 def source_of(shown: Shown) -> Callable[[], AnyConsumer]:
-    """Return what returns the consumer to show, or raises NoConsumerError."""
+    """Return a function that returns the consumer to show, or raises NoConsumerError."""
     if callable(shown):
         return lambda: _made(shown())
     reference = weakref.ref(shown)
@@ -68,7 +68,7 @@ def present(reference: weakref.ref[AnyConsumer]) -> AnyConsumer:
     """Return the consumer.
 
     Raises:
-        ConsumerGoneError: It was collected.
+        ConsumerGoneError: It was garbage-collected.
     """
     if (consumer := reference()) is None:
         raise ConsumerGoneError
@@ -76,7 +76,7 @@ def present(reference: weakref.ref[AnyConsumer]) -> AnyConsumer:
 
 
 class HealthAnswer(NamedTuple):
-    """A verdict, as it is answered."""
+    """A verdict and its response."""
 
     verdict: str
     reasons: tuple[str, ...]
@@ -86,22 +86,22 @@ class HealthAnswer(NamedTuple):
 
 
 def _rest_s(began: float) -> float:
-    """Return how long to rest after work that began at a `thread_time`.
+    """Return the pause after work that began at a `thread_time`.
 
-    CPU time: a process that is suspended in the middle of it has not worked all the while.
+    This is CPU time, so it excludes the time in which the process was suspended.
     """
     return (thread_time() - began) * REST_PER_WORK
 
 
 class Measured:
-    """A consumer's numbers at one moment, and the answers that were made of them.
+    """A consumer's metrics at one moment, and the responses built from them.
 
     Attributes:
-        metrics: What `AIOKafkaConsumer.metrics` returned.
-        health: How the consumer was.
-        measured_at: When, in loop time.
-        exposition: The answer to ``/metrics``, None while nobody asked.
-        until: The loop time until which all this is good enough.
+        metrics: The result of `AIOKafkaConsumer.metrics`.
+        health: The consumer's health.
+        measured_at: The loop time of the measurement.
+        exposition: The response of ``/metrics``, None before its first request.
+        until: The loop time until which the measurement is used.
     """
 
     def __init__(self, consumer: AnyConsumer, health: HealthAnswer) -> None:
@@ -120,22 +120,22 @@ class Measured:
 
     @property
     def refresh_ms(self) -> int:
-        """When to ask again."""
+        """The time after which the page should repeat its request."""
         return int(max(LEAST_REFRESH_S, self.until - self._clock()) * 1000)
 
     @property
     def explain(self) -> Callable[[str, int], str]:
-        """Says why nothing comes of a partition."""
+        """Returns why a partition returns no records."""
         from aiokafka_lite import TopicPartition
 
         consumer = present(self._consumer)
         return lambda topic, partition: consumer.explain(TopicPartition(topic, partition))
 
     def body(self, key: Hashable, make: Callable[[Measured], dict[str, Json]]) -> bytes:
-        """Return an answer, made when it is first asked for.
+        """Return a response, built at its first request.
 
         Raises:
-            TooManyError: So many different ones were made that others have to wait.
+            TooManyError: The limit of different responses is reached.
         """
         found = self._bodies.get(key)
         if found is None:
@@ -150,7 +150,7 @@ class Measured:
 
 
 class Measuring:
-    """Measures a consumer, for 1 % of the event loop's time at most."""
+    """Measures a consumer, in at most 1 % of the event loop's time."""
 
     def __init__(self, shown: Shown) -> None:
         self._source = source_of(shown)
@@ -159,10 +159,10 @@ class Measuring:
         self._health: HealthAnswer | None = None
 
     def health(self) -> HealthAnswer:
-        """Return how the consumer is, or lately was.
+        """Return the consumer's health, or the latest measured one.
 
         Raises:
-            NoConsumerError: There is none.
+            NoConsumerError: There is no consumer.
         """
         consumer = self._consumer()
         loop = asyncio.get_running_loop()
@@ -177,10 +177,10 @@ class Measuring:
         return self._health
 
     def now(self) -> Measured:
-        """Return the consumer's numbers, or those of a moment ago.
+        """Return a measurement of the consumer, or the latest one.
 
         Raises:
-            NoConsumerError: There is none.
+            NoConsumerError: There is no consumer.
         """
         consumer = self._consumer()
         if self._measured is None or self._measured.until <= asyncio.get_running_loop().time():
@@ -188,7 +188,7 @@ class Measuring:
         return self._measured
 
     def _consumer(self) -> AnyConsumer:
-        """Return the consumer to show; what was measured of another one is forgotten."""
+        """Return the consumer to show; a new one discards the earlier measurements."""
         consumer = self._source()
         if self._of is None or self._of() is not consumer:
             self._of = weakref.ref(consumer)

@@ -1,4 +1,4 @@
-"""What is answered to whom: a table of paths, and nothing to change."""
+"""The paths and their responses, all read-only."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ VIEWS: Final[Mapping[str, Callable[[Measured, ConsumerPageQuery], dict[str, Json
 
 
 class Pages:
-    """Answers requests about one consumer, whatever server they came by.
+    """Responds to requests about one consumer, independent of the server.
 
     Args:
-        shown: The consumer, or what returns it.
-        hosts: Names by which it goes besides IP addresses and "localhost".
+        shown: The consumer, or a function that returns it.
+        hosts: Accepted host names in addition to IP addresses and "localhost".
     """
 
     def __init__(self, shown: Shown, hosts: Collection[str]) -> None:
@@ -60,13 +60,13 @@ class Pages:
     async def answer(
         self, method: str, hosts: Sequence[str], path: str, parameters: Mapping[str, str]
     ) -> Answer:
-        """Answer a request.
+        """Return the response to a request.
 
         Args:
-            method: As "GET".
-            hosts: Its headers `Host`.
-            path: Below where the pages are; "" is the page.
-            parameters: Those of the query.
+            method: Such as "GET".
+            hosts: The values of the header `Host`.
+            path: The path below the mount; "" is the page.
+            parameters: The parameters of the query.
         """
         checked = ("localhost",) if path in FOR_MACHINES else hosts
         refused = refusal(method, checked, self._is_own_name, NAME_THE_HOST)

@@ -1,8 +1,8 @@
 """Metrics in Prometheus' text format, written by prometheus_client.
 
 Every number of `AIOKafkaConsumer.metrics` becomes ``aiokafka_lite_`` and its name. Names that end
-in _total are counters, all others gauges; what is not known is left out. Rows of a list become one
-series for each row. All of a consumer's series have the labels of `labels_of`.
+in _total are counters, all others gauges; unknown values are omitted. Each row of a list becomes a
+series. All series of a consumer have the labels of `labels_of`.
 """
 
 from __future__ import annotations
@@ -116,12 +116,12 @@ Rows = Sequence[Mapping[str, object]]
 def render(
     metrics: Mapping[str, object], verdict: str, everywhere: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return metrics as text; may be called in any thread.
+    """Return metrics as text; any thread may call it.
 
     Args:
-        metrics: As the consumer has measured them.
-        verdict: That of its health.
-        everywhere: Labels that all series have besides their own.
+        metrics: The result of `AIOKafkaConsumer.metrics`.
+        verdict: The verdict of the consumer's health.
+        everywhere: Labels of all series, in addition to their own.
     """
     collected = list(families(metrics, verdict))
     if everywhere:
@@ -135,14 +135,14 @@ def render(
 
 
 def labels_of(metrics: Mapping[str, object]) -> dict[str, str]:
-    """Return what tells a consumer's series from those of others: its group and its host."""
+    """Return the labels that distinguish consumers: the group and the host."""
     group_id = metrics["group_id"]
     group = {} if group_id is None else {"group": str(group_id)}
     return {**group, "host": socket.gethostname()}
 
 
 class _Collected:
-    """Gives a registry what was collected."""
+    """Passes collected metrics to a registry."""
 
     def __init__(self, collected: list[Metric]) -> None:
         self._collected = collected

@@ -1,4 +1,4 @@
-"""What the page reads, as JSON: a page of rows at a time, names cut where nobody reads on."""
+"""The data of the page as JSON: a limited number of rows at a time, with shortened names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONG_STANDSTILL_S: Final = 25.0
 
 
 def is_in_trouble(row: Row) -> bool:
-    """Whether something is wrong with a partition."""
+    """Whether a partition has a problem."""
     return row["state"] in TROUBLES or cast("float", row["standstill_seconds"]) >= LONG_STANDSTILL_S
 
 
@@ -65,9 +65,9 @@ class ConsumerPageQuery(NamedTuple):
     """The parameters of a request.
 
     Attributes:
-        show: Which partitions: a name of `FILTERS`.
-        find: Rows have this in their names.
-        page: Counts from 1.
+        show: The filter of partitions: a name of `FILTERS`.
+        find: A part of the rows' names.
+        page: The number of the page, from 1.
     """
 
     show: str
@@ -76,7 +76,7 @@ class ConsumerPageQuery(NamedTuple):
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> ConsumerPageQuery:
-        """Read a request's parameters; what cannot be used is left out."""
+        """Parse a request's parameters; invalid ones get their defaults."""
         show = parameters.get("show", "")
         return cls(
             show=show if show in FILTERS else "all",
@@ -86,7 +86,7 @@ class ConsumerPageQuery(NamedTuple):
 
 
 def overview(measured: Measured, query: ConsumerPageQuery) -> Row:
-    """Return what stands above every view: how the consumer is, and how much there is of all."""
+    """Return the data above every view: the consumer's health, totals and counts."""
     rows = rows_of(measured, "partitions")
     metrics = cast("Row", measured.metrics)
     return {
@@ -128,7 +128,7 @@ def _partition(measured: Measured, row: Row) -> Row:
 
 
 def nodes(measured: Measured, query: ConsumerPageQuery) -> Row:
-    """Return the brokers that the consumer knows."""
+    """Return the brokers in the consumer's metadata."""
     found = rows_of(measured, "nodes")
     return {"total": len(found), "rows": cast("list[Json]", found[:ROWS])}
 
