@@ -1,20 +1,20 @@
-"""What programs in the wild ask of the client inside aiokafka's consumer and producer.
+"""Attributes of aiokafka's client that existing programs use.
 
-All of it is compatibility, and no way to reach more of this package. The public methods of
-aiokafka's AIOKafkaClient and ClusterMetadata are a contract (tests/test_contract.py), but for those
-that only aiokafka's own client calls. The private names are those that programs ask for:
+They exist for compatibility, and give no access to other parts of this package. The public methods
+of aiokafka's AIOKafkaClient and ClusterMetadata are a contract (tests/test_contract.py), except
+those that only aiokafka's own client calls. These private names are in use:
 
 ======================================  ============================================================
-attribute                               asked by
+attribute                               used by
 ======================================  ============================================================
 ``_bootstrap_servers``, ``_client_id``  OpenTelemetry's instrumentation
 ``_wait_on_metadata``                   the same, for the partition of a record
-``ready(get_random_node())``            health checks: is a broker reachable
+``ready(get_random_node())``            health checks: whether a broker is reachable
 ``send(node, MetadataRequest)``         ddtrace, for the id of the cluster
 ``cluster.controller``                  Elastic APM's instrumentation
 ======================================  ============================================================
 
-Consumers and producers have one `ClientNames` each, so that what programs set on it stays.
+Each consumer and producer has its own `ClientNames`, so attributes that programs set on it stay.
 """
 
 from __future__ import annotations
@@ -47,15 +47,16 @@ NOT_THERE: Final = (KafkaError, ConsumerStoppedError)
 
 
 class ClientNames:
-    """What is asked of a client.
+    """The attributes of a client.
 
     Args:
-        running: Returns the cluster; raises one of NOT_THERE where there is none.
-        arguments: Of the consumer or producer.
-        until_known: Waits for a topic's metadata and returns its partitions; None: waits here.
+        running: Returns the cluster, or raises one of NOT_THERE.
+        arguments: The consumer's or producer's.
+        until_known: Waits for a topic's metadata and returns its partitions; None uses its own
+            wait.
 
     Attributes:
-        cluster: What metadata say at the moment; raises as `running` where there are none.
+        cluster: The current metadata; its methods raise as `running` before the start.
     """
 
     def __init__(
@@ -79,26 +80,26 @@ class ClientNames:
         return [(each.host, each.port, int(socket.AF_UNSPEC)) for each in addresses]
 
     async def bootstrap(self) -> None:
-        """Fetch metadata: `start` of the consumer or producer has connected already.
+        """Fetch metadata; the consumer or producer has connected in its `start`.
 
         Raises:
-            KafkaError, ConsumerStoppedError: It was not started, is stopped, or no broker answers.
+            KafkaError, ConsumerStoppedError: It is not started, is stopped, or no broker responds.
         """
         await self._running().refresh()
 
     async def close(self) -> None:
-        """Do nothing: `stop` of the consumer or producer closes the connections."""
+        """Has no effect: `stop` of the consumer or producer closes the connections."""
 
     def get_random_node(self) -> int | None:
-        """Return the id of one of the brokers; None when none is known."""
+        """Return the id of a random broker, or None without metadata."""
         nodes = sorted(self._running().view.nodes)
         return random.choice(nodes) if nodes else None
 
     async def ready(self, node_id: int | None, *, group: object = None) -> bool:
-        """Return whether a broker answers, within request_timeout_ms.
+        """Return whether a broker responds within request_timeout_ms.
 
-        aiokafka only looks whether there is a connection, or can be: a broker that hangs seems
-        ready to it.
+        aiokafka only checks whether it has a connection or can open one, so it returns True for a
+        broker that hangs.
         """
         if node_id is None:
             return False
@@ -111,11 +112,12 @@ class ClientNames:
     async def send(
         self, node_id: int | None, request: object, *, group: object = None
     ) -> SimpleNamespace:
-        """Answer a MetadataRequest of aiokafka's with the cluster's id, controller and brokers.
+        """Send aiokafka's MetadataRequest; the result has the cluster's id, controller and brokers.
 
         Raises:
-            IllegalOperation: It is another request: this client has classes of its own.
-            KafkaError, ConsumerStoppedError: The broker does not answer, or it is not running.
+            IllegalOperation: It is another request, whose class this client does not have.
+            KafkaError, ConsumerStoppedError: The broker does not respond, or the client is not
+                running.
         """
         name = type(request).__name__
         if not name.startswith("MetadataRequest"):
@@ -133,7 +135,7 @@ class ClientNames:
         )
 
     async def force_metadata_update(self) -> bool:
-        """Fetch metadata now; return whether that worked."""
+        """Fetch metadata now; return whether that succeeded."""
         return await self._fetch(None)
 
     async def _fetch(self, topics: Collection[str] | None) -> bool:
@@ -144,13 +146,13 @@ class ClientNames:
         return True
 
     def add_topic(self, topic: str) -> Awaitable[bool]:
-        """Cover one more topic in metadata; the awaitable returns whether they were fetched."""
+        """Add a topic to the metadata; the awaitable returns whether fetching it succeeded."""
         return self.set_topics({*self._topics, topic})
 
     def set_topics(self, topics: Collection[str]) -> Awaitable[bool]:
-        """Cover these topics in metadata, with those of the consumer or producer itself.
+        """Set the topics of the metadata, in addition to those of the consumer or producer itself.
 
-        They are fetched also if the result is not awaited.
+        They are fetched even if the result is not awaited.
         """
         new = set(topics) - self._topics
         self._topics = set(topics)
@@ -158,17 +160,17 @@ class ClientNames:
         return Later(_true if topics and not new else partial(self._fetch, new or None))
 
     async def fetch_all_metadata(self) -> ClusterNames:
-        """Fetch metadata of all topics, and return them as they are at the moment.
+        """Fetch and return the current metadata of all topics.
 
         Raises:
-            KafkaError, ConsumerStoppedError: No broker answers, or it is not running.
+            KafkaError, ConsumerStoppedError: No broker responds, or the client is not running.
         """
         answer = await self._running().request_any(metadata_request(None, may_create=False))
         view = ClusterView().updated(answer, 0.0, is_of_all=True)
         return ClusterNames(lambda: view, self._running)
 
     async def coordinator_lookup(self, coordinator_type: int, coordinator_key: str) -> int:
-        """Return the node that coordinates a group (type 0), or a transactional id (1)."""
+        """Return the id of the coordinator of a group (type 0) or a transactional id (type 1)."""
         return await self._running().find_coordinator(coordinator_key, key_type=coordinator_type)
 
     async def _wait_on_metadata(self, topic: str) -> set[int]:
@@ -189,7 +191,7 @@ async def _true() -> bool:
 
 
 class Later(Awaitable[bool]):
-    """Calls a coroutine function when it is awaited: nobody has to, and nobody is warned."""
+    """Calls a coroutine function when it is awaited, and does not warn if it is not awaited."""
 
     def __init__(self, call: Callable[[], Coroutine[object, None, bool]]) -> None:
         self._call = call
@@ -199,11 +201,11 @@ class Later(Awaitable[bool]):
 
 
 class ClusterNames:
-    """What is asked of a client's ``cluster``.
+    """The attributes of a client's ``cluster``.
 
     Args:
-        view: Returns what is known of the cluster.
-        running: Returns the cluster, to ask for newer metadata.
+        view: Returns the metadata.
+        running: Returns the cluster, to fetch newer metadata.
     """
 
     need_all_topic_metadata = False
@@ -219,27 +221,27 @@ class ClusterNames:
         return {BrokerMetadata(*node) for node in self._of().nodes.values()}
 
     def broker_metadata(self, broker_id: int | str) -> BrokerMetadata | None:
-        """Return a broker by its id; None when it is not known."""
+        """Return a broker by its id, or None if it is not in the metadata."""
         node = self._of().nodes.get(broker_id) if isinstance(broker_id, int) else None
         return None if node is None else BrokerMetadata(*node)
 
     @property
     def controller(self) -> BrokerMetadata | None:
-        """The broker that answers for the controller; None when it is not known."""
+        """The controller in the metadata, or None."""
         return self.broker_metadata(self._of().controller_id)
 
     @property
     def cluster_id(self) -> str | None:
-        """The id of the cluster; None when it is not known."""
+        """The id of the cluster; None without metadata."""
         return self._of().cluster_id
 
     def is_bootstrap(self, node_id: int | str) -> bool:
-        """Return whether a node id is that of a bootstrap server, and not of a broker."""
+        """Return whether a node id belongs to a bootstrap server instead of a broker."""
         return isinstance(node_id, str) or node_id < 0
 
     # --- Topics ------------------------------------------------------------------------------
     def topics(self, exclude_internal_topics: bool = True) -> set[str]:
-        """Return the topics that have partitions, of those that somebody wanted to know of."""
+        """Return the topics in the metadata that have partitions."""
         return {
             name
             for name, topic in self._of().topics.items()
@@ -253,25 +255,25 @@ class ClusterNames:
 
     @property
     def unauthorized_topics(self) -> set[str]:
-        """The topics that may not be described."""
+        """The topics that this client may not describe."""
         refused = TopicAuthorizationFailedError
         return {name for name, topic in self._of().topics.items() if topic.error is refused}
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the partition numbers of a topic; None when it is not in the metadata."""
+        """Return the partition numbers of a topic, or None if it is not in the metadata."""
         return self._of().partitions_for_topic(topic)
 
     def available_partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the partitions of a topic that have a leader; None when it is unknown."""
+        """Return a topic's partitions that have a leader, or None if it is not in the metadata."""
         return self._of().available_partitions_for_topic(topic)
 
     def leader_for_partition(self, partition: TopicPartition) -> int | None:
-        """Return the id of the partition's leader, -1 without one; None when it is unknown."""
+        """Return the id of the partition's leader, -1 without one, or None without metadata."""
         found = self._of().partition(TopicPartition(*partition))
         return None if found is None else found.leader
 
     def partitions_for_broker(self, broker_id: int | str) -> set[TopicPartition] | None:
-        """Return the partitions that a broker leads; None when it leads none."""
+        """Return the partitions that a broker leads, or None if it leads no partition."""
         led = {
             TopicPartition(name, number)
             for name, topic in self._of().topics.items()
@@ -282,7 +284,7 @@ class ClusterNames:
 
     # --- Changes -----------------------------------------------------------------------------
     def request_update(self) -> Future[ClusterNames]:
-        """Have metadata fetched soon; the future's result is this, once they are there."""
+        """Fetch metadata soon; the future's result is this object, after the update."""
         cluster, future = self._running(), Future[ClusterNames]()
 
         def note(_: ClusterView) -> None:
@@ -306,6 +308,6 @@ class ClusterNames:
         """Undo `add_listener`.
 
         Raises:
-            KeyError: It was not added.
+            KeyError: The listener was not added.
         """
         self._running().remove_listener(self._listeners.pop(listener))

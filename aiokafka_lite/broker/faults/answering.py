@@ -1,4 +1,4 @@
-"""What rules do to answers: to the message, to its bytes, and to how these are sent."""
+"""The actions of rules on responses: on the message, its bytes, and how these are sent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TRICKLE_INTERVAL_S: Final = 0.05
 
 
 class FrameFate(enum.Enum):
-    """What a byte hook may return instead of bytes."""
+    """The results of a byte hook other than bytes."""
 
     DROP = "the answer is not sent; the connection stays open, and takes the next request"
     CLOSE = "the connection is closed"
@@ -49,7 +49,7 @@ Damage: TypeAlias = Literal["crc", "bytes", "length", "records"]
 
 
 class Throttle(AnswerAction):
-    """Answers say that the client is throttled; its connection is muted if that is meant."""
+    """Reports a throttle time in responses, and optionally mutes the connection."""
 
     def __init__(self, throttle_s: float, *, is_muting: bool) -> None:
         self._throttle_s = throttle_s
@@ -73,7 +73,7 @@ class Throttle(AnswerAction):
 
 
 class RewriteRecords(AnswerAction):
-    """Record sets of Fetch's answers are replaced; an answer without any is not counted."""
+    """Replaces the record sets of Fetch responses; responses without records do not count."""
 
     def __init__(self, rewrite: RewriteBatches) -> None:
         self._rewrite = rewrite
@@ -116,13 +116,13 @@ def flip_crc(tp: TopicPartition, records: bytes) -> bytes:
 
 
 def cut_records(tp: TopicPartition, records: bytes) -> bytes:
-    """Cut a record set in the middle of its first batch."""
+    """Shorten a record set to half of its first batch."""
     (length,) = SIZE.unpack_from(records, _BATCH_LENGTH_AT)
     return records[: _BATCH_PREFIX_BYTES + length // 2]
 
 
 class FrameHook(AnswerAction):
-    """An answer's bytes pass through a function."""
+    """Passes a response's bytes through a function."""
 
     def __init__(self, hook: OnFrame) -> None:
         self._hook = hook
@@ -145,7 +145,7 @@ class FrameHook(AnswerAction):
 
 
 def flip_bytes(count: int) -> OnFrame:
-    """Return a hook that inverts so many bytes after an answer's correlation id."""
+    """Return a hook that inverts `count` bytes after a response's correlation id."""
 
     def flip(context: RequestContext, frame: bytes) -> bytes:
         broken = bytearray(frame)
@@ -158,7 +158,7 @@ def flip_bytes(count: int) -> OnFrame:
 
 
 def misstate_length(by: int) -> OnFrame:
-    """Return a hook that announces a frame so many bytes longer than it is."""
+    """Return a hook that announces a frame `by` bytes longer than it is."""
 
     def lie(context: RequestContext, frame: bytes) -> bytes:
         return SIZE.pack(len(frame) - SIZE.size + by) + frame[SIZE.size :]
@@ -167,14 +167,14 @@ def misstate_length(by: int) -> OnFrame:
 
 
 def wrong_correlation_id(context: RequestContext, frame: bytes) -> bytes:
-    """Answer a request that was not asked."""
+    """Replace the correlation id by one that was never sent."""
     size, correlation_id = CORRELATION_ID.unpack_from(frame)
     wrong = (correlation_id + 1) & 0x7FFFFFFF
     return CORRELATION_ID.pack(size, wrong) + frame[HEAD_BYTES:]
 
 
 class SendInPieces(AnswerAction):
-    """Sends an answer in pieces, with pauses; the connection is muted meanwhile."""
+    """Sends a response in pieces, with pauses; the connection is muted until the last one."""
 
     def __init__(self, cut: Callable[[bytes], Sequence[bytes]], pause_s: float) -> None:
         self._cut = cut
@@ -205,17 +205,17 @@ class SendInPieces(AnswerAction):
 
 
 def cut_into(count: int) -> Callable[[bytes], Sequence[bytes]]:
-    """Return a function that cuts a frame into so many pieces."""
+    """Return a function that splits a frame into `pieces` pieces."""
     return lambda frame: cut_every(max(1, -(-len(frame) // count)))(frame)
 
 
 def cut_every(size: int) -> Callable[[bytes], Sequence[bytes]]:
-    """Return a function that cuts a frame into pieces of so many bytes."""
+    """Return a function that splits a frame into pieces of a size in bytes."""
     return lambda frame: [frame[at : at + size] for at in range(0, len(frame), size)]
 
 
 def cut_at(positions: Sequence[int]) -> Callable[[bytes], Sequence[bytes]]:
-    """Return a function that cuts a frame at these positions; 0 to 4 are its size."""
+    """Return a function that splits a frame at these positions; 0 to 4 are its size."""
 
     def cut(frame: bytes) -> Sequence[bytes]:
         bounds = [0, *sorted({at for at in positions if 0 < at < len(frame)}), len(frame)]
@@ -225,12 +225,12 @@ def cut_at(positions: Sequence[int]) -> Callable[[bytes], Sequence[bytes]]:
 
 
 class AnswerStaleMetadata(AnswerAction):
-    """Answers Metadata with the leaders and epochs from when the rule was made.
+    """Responds to Metadata with the leaders and epochs of the time when the rule was added.
 
-    Topics that were created since are not known.
+    Topics that were created later are unknown.
 
     Args:
-        leaders: For each (topic, partition) its leader and leader epoch.
+        leaders: The leader and leader epoch by (topic, partition).
         unknown_code: The code for topics that are missing there.
     """
 

@@ -1,4 +1,4 @@
-"""What rules do to requests: before they are handled, or instead."""
+"""The actions of rules on requests: before they are handled, or instead."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ABOUT_THE_SESSION = frozenset({70, 71, 106})
 
 
 class Fail(RequestAction):
-    """Refuses requests, or the partitions of theirs that the rule is about; nothing is handled."""
+    """Responds with an error to a request, or to the rule's partitions in it."""
 
     def __init__(self, error: Error, at: Place | None) -> None:
         self._code, self._text = _code_and_text(error)
@@ -109,7 +109,7 @@ def _code_and_text(error: Error) -> tuple[int, str]:
 
 
 class Delay(RequestAction):
-    """Requests are handled or answered later; meanwhile their connections are muted."""
+    """Handles or answers requests later, and mutes their connections until then."""
 
     def __init__(self, delay_s: float, *, is_handled: bool) -> None:
         self._delay_s = delay_s
@@ -137,7 +137,7 @@ class Delay(RequestAction):
 
 
 class Disconnect(RequestAction):
-    """Connections end instead of an answer."""
+    """Closes connections instead of a response."""
 
     def __init__(self, *, is_handled: bool, is_reset: bool, after_bytes: int | None) -> None:
         self._is_handled = is_handled or after_bytes is not None
@@ -169,7 +169,7 @@ class Disconnect(RequestAction):
 
 
 class Silence(RequestAction):
-    """Requests are never answered, and their connections stay open and muted."""
+    """Sends no response; the connections stay open and muted."""
 
     def __init__(self, *, is_handled: bool) -> None:
         self._is_handled = is_handled
@@ -186,7 +186,7 @@ class Silence(RequestAction):
 
 
 class TakeOver(RequestAction):
-    """Requests are answered by the test."""
+    """Sends the response of the test."""
 
     def __init__(self, replacement: Replacement) -> None:
         self._replacement = replacement

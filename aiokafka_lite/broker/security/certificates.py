@@ -1,4 +1,4 @@
-"""Throw-away certificates: a CA of this process, which dies with it, and what it signs."""
+"""Temporary certificates, and the CA that signs them, which exists in this process only."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class CertificateFiles(NamedTuple):
 
 
 class Certificates:
-    """A CA and the certificates it signed; makes contexts for servers and clients.
+    """A CA and its certificates; creates TLS contexts for servers and clients.
 
     Args:
-        hosts: Names and addresses that the server is called by.
+        hosts: Names and addresses of the server.
     """
 
     def __init__(self, hosts: Iterable[str] = ()) -> None:
@@ -53,11 +53,11 @@ class Certificates:
 
     @property
     def ca_pem(self) -> str:
-        """The CA's certificate, which clients are to trust."""
+        """The CA's certificate, for the clients' trust."""
         return self._ca.cert_pem.bytes().decode()
 
     def server_context(self, client_auth: ClientAuth | str = ClientAuth.NONE) -> ssl.SSLContext:
-        """Make the context of a listener; see `server_ssl_context` for `client_auth`."""
+        """Create the TLS context of a listener; see `server_ssl_context` for `client_auth`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._server.configure_cert(context)
@@ -65,10 +65,10 @@ class Certificates:
         return context
 
     def client_context(self, client: str | None = None) -> ssl.SSLContext:
-        """Make the context of a client that trusts the CA.
+        """Create the TLS context of a client that trusts the CA.
 
         Args:
-            client: The name in the certificate that it shows (its CN); None shows none.
+            client: The CN of the client's certificate; None shows no certificate.
         """
         context = ssl.create_default_context(cadata=self.ca_pem)
         if client is not None:
@@ -76,11 +76,11 @@ class Certificates:
         return context
 
     def write(self, folder: str | os.PathLike[str], client: str = "client") -> CertificateFiles:
-        """Write PEM files for clients of other languages: what to trust, and what to show.
+        """Write PEM files for clients of other languages: the CA's, and the client's with its key.
 
         Args:
-            folder: Where to.
-            client: The name in the client's certificate (its CN).
+            folder: The directory of the files.
+            client: The CN of the client's certificate.
         """
         files = CertificateFiles(Path(folder, "ca.pem"), Path(folder, "client.pem"))
         files.ca.write_text(self.ca_pem)
@@ -96,6 +96,6 @@ class Certificates:
 
 
 def _pkcs8(key_pem: bytes) -> bytes:
-    """Return a key in the format that Java reads, as everybody else does."""
+    """Return a key in PKCS #8, the format that Java reads."""
     key = load_pem_private_key(key_pem, password=None)
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
