@@ -1,10 +1,10 @@
-"""Records become batches here: which partition, which batch, whether there is room.
+"""Records become batches here: the choice of the partition and the batch, and the buffer memory.
 
-`append` is the way of every record, and awaits nothing. Where it would have to, for a topic that
-is not known yet or for room, it returns None, and the caller asks for metadata, or waits `in_turn`.
+`append` is the path of every record, and awaits nothing. If the topic's metadata or buffer memory
+is missing, it returns None, and the caller fetches metadata or waits `in_turn`.
 
-Room is counted by an upper bound of what records take in a batch, from `append` to the outcome.
-Who waits for room gets it in order. No batch lingers while somebody waits for room.
+A record counts with an upper bound of its size in a batch, from `append` to its outcome. Callers
+get free memory in the order of their calls. No batch lingers while a caller waits for memory.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _now_ns = time.time_ns
 
 
 class KnownTopic:
-    """A topic that was sent to: its partitions, and which of them gets records without a key.
+    """A topic of the records: its partitions, and the choice for records without a key.
 
     Attributes:
-        queues: Of the partitions that there are; none while the topic does not exist.
-        every_queue: Also of partitions that existed once: what their leaders answer is still
-            awaited, and the broker may know the sequences if it is the same log after all.
-        topic_id: Of the topic that they are of; sixteen zeros if the cluster has no ids.
+        queues: One for each partition; empty while the topic does not exist.
+        every_queue: Also those of former partitions: their requests may be in flight, and the
+            broker may know the sequences if the log turns out to be the same.
+        topic_id: The topic's id; sixteen zeros if the cluster has no ids.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class KnownTopic:
         self._rng = rng
 
     def update(self, view: TopicView, leaders: set[int]) -> bool:
-        """Take over what metadata say; return whether the topic was recreated."""
+        """Update the partitions from metadata; return whether the topic was recreated."""
         count = max(view.partitions, default=-1) + 1
         is_recreated = count > 0 and self._is_another(view.topic_id, count)
         if view.topic_id != ZERO_UUID:
@@ -102,7 +102,7 @@ class KnownTopic:
         return is_recreated
 
     def _is_another(self, topic_id: bytes, count: int) -> bool:
-        """Whether a topic with this id and so many partitions is not the one that was known."""
+        """Whether a topic with this id and number of partitions differs from this one."""
         if ZERO_UUID not in (self.topic_id, topic_id):
             return self.topic_id != topic_id
         is_back = not self.queues and bool(self.every_queue)
@@ -119,7 +119,7 @@ class KnownTopic:
         return self.sticky
 
     def unstick(self) -> None:
-        """Turn to another partition, one that has a leader if there is any."""
+        """Change to another partition, one with a leader if possible."""
         others = [index for index in self.available or self.all if index != self.sticky]
         if others:
             self.sticky = self._rng.choice(others)
@@ -127,21 +127,21 @@ class KnownTopic:
 
 
 class Accumulator:
-    """The records on their way, by topic and partition.
+    """The unacknowledged records, by topic and partition.
 
     Args:
-        config: Of the producer.
-        loop: Its clock stamps batches.
-        rng: Draws partitions.
-        wake: Called with a queue that has something to send, and is not listed.
-        give_up: Called with a batch whose time is over, or whose partition is gone, and the error
-            for its senders.
-        why_unsent: Called with a queue whose batch waits to be sent; returns what it waits for, if
-            that is its leader.
-        on_loss: Called with an error when what a transaction has written is gone with its topic;
+        config: The producer's.
+        loop: Its clock dates the batches.
+        rng: Chooses partitions.
+        wake: Called with an unlisted queue that has a batch to send.
+        give_up: Called with a batch that has timed out, or whose partition does not exist any more,
+            and the error of its records.
+        why_unsent: Called with a queue whose batch is not sent; returns the reason if it is the
+            leader.
+        on_loss: Called with an error when a topic is deleted with records of the transaction;
             returns whether the transaction is aborted.
-        tell: Called with the outcomes of records by their numbers, which begin with 1, in place of
-            futures: much less work for whoever sends many.
+        tell: Called with the outcomes of records by their numbers, from 1, instead of futures,
+            which costs much less for many records.
     """
 
     def __init__(
@@ -193,13 +193,13 @@ class Accumulator:
         return found is not None and bool(found.queues)
 
     def has(self, topic: str, partition: int | None) -> bool:
-        """Whether a topic's partitions are known, and the one that is named is among them."""
+        """Whether a topic's partitions are known and include the given one."""
         return self.is_known(topic) and (
             partition is None or 0 <= partition < self.partition_count(topic)
         )
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic is known to have."""
+        """Return the known number of a topic's partitions."""
         return len(self._topics[topic].queues)
 
     def topic_id(self, topic: str) -> bytes:
@@ -211,13 +211,13 @@ class Accumulator:
         self._topics.setdefault(topic, KnownTopic(topic, self._rng))
 
     def drop_topic(self, topic: str) -> bool:
-        """Undo `add_topic` for one that never existed; return whether it is not kept."""
+        """Undo `add_topic` for a topic that never existed; return whether it is removed."""
         if topic in self._topics and not self._topics[topic].every_queue:
             del self._topics[topic]
         return topic not in self._topics
 
     def view_changed(self, view: ClusterView, names: Iterable[str] | None = None) -> None:
-        """Take over which partitions there are and who leads them: of these topics, or of all."""
+        """Update partitions and leaders from metadata, for these topics or for all."""
         nodes = set(view.nodes)
         for name in self._topics if names is None else names:
             topic, found = self._topics.get(name), view.topics.get(name)
@@ -230,10 +230,10 @@ class Accumulator:
         self._wake_first()  # whose topic may be gone
 
     def _recreated(self, topic: KnownTopic) -> None:
-        """Let what is on its way go to the new topic; fail what was for partitions that are gone.
+        """Send the unacknowledged records to the new topic; fail those of missing partitions.
 
-        A batch that may have been written keeps its sequence: if the new log has it already, it is
-        not written twice.
+        A batch that may have been written keeps its sequence. So if the new log has the batch
+        already, it is not written twice.
         """
         count = len(topic.queues)
         log.warning("topic %r was recreated with %d partitions", topic.name, count)
@@ -251,13 +251,13 @@ class Accumulator:
                     self._give_up(queue, batch, _gone(batch, count))
 
     def queues(self, names: Iterable[str] | None = None) -> Iterator[PartitionQueue]:
-        """Return the queues of these topics or of all, also of partitions that are gone."""
+        """Return the queues of these topics or of all, including former partitions."""
         for name in self._topics if names is None else names:
             if (topic := self._topics.get(name)) is not None:
                 yield from topic.every_queue
 
     def queue_of(self, batch: ProducerBatch) -> PartitionQueue:
-        """Return the queue that a batch is in."""
+        """Return the queue of a batch."""
         return self._topics[batch.tp.topic].every_queue[batch.tp.partition]
 
     # --- Records ---------------------------------------------------------------------------
@@ -272,14 +272,14 @@ class Accumulator:
         *,
         is_in_turn: bool = False,
     ) -> asyncio.Future[RecordMetadata] | None:
-        """Put a record into a batch; None if that has to wait.
+        """Put a record into a batch, or return None if it has to wait.
 
-        Who has waited for room says so (`is_in_turn`): others who wait came later.
+        A caller whose turn it is (`is_in_turn`) precedes the others that wait for memory.
 
         Raises:
-            IllegalArgumentError: The partitioner chose a partition that is not there.
-            MessageSizeTooLargeError: The record fits into no request.
-            TypeError, ValueError: The record cannot be written as it is.
+            IllegalArgumentError: The partitioner chose a partition that does not exist.
+            MessageSizeTooLargeError: The record does not fit into a request.
+            TypeError, ValueError: The record cannot be written.
         """
         topic = self._topics.get(topic_name)
         if topic is None:
@@ -326,7 +326,7 @@ class Accumulator:
         return receipt  # type: ignore[return-value]  # a number, for those who gave `tell`
 
     def _choose(self, topic: KnownTopic, key: bytes | None, size: int) -> int:
-        """Return the partition for a record that names none."""
+        """Return the partition for a record that is sent without one."""
         if self._partitioner is not None:
             return self._ask_partitioner(topic, key)
         if key is not None:
@@ -334,15 +334,15 @@ class Accumulator:
         return topic.stick(size, self._max_batch_size)
 
     def partition_of_next(self, topic: str, key: bytes | None) -> int:
-        """Return the partition of the next record of a known topic, if it is small."""
+        """Return the partition of the next record of a known topic, if the record is small."""
         return self._choose(self._topics[topic], key, 0)
 
     def append_batch(
         self, topic_name: str, partition: int | None, own: OwnBatch, *, is_in_turn: bool = False
     ) -> asyncio.Future[RecordMetadata] | None:
-        """Put the records of an application's batch into one; as `append` of one without a key.
+        """Put the records of an application's batch into one batch; see `append`, without a key.
 
-        The future's result is where the first of them is.
+        The future's result is the first record's offset.
         """
         topic = self._topics.get(topic_name)
         size = own.size()
@@ -381,7 +381,7 @@ class Accumulator:
         return chosen
 
     def _open(self, queue: PartitionQueue, size: int, tell: Tell | None = None) -> ProducerBatch:
-        """Begin a batch behind those of a queue, for a record of that size."""
+        """Open a batch at the end of a queue, for a record of that size."""
         if size > self._max_request_size:
             raise MessageSizeTooLargeError(
                 f"Message is {size} bytes when serialized which is larger than the maximum request "
@@ -416,10 +416,10 @@ class Accumulator:
 
     # --- Room ------------------------------------------------------------------------------
     def raise_if_never_fits(self, size: int) -> None:
-        """Refuse a record for which there never is room.
+        """Raise if a record is larger than the buffer memory.
 
         Raises:
-            IllegalArgumentError: It is larger than all the memory that there is.
+            IllegalArgumentError: It is.
         """
         if size > self._buffer_memory:
             raise IllegalArgumentError(
@@ -430,13 +430,13 @@ class Accumulator:
     async def in_turn(
         self, append: Callable[[], asyncio.Future[RecordMetadata] | None], deadline: float
     ) -> asyncio.Future[RecordMetadata]:
-        """Wait in a row until a record fits, and return its future.
+        """Wait for memory in the order of the calls, then append a record and return its future.
 
-        Cancellation leaves the row, and the record is not sent.
+        A cancelled call leaves the order, and the record is not sent.
 
         Args:
-            append: Appends the record, as one that is in turn; None if it does not fit yet.
-            deadline: Loop time until which to wait.
+            append: Appends the record in its turn; returns None if it does not fit yet.
+            deadline: The loop time of the end of the wait.
 
         Raises:
             KafkaTimeoutError: It does not fit at the deadline.
@@ -464,13 +464,13 @@ class Accumulator:
             self._wake_first()
 
     def _close_open_batches(self) -> None:
-        """Have batches sent that linger; those that are full linger no more."""
+        """Send the lingering batches."""
         for queue in self.queues():
             if queue.open is not None:
                 self._close(queue, queue.open)
 
     def _wake_first(self) -> None:
-        """Let the first who waits for room see whether there is enough."""
+        """Let the first caller that waits for memory check whether its record fits."""
         if self._room and not self._room[0][0].done():
             self._room[0][0].set_result(None)
 
@@ -485,7 +485,7 @@ class Accumulator:
         return batch.created_at + self._delivery_timeout_s
 
     def finished(self, batch: ProducerBatch) -> None:
-        """Give back the room of a batch that has an outcome."""
+        """Free the memory of a batch that has an outcome."""
         self.used_bytes -= batch.room_bytes
         if self._room:
             self._wake_first()
@@ -497,7 +497,7 @@ class Accumulator:
             self._check_flushes()
 
     def replaced(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
-        """Take note of the parts that take a batch's place."""
+        """Note the parts that replace a batch."""
         before = deque[ProducerBatch]()
         while (first := self._pending.popleft()) is not batch:
             before.append(first)
@@ -510,7 +510,7 @@ class Accumulator:
         self._pending.extendleft(reversed(before))
 
     def _expire(self) -> None:
-        """Give up the batches whose time is over, and come again for the next."""
+        """Fail the batches that have timed out, and schedule the next check."""
         self._expiry = None
         now = self._loop.time()
         for batch in tuple(self._pending):
@@ -542,7 +542,7 @@ class Accumulator:
         return error
 
     def fail_unsent(self, error: KafkaError) -> None:
-        """Fail all batches but those on the wire, whose outcome is still to be learned."""
+        """Fail all batches except those in flight, whose outcome is still unknown."""
         for batch in tuple(self._pending):
             if batch.state in (BatchState.WAITING, BatchState.TO_RETRY):
                 self.queue_of(batch).give_up(batch)
@@ -550,7 +550,7 @@ class Accumulator:
                 self.finished(batch)
 
     def fail_all(self, error: KafkaError) -> None:
-        """Fail all batches, as nobody sends any more; whoever waits for room gets in to see."""
+        """Fail all batches, and wake the callers that wait for memory."""
         for batch in tuple(self._pending):
             if batch.state is not BatchState.DONE and not batch.is_expired:
                 self.queue_of(batch).expire(batch)
@@ -559,7 +559,7 @@ class Accumulator:
         self._wake_first()
 
     def close(self) -> None:
-        """Stop the clock; what is left was failed before."""
+        """Stop the timer; all batches have an outcome already."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -571,13 +571,13 @@ class Accumulator:
         return not self._pending
 
     def send_now(self) -> None:
-        """Have everything sent that lingers."""
+        """Send the lingering batches."""
         for batch in self._pending:
             if batch.state is BatchState.WAITING:
                 self._close(self.queue_of(batch), batch)
 
     async def flush(self) -> None:
-        """Send everything at once, and wait until what was appended so far has an outcome."""
+        """Send all batches at once, and wait until each appended record has an outcome."""
         self.send_now()
         if self._pending:
             done: asyncio.Future[None] = self._loop.create_future()
@@ -594,7 +594,7 @@ class Accumulator:
 
 
 def _gone(batch: ProducerBatch, count: int) -> KafkaError:
-    """Return the error for a batch whose partition the new topic of this name does not have."""
+    """Return the error of a batch whose partition is missing in the recreated topic."""
     tp = batch.tp
     sent = "; the batch may have been written to the old topic" if batch.attempts else ""
     return UnknownTopicOrPartitionError(

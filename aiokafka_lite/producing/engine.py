@@ -1,9 +1,9 @@
-"""The parts of a producer between start and stop, and why nothing can be sent when that is so.
+"""The parts of a producer between start and stop, and the error when it cannot send.
 
 Tasks, all in one scope:
 
     cluster refresh            metadata (client/)
-    connect to leader N        while a leader cannot be sent anything (sender.py)
+    connect to leader N        while the leader has no usable connection (sender.py)
     new producer id            when the epochs of one are used up
     add partitions, end        of a transaction (transactions.py)
 """
@@ -57,10 +57,10 @@ NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
 
 
 class Intake:
-    """Where records go in. It outlives engines; the engine that there is writes it.
+    """The entry of records. It outlives engines; the current engine is its only writer.
 
     Attributes:
-        accumulator: Takes records; None while none are taken.
+        accumulator: Takes records; None while the producer takes none.
     """
 
     __slots__ = ("accumulator",)
@@ -70,16 +70,16 @@ class Intake:
 
 
 class ProducerEngine:
-    """Everything of a producer that needs brokers. Made by `start`, used up by `stop`.
+    """The parts of a producer that need brokers. `start` creates it, `stop` ends it.
 
     Attributes:
         config: The producer's.
         cluster: Metadata and connections.
-        accumulator: Records on their way.
-        sender: What takes them to brokers.
-        transactions: Of a producer with a transactional id; otherwise None.
-        fatal: The error after which nothing can be done any more, None as long as that is not so.
-        on_end: Called when the producer can do nothing more, or is stopped, while it is lent.
+        accumulator: The unacknowledged records.
+        sender: Sends the batches to brokers.
+        transactions: None without a transactional id.
+        fatal: The error after which every call fails; None before.
+        on_end: Called when a lent producer gets a fatal error or is stopped.
     """
 
     def __init__(
@@ -149,14 +149,14 @@ class ProducerEngine:
 
     @property
     def transaction(self) -> ProducerTransaction | None:
-        """The transaction that is open; None without one."""
+        """The open transaction, or None."""
         return None if self.transactions is None else self.transactions.current
 
     # --- Start and stop --------------------------------------------------------------------
     async def start(self) -> None:
-        """Connect, and get a producer id.
+        """Connect and get a producer id.
 
-        Raises: as Cluster.start, and KafkaError if there is no producer id.
+        Raises: as Cluster.start, and KafkaError if the brokers assign no producer id.
         """
         deadline = self._loop.time() + self.config.request_timeout_s
         await self.cluster.start()
@@ -168,21 +168,21 @@ class ProducerEngine:
         self._set_gate()
 
     def _set_gate(self) -> None:
-        """Let records in, or keep them out."""
+        """Set whether the producer takes records."""
         is_open = self._is_running and self.fatal is None and self._borrower is None
         if self.transactions is not None:
             is_open &= self.transactions.takes_records
         self._gate.accumulator = self.accumulator if is_open else None
 
     def lend_to(self, borrower: str | None) -> None:
-        """Let nobody but one caller have transactions; None: let all have them again."""
+        """Reserve the transactions for one caller; None ends the reservation."""
         self._borrower = borrower
         self.on_end = None
         self._set_gate()
 
     @property
     def ended(self) -> KafkaError | None:
-        """The error that whoever has the transactions to itself raises; None: it may go on."""
+        """The error that the borrower of the transactions raises; None while the producer runs."""
         if self.fatal is None and not self._is_running:
             return ProducerClosed("the producer was stopped")
         return self.fatal
@@ -194,16 +194,16 @@ class ProducerEngine:
             self.on_end()
 
     def raise_if_lent(self) -> None:
-        """Refuse what is only for who has the transactions to itself.
+        """Raise if the transactions are lent.
 
         Raises:
-            IllegalOperation: Somebody has.
+            IllegalOperation: They are.
         """
         if self._borrower is not None:
             raise IllegalOperation(f"the producer is in use: {self._borrower}")
 
     async def finish(self) -> None:
-        """Wait until everything sent has an outcome; a transaction that is open is aborted."""
+        """Wait until each record is acknowledged or fails; abort an open transaction."""
         self._note_end()
         if self.transactions is not None:
             # A commit that is under way may leave a transaction that has to be aborted.
@@ -212,13 +212,13 @@ class ProducerEngine:
         await self.accumulator.flush()
 
     async def close(self) -> None:
-        """End all tasks and connections; what was not acknowledged fails. Idempotent."""
+        """End all tasks and connections; unacknowledged records fail. Idempotent."""
         self.abort(ProducerClosed("the producer was stopped before the record was acknowledged"))
         await self.cluster.close()
         await self._scope.close()
 
     def abort(self, error: KafkaError) -> None:
-        """Stop at once; waits for nothing."""
+        """Stop at once, without waiting."""
         self._note_end()
         self.sender.close()
         self.accumulator.fail_all(error)
@@ -229,7 +229,7 @@ class ProducerEngine:
         self.cluster.abort()
 
     def _task_failed(self, error: BaseException) -> None:
-        """Let nobody wait for what a task that died was to do."""
+        """End the waits for the results of a task that failed."""
         failure: KafkaError
         if isinstance(error, LoopEndedError):
             failure = ProducerClosed("the event loop ended before the producer was stopped")
@@ -239,7 +239,7 @@ class ProducerEngine:
         self.fail(failure)
 
     def fail(self, error: KafkaError) -> None:
-        """Do nothing any more: every later call raises this error."""
+        """Set the fatal error, which every later call raises."""
         if self.fatal is None:
             self.fatal = error
             self._set_gate()
@@ -255,19 +255,19 @@ class ProducerEngine:
                 self.on_end()
 
     def forked(self, error: KafkaError) -> None:
-        """Take no records, and send none, in a forked child; without a word, and no I/O."""
+        """Take and send no records in a forked child, without I/O and log lines."""
         self.fatal = error
         self._set_gate()
         self.sender.close()
         self.accumulator.fail_all(error)
 
     def raise_if_fatal(self) -> None:
-        """Raise the error after which nothing can be done any more, if there was one."""
+        """Raise the fatal error, if there is one."""
         if self.fatal is not None:
             raise own_copy(self.fatal)
 
     def refusal(self) -> BaseException:
-        """Return what to raise while no records are taken."""
+        """Return the error of `send` while the producer takes no records."""
         if self.fatal is not None:
             return own_copy(self.fatal)
         if self._is_running and self._borrower is not None:
@@ -288,7 +288,7 @@ class ProducerEngine:
             self.fail(error)
 
     async def _renew(self, deadline: float) -> None:
-        """Get a producer id that nobody has had, for a producer without transactions."""
+        """Get a new producer id, for a producer without transactions."""
         request = InitProducerIdRequest(
             transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
         )
@@ -315,7 +315,7 @@ class ProducerEngine:
         return self.transactions is None or self.transactions.admit(queue)
 
     def _batch_failed(self, batch: ProducerBatch, error: KafkaError) -> KafkaError:
-        """Take note of a batch that is lost; returns what its senders are told."""
+        """Handle the loss of a batch; return the error of its records."""
         if self.transactions is not None and isinstance(error, ABOUT_PRODUCER):
             error = self.transactions.explained(error, "sending a record in")
         if is_fatal(error):
@@ -325,7 +325,7 @@ class ProducerEngine:
         return error
 
     def _records_lost(self, error: KafkaError) -> bool:
-        """Let the transaction that has written records be aborted; False if it is ending."""
+        """Make the transaction that has written records abort; return False if it is ending."""
         if self.transactions is None or not self.transactions.takes_records:
             return False
         self.transactions.spoil(error)
@@ -339,12 +339,12 @@ class ProducerEngine:
         partition: int | None,
         size_bytes: int,
     ) -> asyncio.Future[RecordMetadata]:
-        """Put a record or a batch in, once its topic is known and there is room.
+        """Append a record or a batch, once the metadata have its topic and there is room.
 
-        Raises: what `append` raises, as `until_known`, and
+        Raises: the errors of `append` and `until_known`, and
             KafkaTimeoutError: There was no room in time.
-            IllegalArgumentError: There never is so much room.
-            UnknownTopicOrPartitionError: The partition was gone when there was.
+            IllegalArgumentError: The record is larger than the buffer memory.
+            UnknownTopicOrPartitionError: The partition disappeared during the wait.
         """
         deadline = self._loop.time() + self.config.request_timeout_s
         if not self.accumulator.has(topic, partition):
@@ -365,15 +365,14 @@ class ProducerEngine:
         return await self.accumulator.in_turn(append_in_turn, deadline)
 
     async def until_known(self, topic: str, partition: int | None, deadline: float) -> None:
-        """Wait until metadata have a topic, and the partition if one is named.
+        """Wait until the metadata have a topic, and the partition if one is given.
 
         Raises:
             TypeError, ValueError: Requests cannot name the topic.
-            ProducerClosed: The producer was stopped meanwhile.
-            UnknownTopicOrPartitionError: They do not have it at the deadline; of a topic that is
-                known, a partition that is not there after metadata were asked for again.
-            KafkaError: The topic cannot be written to at all: it may not be, or its name is not
-                allowed.
+            ProducerClosed: The producer was stopped during the wait.
+            UnknownTopicOrPartitionError: The topic is missing at the deadline; or the topic exists,
+                and the partition is missing after one refresh of the metadata.
+            KafkaError: The client may not write to the topic, or its name is not allowed.
         """
         check_text("a topic's name", topic)
         accumulator = self.accumulator
@@ -412,7 +411,7 @@ class ProducerEngine:
             )
 
     async def _refreshed(self, topic: str) -> ClusterView | None:
-        """Return metadata that are fresh as far as a topic goes; None if that failed for now."""
+        """Return fresh metadata of a topic, or None if the refresh failed for now."""
         try:
             return await self.cluster.refresh([topic])
         except KafkaError as error:

@@ -1,8 +1,8 @@
-"""A producer whose transactions are one caller's: nobody else sends, begins or ends meanwhile.
+"""A producer whose transactions are reserved for one caller.
 
-`AIOKafkaProducer.lend` gives it away. Until `release`, every other call that sends or has to do
-with transactions raises IllegalOperation, and `send` costs nothing more for that: the gate that it
-looks at anyway is shut, and only the lease gets past it.
+`AIOKafkaProducer.lend` returns the lease. Until `release`, all other calls that send or use
+transactions raise IllegalOperation. `send` has no extra cost for that: the gate that it tests
+anyway is closed, and only the lease bypasses it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 Encode = Callable[[object, object, "Headers | None"], "tuple[bytes | None, bytes | None, Headers]"]
 
-# What says that a record cannot be written, and nothing of the transaction that it is in:
-# RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, POLICY_VIOLATION and INVALID_RECORD are brokers' words.
+# Errors that concern one record, and not its transaction. The codes are RECORD_LIST_TOO_LARGE,
+# INVALID_TIMESTAMP, POLICY_VIOLATION and INVALID_RECORD.
 REFUSALS: Final[tuple[type[Exception], ...]] = (
     IllegalArgumentError,
     InvalidTopicError,
@@ -43,7 +43,7 @@ REFUSALS: Final[tuple[type[Exception], ...]] = (
     TopicAuthorizationFailedError,
     *(for_code(code) for code in (18, 32, 44, 87)),
 )
-# The same, of what is raised before a record is in a batch.
+# The same, including errors raised before a record is in a batch.
 REFUSALS_AT_ONCE: Final[tuple[type[Exception], ...]] = (
     *REFUSALS,
     UnknownTopicOrPartitionError,
@@ -53,7 +53,7 @@ REFUSALS_AT_ONCE: Final[tuple[type[Exception], ...]] = (
 
 
 class Output(NamedTuple):
-    """A record to be written, and no fewer bytes than it takes."""
+    """A record to be written, and an upper bound of its size in bytes."""
 
     topic: str
     key: bytes | None
@@ -65,11 +65,11 @@ class Output(NamedTuple):
 
 
 class ProducerLease:
-    """A producer in one caller's hands.
+    """The lease of a producer.
 
     Args:
-        engine: Of the producer.
-        transactions: Of the same one.
+        engine: The producer's.
+        transactions: The producer's.
         encode: Applies its serializers.
     """
 
@@ -81,31 +81,31 @@ class ProducerLease:
 
     @property
     def fatal_error(self) -> KafkaError | None:
-        """The error after which the producer can do nothing any more, or that it was stopped."""
+        """The producer's fatal error, or ProducerClosed after its stop."""
         return self._engine.ended
 
     @property
     def most_bytes(self) -> int:
-        """How many bytes of records may wait at a time."""
+        """The largest size of all unacknowledged records, in bytes."""
         return self._engine.config.buffer_memory
 
     def on_end(self, tell: Callable[[], None]) -> None:
-        """Call a function when there is a fatal error."""
+        """Call a function at a fatal error."""
         self._engine.on_end = tell
 
     def release(self) -> None:
-        """Let others use the producer again; idempotent."""
+        """End the lease, so that other callers can use the producer; idempotent."""
         self._engine.lend_to(None)
 
     def knows(self) -> Callable[[str], bool]:
-        """Return what tells whether a topic can be written to without asking for it."""
+        """Return a function that returns whether a topic can be written to without new metadata."""
         return self._engine.accumulator.is_known
 
     async def count_partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has.
+        """Return the number of a topic's partitions.
 
         Raises:
-            KafkaError: It is not there, or cannot be written to.
+            KafkaError: The topic does not exist, or cannot be written to.
         """
         engine = self._engine
         if not engine.accumulator.has(topic, None):
@@ -123,10 +123,10 @@ class ProducerLease:
         timestamp_ms: object,
         headers: Headers | None,
     ) -> Output:
-        """Return what is to be written, serialized; the arguments are those of `send`.
+        """Return a serialized record; the arguments are those of `send`.
 
         Raises:
-            TypeError, ValueError: It is not what can be written.
+            TypeError, ValueError: The record cannot be written.
             MessageSizeTooLargeError: It is larger than `max_request_size`.
         """
         if not isinstance(topic, str) or not topic:
@@ -154,7 +154,7 @@ class ProducerLease:
         timestamp_ms: int | None,
         headers: Headers,
     ) -> Output:
-        """Return what is to be written, of what is in bytes already."""
+        """Return the record of a key and a value that are bytes already."""
         now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         size = record_size_bound(key, value, headers)
         return Output(topic, key, value, partition, now, headers, size)
@@ -163,17 +163,18 @@ class ProducerLease:
     async def write(
         self, outputs: Sequence[Output], delivery: DeliveryInTransaction
     ) -> dict[int, Exception]:
-        """Write records and finish others in one transaction; whatever fails, it is aborted.
+        """Write records and finish deliveries in one transaction; after any failure it is aborted.
 
-        When it is cancelled before the transaction commits, that is aborted. Later its outcome is
-        not known.
+        If the call is cancelled before the commit begins, the transaction is aborted. Later the
+        outcome is unknown.
 
         Returns:
-            Which of the records are refused for a reason of their own, and why: then neither the
-            others nor the offsets are written. Nothing: all is committed.
+            The records that were rejected for a reason of their own, with the reasons; then the
+            other records and the offsets are not written. Empty: the transaction is committed.
 
         Raises:
-            KafkaError: Nothing is written; or `fatal_error` is there, and that is not known.
+            KafkaError: The transaction is aborted; or `fatal_error` is set, and the outcome is
+                unknown.
         """
         self._raise_if_ended()
         await self._transactions.begin()
@@ -200,7 +201,7 @@ class ProducerLease:
         futures: list[asyncio.Future[RecordMetadata]],
         refused: dict[int, Exception],
     ) -> KafkaError | None:
-        """Send records and commit; return why that failed, if no record was refused at once."""
+        """Send records and commit; return the error, unless records were rejected at once."""
         try:
             for output in outputs:
                 try:
@@ -215,10 +216,10 @@ class ProducerLease:
             return error
 
     async def _send(self, output: Output) -> asyncio.Future[RecordMetadata]:
-        """Put a record into a batch, once its topic is known and there is room.
+        """Put a record into a batch, once the metadata have its topic and there is room.
 
         Raises:
-            Exception: It cannot be written, or the transaction has to be aborted.
+            Exception: The record cannot be written, or the transaction has to be aborted.
         """
         accumulator = self._engine.accumulator
 
@@ -236,7 +237,7 @@ class ProducerLease:
         """Check that the transaction takes records.
 
         Raises:
-            KafkaError: Why it does not.
+            KafkaError: The reason why it does not.
         """
         if not self._transactions.takes_records:
             self._raise_if_ended()
@@ -250,12 +251,12 @@ class ProducerLease:
             raise own_copy(error)
 
     async def _abort(self) -> None:
-        """Abort what is open, and wait for that; why it fails is the producer's fatal error."""
+        """Abort the open transaction and wait; its error is the producer's fatal error."""
         if self._transactions.is_open:
             await self._end(self._transactions.begin_abort())
 
     async def _end(self, task: asyncio.Task[KafkaError | None]) -> KafkaError | None:
-        """Wait for the end of a transaction; return what it failed by."""
+        """Wait for the end of a transaction; return its error."""
         await asyncio.wait([task])
         if task.cancelled():
             return ProducerClosed("the producer was stopped while the transaction ended")

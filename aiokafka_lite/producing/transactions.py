@@ -1,4 +1,4 @@
-"""The transactions of a producer: which state it is in, and what its coordinator is asked.
+"""The transactions of a producer: their states, and the requests to the coordinator.
 
     state      what may be done                     how it ends
     ---------  -----------------------------------  ---------------------------------------------
@@ -11,18 +11,18 @@
     ABORTING   wait                                 READY
     FATAL      nothing, for good                    never: another producer is needed
 
-`MOVES` has this as data; every state may become FATAL. What ends a transaction runs in a task of
-its own. A commit that is cancelled before EndTxn is sent aborts. From then on whoever waits for it
-waits for the outcome (`outlast_commit`).
+`MOVES` has this as data; every state may become FATAL. A separate task ends a transaction. A commit
+that is cancelled before EndTxn is sent aborts. After that its caller waits for the outcome
+(`outlast_commit`).
 
-A `ProducerTransaction` is one from begin to end. What waits for something to go on in one (a send
-for metadata or room) looks whether that one is still the current one.
+A `ProducerTransaction` is one transaction from begin to end. A send that waits for metadata or
+memory then checks whether its transaction is still the current one.
 
-The ways to the coordinator. Where the cluster's feature transaction.version is 2 or more (KIP-890)
-brokers add partitions and groups to a transaction as they are written to, and its end brings a new
-epoch, so nothing that is late can get into the next one. Before that, the coordinator is told of
-each partition (AddPartitionsToTxn) and group (AddOffsetsToTxn) ahead, and the epoch stays, unless
-an abort left sequences in doubt: then InitProducerId brings another (KIP-360).
+Requests to the coordinator. If the cluster's feature transaction.version is 2 or more (KIP-890),
+brokers add partitions and groups to a transaction at the first write, and EndTxn returns a new
+epoch, so that a late request cannot join the next transaction. Below that, the producer first sends
+each partition (AddPartitionsToTxn) and group (AddOffsetsToTxn), and the epoch stays. If an abort
+left sequences in doubt, InitProducerId returns another epoch (KIP-360).
 
 After TransactionManager of org.apache.kafka.clients.producer.internals. References: KIP-98,
 KIP-360, KIP-447 (group metadata), KIP-890.
@@ -107,7 +107,7 @@ ABOUT_PRODUCER: Final = (*FENCED, InvalidProducerIdMapping)
 
 
 class TransactionStage(enum.Enum):
-    """Where a producer is with its transactions; the module's docstring says what each means."""
+    """The state of a producer's transactions; the module's docstring explains each."""
 
     NEW = "not started"
     READY = "not in a transaction"
@@ -136,10 +136,10 @@ class ProducerTransaction:
     """One transaction, from its beginning to its end. One writer: `Transactions`.
 
     Attributes:
-        is_committed: Whether it was committed, False as soon as it cannot be any more; None: it may
-            still be, or nobody knows.
+        is_committed: Whether it was committed: False once it cannot be any more; None while it may
+            be, or if the outcome is unknown.
         is_over: Whether it has ended.
-        is_being_committed: The coordinator has been asked to commit it.
+        is_being_committed: Whether EndTxn was sent to commit it.
     """
 
     __slots__ = (
@@ -163,14 +163,14 @@ class ProducerTransaction:
         self.blocks: list[BlockInTransaction] = []
 
     def hold(self, block: BlockInTransaction) -> None:
-        """Tell a block of a batch how this ends."""
+        """Add a block of a batch that gets the outcome of the transaction."""
         if self.is_settled:
             block.decide(self, is_committed=bool(self.is_committed))
         else:
             self.blocks.append(block)
 
     def settle(self) -> None:
-        """Tell consumers that it is over, or cannot be committed any more; idempotent."""
+        """Pass the outcome to consumers, or that it cannot be committed any more; idempotent."""
         self.is_settled = True
         if not self.is_being_committed:
             self.is_committed = bool(self.is_committed)
@@ -183,18 +183,18 @@ class ProducerTransaction:
 
 
 class Transactions:
-    """What a producer with a transactional id does one after the other. One writer: its methods.
+    """The transactions of a producer, one after the other. One writer: its methods.
 
     Args:
-        config: Of the producer.
-        cluster: Where coordinators are found.
-        identity: Gets what coordinators give.
+        config: The producer's.
+        cluster: Finds coordinators.
+        identity: Gets producer ids and epochs from the coordinator.
         accumulator: The records.
-        sender: Is told what may be sent.
-        scope: Of the tasks.
+        sender: Gets the partitions that may be written to.
+        scope: The scope of the tasks.
         rng: For backoffs.
-        on_change: Called when what may be done has changed.
-        fail: Ends the producer with an error.
+        on_change: Called after a change of the state.
+        fail: Sets the producer's fatal error.
     """
 
     def __init__(
@@ -260,13 +260,13 @@ class Transactions:
 
     # --- Start -----------------------------------------------------------------------------
     async def start(self, deadline: float) -> None:
-        """Get id and epoch from the coordinator, which fences earlier producers off.
+        """Get a producer id and epoch from the coordinator, which fences earlier producers.
 
         A transaction that one of them left open is aborted first.
 
         Raises:
-            KafkaTimeoutError: The coordinator did not do it in time.
-            KafkaError: It refuses.
+            KafkaTimeoutError: The coordinator did not respond in time.
+            KafkaError: It responded with an error.
         """
         await self._init(NOBODY, deadline)
         features = await self._coordinator.features(deadline)
@@ -291,25 +291,26 @@ class Transactions:
         self._identity.renew(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
 
     def _raise_for(self, code: int, what: str) -> None:
-        """Raise what a coordinator refuses, where it is an error.
+        """Raise the error of a coordinator's response, if it has one.
 
         Raises:
-            ProducerFencedError: It knows a newer producer, or has given this one up.
-            KafkaError: Anything else.
+            ProducerFencedError: A newer producer exists, or the coordinator has aborted the
+                transaction.
+            KafkaError: Any other error.
         """
         if code != NoError.errno:
             error_class = for_code(code)
             raise self.explained(error_class(error_class.description), what)
 
     def explained(self, error: KafkaError, what: str) -> KafkaError:
-        """Return a broker's error with what it means for transactions, and what to do then.
+        """Return a broker's error with its meaning for transactions, and the remedy.
 
-        Of a producer that is fenced off brokers have two codes, and leaders of partitions know of
-        it as well as coordinators: it is one error here.
+        For a fenced producer brokers have two codes, sent by partition leaders and by coordinators.
+        They become one error here.
 
         Args:
-            error: From any broker.
-            what: What failed, as in "committing".
+            error: The error of any broker.
+            what: The failed action, such as "committing".
         """
         failed = f"{what} a transaction of {self._id!r} failed"
         timeout_ms = self._config.transaction_timeout_ms
@@ -342,11 +343,11 @@ class Transactions:
     # --- What may be done ------------------------------------------------------------------
     @property
     def takes_records(self) -> bool:
-        """Whether records may be sent now."""
+        """Whether the open transaction takes records."""
         return self.state is TransactionStage.OPEN
 
     def refusal(self) -> BaseException:
-        """Return what to raise where a transaction cannot be worked in."""
+        """Return the error of a call that needs an open transaction."""
         if self.state is TransactionStage.BROKEN or self._error is not None:
             return self._aborted()
         return IllegalOperation(
@@ -364,10 +365,10 @@ class Transactions:
         return error
 
     def require(self, transaction: ProducerTransaction | None) -> None:
-        """Check that a transaction takes records still, and not another one in its place.
+        """Check that this transaction is the current one and still takes records.
 
         Raises:
-            IllegalOperation: It is over, or has not begun.
+            IllegalOperation: It has ended, or has not begun.
             TransactionAbortableError: It has to be aborted.
         """
         if transaction is None or transaction is not self.current:
@@ -379,11 +380,11 @@ class Transactions:
             raise self.refusal()
 
     async def begin(self) -> ProducerTransaction:
-        """Begin a transaction, once an end that is under way is over. Sends nothing.
+        """Begin a transaction, after the previous one has ended. Sends no request.
 
         Raises:
             IllegalStateError: One is open already.
-            KafkaError: The error that ended the producer.
+            KafkaError: The producer's fatal error.
         """
         if (ending := self.ending) is not None:
             await asyncio.wait([ending])
@@ -398,7 +399,7 @@ class Transactions:
 
     # --- While it is open ------------------------------------------------------------------
     def admit(self, queue: PartitionQueue) -> bool:
-        """Whether a partition may be written to; if not yet, its queue is woken when it may."""
+        """Whether a partition may be written to now; otherwise its queue is woken when it may."""
         if self._is_version_2:
             self._has_begun = queue.is_in_transaction = True
             return True
@@ -408,7 +409,7 @@ class Transactions:
         return False
 
     async def _add_partitions(self) -> None:
-        """Tell the coordinator of the partitions that are about to be written to."""
+        """Send AddPartitionsToTxn for the partitions of the next batches."""
         try:
             while self._to_add:
                 queues = tuple(self._to_add)
@@ -436,7 +437,7 @@ class Transactions:
         """Return the request for an attempt.
 
         Raises:
-            TransactionAbortableError: The transaction is aborted, so that no more are made.
+            TransactionAbortableError: The transaction is being aborted, so no attempt follows.
         """
         if self._sender.abort_reason is not None:
             raise self._aborted()
@@ -459,14 +460,14 @@ class Transactions:
         )
 
     def _lose(self, error: KafkaError) -> None:
-        """Let the transaction be aborted because a coordinator refuses, or end the producer."""
+        """Make the transaction abort because of a coordinator's error, or set the fatal error."""
         if is_fatal(error) or isinstance(error, InvalidTxnState):
             self.fail(error)
         else:
             self.spoil(error)
 
     def spoil(self, error: KafkaError) -> None:
-        """Let the transaction be aborted because of an error; nothing happens without one."""
+        """Make the open transaction, if any, abort because of an error."""
         if self.state in (TransactionStage.OPEN, TransactionStage.COMMITTING):
             log.warning("the transaction of %r has to be aborted: %s", self._id, error)
             self._error = error
@@ -475,12 +476,12 @@ class Transactions:
             self.settle()
 
     def settle(self) -> None:
-        """Tell consumers what became of the present transaction, or that it is not committed."""
+        """Pass the outcome of the current transaction to consumers, or that it is not committed."""
         if self.current is not None:
             self.current.settle()
 
     def _give_up_unsent(self) -> None:
-        """Send nothing more in this transaction."""
+        """Fail the records of this transaction that are not sent yet."""
         reason = self._aborted()
         if self._error is None:
             reason = TransactionAbortableError(
@@ -490,7 +491,7 @@ class Transactions:
         self._accumulator.fail_unsent(reason)
 
     def fail(self, error: KafkaError) -> None:
-        """End the producer: every later call raises the error."""
+        """Set the fatal error, which every later call raises."""
         if self.state is not TransactionStage.FATAL:
             self._enter(TransactionStage.FATAL)
             self.settle()
@@ -503,7 +504,7 @@ class Transactions:
         """Return the transaction that takes records and offsets now.
 
         Raises:
-            IllegalOperation: There is none.
+            IllegalOperation: No transaction is open.
             TransactionAbortableError: It has to be aborted.
         """
         if not self.takes_records or self.current is None:
@@ -511,13 +512,13 @@ class Transactions:
         return self.current
 
     def commit_at_the_end(self, delivery: DeliveryInTransaction) -> None:
-        """Commit with the transaction the offsets that say that a delivery is finished.
+        """Add the offsets of a delivery, which are committed at the end of the transaction.
 
         Raises:
-            IllegalOperation: There is no transaction.
+            IllegalOperation: No transaction is open.
             AutoCommitError: Auto-commit may commit the same records.
-            TransactionAbortableError: It has to be aborted.
-            CommitFailedError: Partitions were taken away since: it has to be aborted.
+            TransactionAbortableError: The transaction has to be aborted.
+            CommitFailedError: Partitions were revoked since, so the transaction has to be aborted.
         """
         transaction = self._taking()
         delivery.enlist(transaction)
@@ -528,7 +529,7 @@ class Transactions:
         self._check(delivery.to_commit)
 
     def _check(self, check: Callable[[], object]) -> None:
-        """Let the transaction be aborted if offsets cannot be committed in it."""
+        """Run a check of offsets; if it raises KafkaError, the transaction has to be aborted."""
         try:
             check()
         except KafkaError as error:
@@ -536,15 +537,17 @@ class Transactions:
             raise
 
     async def send_offsets(self, delivery: DeliveryInTransaction) -> None:
-        """Store a group's offsets now; they count when the transaction is committed.
+        """Send a group's offsets now; they are committed with the transaction.
 
-        When it is cancelled, storing goes on, and the end of the transaction waits for it.
+        If the call is cancelled, the request continues, and the end of the transaction waits for
+        it.
 
         Raises:
             AutoCommitError: Auto-commit may commit the same records.
-            CommitFailedError: The group has given the partitions to another member.
-            KafkaTimeoutError: The group's coordinator did not do it in time.
-            KafkaError: It refuses. After all of these but the first it has to be aborted.
+            CommitFailedError: The group has assigned the partitions to another member.
+            KafkaTimeoutError: The group's coordinator did not respond in time.
+            KafkaError: It responded with an error. After all of these but the first the transaction
+                has to be aborted.
         """
         transaction = self._taking()
         delivery.enlist(transaction, is_stored=True)
@@ -625,10 +628,10 @@ class Transactions:
 
     # --- The end ---------------------------------------------------------------------------
     def begin_commit(self) -> asyncio.Task[KafkaError | None]:
-        """Begin to commit; the task's result is why that failed, or None.
+        """Begin to commit; the task returns the error, or None.
 
         Raises:
-            IllegalOperation: There is no transaction.
+            IllegalOperation: No transaction is open.
             TransactionAbortableError: It has to be aborted.
         """
         transaction = self._taking()
@@ -637,9 +640,9 @@ class Transactions:
         return self._ending
 
     async def outlast_commit(self, task: asyncio.Task[KafkaError | None]) -> None:
-        """Wait until a commit has come to its end though the wait for it was cancelled.
+        """Wait for the end of a commit whose caller was cancelled.
 
-        It aborts, unless the coordinator has been asked to commit. Bounded by the delivery timeout.
+        The transaction is aborted, unless EndTxn was sent. The delivery timeout bounds the wait.
         """
         transaction = self.current
         if transaction is not None and not transaction.is_being_committed:
@@ -649,10 +652,10 @@ class Transactions:
             await _outlast(self.begin_abort())
 
     def begin_abort(self) -> asyncio.Task[KafkaError | None]:
-        """Begin to abort, or go on with an end that is under way; as `begin_commit`.
+        """Begin to abort, or return the task that ends the transaction already; see `begin_commit`.
 
         Raises:
-            IllegalOperation: There is no transaction.
+            IllegalOperation: No transaction is open.
         """
         if (ending := self.ending) is not None:
             return ending
@@ -665,12 +668,12 @@ class Transactions:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a transaction that has to be ended."""
+        """Whether a transaction has to be ended."""
         return self.state in (TransactionStage.OPEN, TransactionStage.BROKEN)
 
     @property
     def ending(self) -> asyncio.Task[KafkaError | None] | None:
-        """The end that is under way, if there is one."""
+        """The task that ends the transaction, or None."""
         return None if self._ending is None or self._ending.done() else self._ending
 
     async def _commit(self, transaction: ProducerTransaction) -> KafkaError | None:
@@ -693,7 +696,7 @@ class Transactions:
 
     @asynccontextmanager
     async def _alone(self, deliveries: Iterable[DeliveryInTransaction]) -> AsyncIterator[None]:
-        """Let consumers commit nothing in another way, as long as these deliveries are committed.
+        """Block all other commits of the deliveries' consumers during the commit.
 
         Raises:
             KafkaTimeoutError: Another commit takes too long.
@@ -713,10 +716,11 @@ class Transactions:
             yield
 
     async def _end_with_commit(self, transaction: ProducerTransaction) -> None:
-        """Commit, and tell the consumers what has become of their deliveries.
+        """Commit, and pass the outcome to the consumers.
 
         Raises:
-            KafkaError: The coordinator refuses, or does not answer: nobody knows the outcome.
+            KafkaError: The coordinator responded with an error, or did not respond: the outcome is
+                unknown.
         """
         if self._has_begun:
             transaction.is_being_committed = True
@@ -748,11 +752,11 @@ class Transactions:
         return None
 
     async def _end(self, *, is_commit: bool) -> None:
-        """Ask the coordinator to commit or abort, and take over the next epoch.
+        """Send EndTxn to commit or abort, and take over the next epoch.
 
         Raises:
-            ProducerFencedError: The coordinator does not know this producer any more.
-            KafkaError: It refuses.
+            ProducerFencedError: The coordinator has fenced this producer.
+            KafkaError: It responded with another error.
         """
         producer = self._identity.current or NOBODY
         request = EndTxnRequest(
@@ -786,7 +790,7 @@ class Transactions:
             self._identity.renew(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
 
     def _ended(self) -> None:
-        """Be ready for the next transaction."""
+        """Get ready for the next transaction."""
         for queue in self._accumulator.queues():
             queue.is_in_transaction = False
             if queue.identity != self._identity.current:
@@ -803,7 +807,7 @@ class Transactions:
 
 
 def _codes_of_added(answer: AddPartitionsToTxnResponse) -> list[int]:
-    """Return the error codes of the partitions that were to be added."""
+    """Return the error codes of the partitions in an AddPartitionsToTxn response."""
     return [
         partition.partition_error_code
         for transaction in answer.results_by_transaction
@@ -813,7 +817,7 @@ def _codes_of_added(answer: AddPartitionsToTxnResponse) -> list[int]:
 
 
 async def _outlast(task: asyncio.Task[KafkaError | None]) -> None:
-    """Wait for a task's end; whoever calls raises the cancellation that comes meanwhile."""
+    """Wait for a task's end through cancellations; the caller raises them."""
     while not task.done():
         try:
             await asyncio.wait([task])
