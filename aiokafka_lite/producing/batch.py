@@ -1,10 +1,10 @@
-"""A batch of records on its way to one partition, and the receipts of those who sent them.
+"""A batch of records for one partition, and the receipts of its records.
 
-Once built, a batch is the same bytes in every attempt: only so does a broker recognise it. They
-change in one case, when the producer has got another epoch and the batch was surely not written
-under the old one: then `renumber` writes the new producer and sequence into them.
+A batch has the same bytes in every attempt, because a broker recognises a duplicate by them. They
+change in one case: the producer has a new epoch, and the batch was certainly not written under the
+old one. Then `number` writes the new producer and sequence into them.
 
-Nothing here knows of time, connections or other batches: the partition's queue does.
+This module does not know time, connections or other batches; the partition's queue does.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _new_metadata = tuple.__new__
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """Who a broker takes a batch to be from (KIP-98)."""
+    """The producer of a batch (KIP-98)."""
 
     producer_id: int
     epoch: int
 
 
 class BatchState(enum.Enum):
-    """Where a batch is on its way."""
+    """The state of a batch."""
 
     WAITING = "waiting for its first attempt"
     ON_WIRE = "sent, and not answered"
@@ -60,22 +60,22 @@ class ProducerBatch:
     """Records for one partition, in one batch. Its partition's queue writes the fields.
 
     Attributes:
-        tp: Where it goes.
-        created_at: Loop time of its first record.
+        tp: The partition.
+        created_at: The loop time of its first record.
         write: Adds a record's timestamp, key, value and headers to its bytes.
-        receipts: What the senders have, one for each record: futures, or with `tell` numbers; and
-        timestamps: the records'. Who writes a record adds to both, as `append` does.
+        receipts: One for each record: a future, or with `tell` a number; and
+        timestamps: the records'. A caller of `write` adds to both, as `append` does.
         is_transactional: It is part of a transaction.
-        size_bytes: No fewer bytes than it takes if compression saves nothing; see `measure`.
-        is_closed: It takes no further record.
-        state: Where it is.
-        identity: The producer that it is from, once it has a sequence.
-        base_sequence: Of its first record.
+        size_bytes: An upper bound of its size without compression; see `measure`.
+        is_closed: It takes no more records.
+        state: Its state.
+        identity: Its producer, once it has a sequence.
+        base_sequence: The sequence of its first record.
         attempts: How often it was sent.
-        due_at: Loop time from which on it may be sent, or sent again.
-        last_error: Why it has to be sent again.
-        is_expired: It was given up while it was on the wire: what becomes of it tells its
-            partition's queue whether there is a gap, and nobody else.
+        due_at: The loop time of its next attempt at the earliest.
+        last_error: The error of its latest attempt.
+        is_expired: It timed out in flight. Its records have failed; its response only tells the
+            partition's queue whether there is a gap.
     """
 
     __slots__ = (
@@ -151,7 +151,7 @@ class ProducerBatch:
         size_bytes: int,
         receipt: Receipt,
     ) -> None:
-        """Add a record whose size is no more than this."""
+        """Add a record; `size_bytes` is an upper bound of its size."""
         self.write(timestamp_ms, key, value, headers)
         self.receipts.append(receipt)
         self.timestamps.append(timestamp_ms)
@@ -159,16 +159,16 @@ class ProducerBatch:
 
     @property
     def count(self) -> int:
-        """How many records it has."""
+        """The number of records."""
         return self._count or len(self.timestamps)
 
     @property
     def room_bytes(self) -> int:
-        """The sizes of its records as they were counted when they came."""
+        """The buffer memory that its records take."""
         return self.size_bytes + self._overcounted_bytes - BATCH_OVERHEAD_BYTES
 
     def measure(self) -> int:
-        """Return its size in bytes, in place of the bound that grew with each record."""
+        """Return its size in bytes, and replace the upper bound by it."""
         if self._builder is not None:
             exact = self._builder.size_estimate
             self._overcounted_bytes += self.size_bytes - exact
@@ -176,19 +176,19 @@ class ProducerBatch:
         return self.size_bytes
 
     def close(self) -> None:
-        """Take no further record, and wait for none."""
+        """Take no more records."""
         if not self.is_closed:
             self.is_closed = True
             self.due_at = self.created_at
 
     @property
     def next_sequence(self) -> int:
-        """The sequence of the record behind it."""
+        """The sequence after its last record."""
         return sequence_after(self.base_sequence, self.count)
 
     # --- Bytes -----------------------------------------------------------------------------
     def number(self, identity: ProducerIdAndEpoch, base_sequence: int) -> None:
-        """Give it its producer and sequence; again, if it was surely not written so far."""
+        """Set its producer and sequence; a batch gets others only if it was not written."""
         if self._encoded is not None:
             self._encoded = patch_producer(
                 self._encoded,
@@ -202,7 +202,7 @@ class ProducerBatch:
         self.base_sequence = base_sequence
 
     def encoded(self) -> bytes:
-        """Return the batch's bytes: built at first, and the same from then on."""
+        """Return the batch's bytes, which are built once."""
         if self._encoded is None:
             if self._builder is None or self.identity is None:
                 raise AssertionError(f"{self!r} cannot be built: it has no sequence, or is done")
@@ -216,9 +216,9 @@ class ProducerBatch:
         return self._encoded
 
     def split(self, max_size_bytes: int, codec: Codec) -> list[ProducerBatch]:
-        """Return batches of at most that size with its records and sequences, in its place.
+        """Return batches of at most that size that replace it, with its records and sequences.
 
-        One record makes a batch, whatever its size.
+        A single record always fits.
         """
         parts: list[ProducerBatch] = []
         records = decode_all(memoryview(self.encoded()))
@@ -246,12 +246,12 @@ class ProducerBatch:
 
     # --- Outcomes --------------------------------------------------------------------------
     def succeed(self, base_offset: int, append_time_ms: int, log_start_offset: int) -> None:
-        """Tell the senders where their records are.
+        """Complete the receipts with the records' offsets.
 
         Args:
-            base_offset: The first record's; -1 if the broker does not remember it.
-            append_time_ms: The time that the broker gave them; -1 if they keep their own.
-            log_start_offset: Of the partition; -1 if it is not known.
+            base_offset: The first record's offset; -1 if the broker does not remember it.
+            append_time_ms: The broker's timestamp for them; -1 if they keep their own.
+            log_start_offset: The partition's; -1 if unknown.
         """
         tp = self.tp
         topic, partition = tp
@@ -281,7 +281,7 @@ class ProducerBatch:
         self._forget()
 
     def fail(self, error: KafkaError) -> None:
-        """Tell the senders that their records are not delivered, as far as known."""
+        """Fail the receipts with an error."""
         self._count = self.count
         receipts, self.receipts, self.timestamps = self.receipts, [], []
         if self._tell is not None:
@@ -295,18 +295,18 @@ class ProducerBatch:
                     future.exception()  # who commits is told: asyncio need not say so of each
 
     def _forget(self) -> None:
-        """Drop what nobody needs any more of a batch that is done."""
+        """Free the fields of a finished batch."""
         self._builder, self._encoded = None, None
         self.receipts, self.timestamps = [], []
 
 
 def sequence_after(sequence: int, count: int) -> int:
-    """Return the sequence that follows so many records; it goes round at 2**31."""
+    """Return a sequence plus a number of records; it wraps around at 2**31."""
     return (sequence + count) & MAX_SEQUENCE
 
 
 def record_size_bound(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Return no fewer bytes than a record takes in a batch."""
+    """Return an upper bound of a record's size in a batch, in bytes."""
     size = RECORD_OVERHEAD_BYTES
     if key is not None:
         size += len(key)

@@ -1,8 +1,8 @@
-"""Asks the coordinators of transactions and groups, again and again until a deadline.
+"""Requests to the coordinators of transactions and groups, with retries until a deadline.
 
-What passes by itself is tried again: a coordinator that moved, is loading, cannot be reached, or
-does not answer; and CONCURRENT_TRANSACTIONS, which only says that the transaction before is not
-over in all partitions. Everything else is for the caller.
+These are retried: a coordinator that moved, is loading, cannot be reached or does not respond, and
+CONCURRENT_TRANSACTIONS, which means that the previous transaction has not ended in all partitions.
+Other errors are returned to the caller.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class CoordinatorClient:
     """The coordinator of one transactional id or group.
 
     Args:
-        cluster: Where it is found.
+        cluster: Finds the coordinator.
         key: The id.
         key_type: GROUP or TRANSACTION.
-        first_backoff_s: Between attempts, at first.
+        first_backoff_s: The wait before the first retry.
         rng: For backoffs.
     """
 
@@ -75,7 +75,7 @@ class CoordinatorClient:
         self._node_id: int | None = None
 
     async def features(self, deadline: float) -> dict[str, int]:
-        """Return the levels of the features that the cluster has finalized (KIP-584).
+        """Return the levels of the cluster's finalized features (KIP-584).
 
         Raises: as `ask`.
         """
@@ -84,7 +84,7 @@ class CoordinatorClient:
         return dict(connection.wire.api_versions.features)
 
     async def speaks(self, request: type[Request[R]], version: int, deadline: float) -> bool:
-        """Whether the coordinator takes this version of a request; False if it is away."""
+        """Whether the coordinator supports this version of a request; False if unreachable."""
         try:
             node_id = await self._find(deadline)
             connection = await self._cluster.pool.connect(node_id)
@@ -103,18 +103,18 @@ class CoordinatorClient:
         retriable: tuple[type[KafkaError], ...] = (),
         prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> R:
-        """Send a request until its answer holds no error that passes by itself.
+        """Send a request until the response has no retriable error.
 
         Args:
-            request: Makes it, anew for each attempt.
-            codes_of: Returns an answer's error codes.
-            deadline: Loop time after which no further attempt is made.
-            retriable: Further errors that pass by themselves here.
-            prepare: Finds out, before another attempt, whether that may be made.
+            request: Creates the request of each attempt.
+            codes_of: Returns the error codes of a response.
+            deadline: The loop time after which no attempt is made.
+            retriable: Additional errors to retry.
+            prepare: Checks before each retry whether it may be made.
 
         Raises:
             KafkaTimeoutError: The deadline passed; the cause is the last error.
-            KafkaError: Connecting will not work, whatever is tried.
+            KafkaError: A permanent error of the connection.
         """
         loop = asyncio.get_running_loop()
         backoff = Backoff(self._first_backoff_s, LONGEST_BACKOFF_S, self._rng)
@@ -160,7 +160,7 @@ class CoordinatorClient:
     def _passing(
         self, codes: Iterable[int], retriable: tuple[type[KafkaError], ...]
     ) -> BrokerResponseError | None:
-        """Return an error that passes by itself, if there is one and no other is graver."""
+        """Return a retriable error, if there is one and all others are retriable, too."""
         errors = {for_code(code) for code in codes if code != NoError.errno}
         if not errors or any(not (e.retriable or e in retriable) for e in errors):
             return None

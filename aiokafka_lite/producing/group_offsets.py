@@ -1,7 +1,7 @@
-"""Offsets of a group that a transaction commits: whose they are, and what was read so far.
+"""Offsets of a group that a transaction commits: their consumer, and the records returned so far.
 
-The consumer that they are of is known here only, by three protocols: `DeliverySource`,
-`DeliveryInTransaction` and `GroupOfConsumer`.
+The consumer appears here only as three protocols: `DeliverySource`, `DeliveryInTransaction` and
+`GroupOfConsumer`.
 """
 
 from __future__ import annotations
@@ -57,57 +57,57 @@ LOST_MEMBERSHIP = (
 
 
 class DeliveryInTransaction(Protocol):
-    """Records that a consumer has returned, or offsets, that a transaction commits."""
+    """Returned records of a consumer, or offsets, that a transaction commits."""
 
     @property
     def source(self) -> Hashable:
-        """Whose they are; those of one source are joined."""
+        """Their source; deliveries of one source are joined."""
 
     def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
-        """Let a transaction decide what becomes of the records, also of blocks that end before.
+        """Let a transaction decide the outcome of the records, even after the end of their blocks.
 
         Args:
-            transaction: Commits their offsets.
-            is_stored: It does not wait for its end to send them to the group.
+            transaction: The transaction that commits their offsets.
+            is_stored: The offsets are sent to the group before the end of the transaction.
 
         Raises:
-            AutoCommitError: The consumer may commit them in another way.
+            AutoCommitError: The consumer's auto-commit may commit them.
         """
 
     def join(self, other: Self) -> None:
-        """Take over another delivery of the same source."""
+        """Add another delivery of the same source."""
 
     def alone(self) -> AbstractAsyncContextManager[None]:
-        """Return a block within which the consumer commits nothing in another way."""
+        """Return a block that excludes all other commits of the consumer."""
 
     def topic_ids(self) -> Collection[tuple[TopicPartition, bytes]]:
-        """Return the ids of the partitions' topics, as far as they are known."""
+        """Return the known ids of the partitions' topics."""
 
     async def confirm_topics(self, deadline: float) -> None:
-        """Find out whether topics were recreated since, for requests that name them.
+        """Check that topics were not recreated, for requests that have topic names.
 
         Raises:
-            CommitFailedError: Some were.
-            KafkaError: That cannot be known.
+            CommitFailedError: A topic was recreated.
+            KafkaError: The check failed.
         """
 
     def to_commit(self) -> tuple[ConsumerGroupMetadata, Offsets]:
-        """Return in whose name to commit which offsets.
+        """Return the member and the offsets to commit.
 
         Raises:
-            CommitFailedError: Partitions were taken away since the records were returned.
-            KafkaError: The offsets cannot say that they are finished.
+            CommitFailedError: Partitions were revoked since the records were returned.
+            KafkaError: The offsets cannot express which records are finished.
         """
 
     def refused(self, error: KafkaError) -> None:
-        """Note that the group has refused the offsets."""
+        """Note that the group has rejected the offsets."""
 
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
-        """Note that the transaction is over; None: it is not known whether it was committed."""
+        """Note that the transaction has ended; None if the outcome is unknown."""
 
 
 class DeliverySource(Protocol):
-    """A consumer, a batch of one, or anything else that knows which records it has returned."""
+    """A consumer, a batch, or another object that has returned records."""
 
     def delivery(self) -> DeliveryInTransaction:
         """Return these records as a value."""
@@ -115,53 +115,53 @@ class DeliverySource(Protocol):
 
 @runtime_checkable
 class GroupOfConsumer(Protocol):
-    """Group metadata that belong to a consumer of this process."""
+    """Group metadata of a consumer in this process."""
 
     def name(self, offsets: Offsets) -> DeliveryInTransaction:
         """Return offsets of the group, which the consumer checks."""
 
 
 class OffsetsOfGroup:
-    """Offsets of a group of which no consumer is known: nothing is checked."""
+    """Offsets of a group without a known consumer, which are not checked."""
 
     def __init__(self, group: ConsumerGroupMetadata, offsets: Offsets) -> None:
         self.source = group
         self.offsets = offsets
 
     def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
-        """Tell nobody."""
+        """Has no effect."""
 
     def join(self, other: OffsetsOfGroup) -> None:
-        """Take over offsets that were named later."""
+        """Add later offsets."""
         self.offsets = {**self.offsets, **other.offsets}
 
     def alone(self) -> AbstractAsyncContextManager[None]:
-        """Return a block that keeps nobody from anything."""
+        """Return a block without an effect."""
         return nullcontext()
 
     def topic_ids(self) -> Collection[tuple[TopicPartition, bytes]]:
-        """Return nothing: it is not known which topics were read."""
+        """Return an empty tuple: the topics that were read are unknown."""
         return ()
 
     async def confirm_topics(self, deadline: float) -> None:
-        """Ask nobody: it is not known which topics were read."""
+        """Has no effect: the topics that were read are unknown."""
 
     def to_commit(self) -> tuple[ConsumerGroupMetadata, Offsets]:
         """Return the group and its offsets."""
         return self.source, self.offsets
 
     def refused(self, error: KafkaError) -> None:
-        """Tell nobody."""
+        """Has no effect."""
 
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
-        """Tell nobody."""
+        """Has no effect."""
 
 
 def delivery_of(source: DeliverySource | ConsumerRecord[Any, Any]) -> DeliveryInTransaction:
-    """Return what a consumer, a batch or a record stands for in a transaction.
+    """Return the delivery of a consumer, a batch or a record.
 
     Raises:
-        TypeError: It is nothing that a consumer has returned.
+        TypeError: A consumer has not returned this object.
     """
     found: DeliveryInTransaction
     if isinstance(source, ConsumerRecord):
@@ -178,11 +178,11 @@ def delivery_of(source: DeliverySource | ConsumerRecord[Any, Any]) -> DeliveryIn
 
 
 def named_offsets(group: object, offsets: object) -> DeliveryInTransaction:
-    """Return offsets that the application names as a transaction takes them.
+    """Return the delivery of offsets that the application gives.
 
     Raises:
-        ValueError: They are no mapping with something in it, or one is no offset; or there is no
-            group.
+        ValueError: They are not a mapping, are empty, or have an invalid offset; or the group is
+            missing.
         TypeError: A key is not a topic and a partition.
     """
     checked = checked_offsets(offsets)
@@ -196,10 +196,10 @@ def named_offsets(group: object, offsets: object) -> DeliveryInTransaction:
 
 
 def checked_offsets(offsets: object) -> Offsets:
-    """Bring what is to be committed into one shape.
+    """Convert offsets of the application to one shape.
 
     Raises:
-        ValueError: It is no mapping with something in it, or an offset is not one.
+        ValueError: They are not a mapping, are empty, or have an invalid offset.
         TypeError: A key is not a topic and a partition.
     """
     if not offsets or not isinstance(offsets, Mapping):
@@ -223,7 +223,7 @@ def commit_request(
     offsets: Offsets,
     topic_ids: Collection[tuple[TopicPartition, bytes]],
 ) -> TxnOffsetCommitRequest:
-    """Return the request that stores offsets until the transaction ends."""
+    """Return the TxnOffsetCommit request."""
     ids = dict(topic_ids)
     topics: dict[tuple[str, bytes], list[TxnOffsetCommitRequestPartition]] = {}
     for tp, (offset, metadata, leader_epoch) in offsets.items():
@@ -251,7 +251,7 @@ def commit_request(
 
 
 def are_known(topic_ids: Collection[tuple[TopicPartition, bytes]]) -> bool:
-    """Whether all topics can be named by their ids."""
+    """Whether the ids of all topics are known."""
     return bool(topic_ids) and not {b"", ZERO_UUID} & {topic_id for _, topic_id in topic_ids}
 
 
@@ -263,11 +263,11 @@ def codes_of(answer: TxnOffsetCommitResponse) -> Iterable[int]:
 def raise_refusal(
     delivery: DeliveryInTransaction, group_id: str, answer: TxnOffsetCommitResponse
 ) -> None:
-    """Raise what the group refused, and tell the consumer.
+    """Raise the group's error, and pass it to the consumer.
 
     Raises:
-        CommitFailedError: The group has given the partitions to another member.
-        KafkaError: Anything else.
+        CommitFailedError: The group has assigned the partitions to another member.
+        KafkaError: Any other error.
     """
     names = {topic_id: tp.topic for tp, topic_id in delivery.topic_ids()}
     for topic in answer.topics:

@@ -1,9 +1,9 @@
-"""Which producer id and epoch this producer has, and how it comes to another one.
+"""The producer id and epoch, and how the producer changes them.
 
-A producer without transactions takes the next epoch by itself: the brokers of a partition take any
-higher one (KIP-360). Only when the epochs of an id are used up, or a broker knows a higher one, is
-another id asked for. With transactions ids and epochs come from the coordinator, and nothing here
-is mended.
+A producer without transactions increments its epoch locally: the brokers of a partition accept any
+higher one (KIP-360). It gets another id only when the epochs of an id are used up, or when a broker
+has a higher one. With transactions the coordinator assigns ids and epochs, and this module does not
+change them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MAX_EPOCH: Final = 2**15 - 1
 
 
 class CurrentIdentity:
-    """The identity under which new batches are sent. One writer: its methods.
+    """The producer id and epoch of new batches. One writer: its methods.
 
     Args:
-        on_used_up: Called when another producer id is needed; somebody `renew`s then.
+        on_used_up: Called when another producer id is needed; `renew` follows.
     """
 
     def __init__(self, on_used_up: Callable[[], None]) -> None:
@@ -29,17 +29,17 @@ class CurrentIdentity:
         self.current: ProducerIdAndEpoch | None = None
 
     def renew(self, identity: ProducerIdAndEpoch) -> None:
-        """Take over what a broker gave."""
+        """Set the id and epoch from a broker."""
         self.current = identity
 
     def give_up(self) -> None:
-        """Do without, until there is another producer id."""
+        """Drop the producer id until there is another one."""
         if self.current is not None:
             self.current = None
             self._on_used_up()
 
     def mend(self, queue: PartitionQueue) -> None:
-        """Let a broken queue begin anew, under another epoch than it has had."""
+        """Restart the sequences of a broken queue, under an epoch that it has not had."""
         if self.current is None:
             return
         if queue.identity == self.current:

@@ -1,4 +1,4 @@
-"""What an error that a broker answers to a batch means, for the batch and for the producer.
+"""The meaning of a broker's error for a batch and for the producer.
 
 After `Sender.completeBatch` and `TransactionManager.canRetry`, `maybeTransitionToErrorState` of
 org.apache.kafka.clients.producer.internals.
@@ -33,7 +33,7 @@ FATAL: Final = (
 
 
 class BatchFate(enum.Enum):
-    """What becomes of a batch."""
+    """The outcome of a batch."""
 
     WRITTEN = "it is in the log, and the broker does not remember where"
     RETRY = "it is sent again as it is"
@@ -43,7 +43,7 @@ class BatchFate(enum.Enum):
 
 
 def fate_of(error: type[KafkaError], record_count: int) -> BatchFate:
-    """Return what an error means for a batch of so many records."""
+    """Return the outcome of a batch after an error."""
     if error is DuplicateSequenceNumber:
         return BatchFate.WRITTEN
     if error in (OutOfOrderSequenceNumber, UnknownProducerId):
@@ -54,5 +54,5 @@ def fate_of(error: type[KafkaError], record_count: int) -> BatchFate:
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether a producer that got this error can do nothing more."""
+    """Whether this error is fatal for a producer."""
     return isinstance(error, FATAL)

@@ -60,16 +60,16 @@ class PartitionQueue:
 
     Attributes:
         tp: The partition.
-        numbered: Batches that have a sequence and no outcome, oldest first.
+        numbered: Batches with a sequence and without an outcome, oldest first.
         waiting: Batches that were never sent, oldest first; the last may take more records.
-        open: The last of them, if it takes more records; None otherwise.
+        open: The last of them if it takes more records; None otherwise.
         identity: The producer that numbers them; None before the first.
-        next_sequence: Of the next new batch's first record.
-        is_doubtful: A batch was given up that may have been written, or not.
-        is_broken: The broker takes nothing more under this identity.
-        is_listed: It stands in a list of who has something to send; whoever lists it writes this.
-        leader: The node that leads the partition, as far as known; whoever sends writes this.
-        is_in_transaction: The coordinator knows that the transaction writes here; likewise.
+        next_sequence: The sequence of the next new batch's first record.
+        is_doubtful: A batch that may have been written has failed.
+        is_broken: The broker accepts no more batches under this identity.
+        is_listed: It is in a list of queues with a batch to send; the list's owner writes this.
+        leader: The partition's known leader; the sender writes this.
+        is_in_transaction: The coordinator has the partition in the transaction; likewise.
     """
 
     __slots__ = (
@@ -123,24 +123,24 @@ class PartitionQueue:
 
     @property
     def is_on_wire(self) -> bool:
-        """Whether a batch was sent and not answered."""
+        """Whether a batch is in flight."""
         return self.retry_count < len(self.numbered)
 
     # --- What waits ------------------------------------------------------------------------
     def begin(self, batch: ProducerBatch) -> None:
-        """Let a batch wait behind the others, and take records."""
+        """Add a batch at the end, which takes records."""
         self.waiting.append(batch)
         self.open = batch
 
     def close(self, batch: ProducerBatch) -> None:
-        """Let a batch take no further record, and wait for none."""
+        """Close a batch, so that it takes no more records."""
         batch.close()
         if self.open is batch:
             self.open = None
 
     # --- What to send ----------------------------------------------------------------------
     def next_batch(self, now: float) -> ProducerBatch | None:
-        """Return what may be sent now: what failed, or else the first that is waiting."""
+        """Return the next batch to send: one that failed, or else the first that is waiting."""
         if self.is_broken:
             return None
         now += TIMER_SLACK_S
@@ -153,10 +153,10 @@ class PartitionQueue:
         return batch if batch.due_at <= now else None
 
     def send(self, batch: ProducerBatch, identity: ProducerIdAndEpoch) -> None:
-        """Note that what `next_batch` returned goes out now.
+        """Note that the batch from `next_batch` is sent now.
 
-        A batch that has no sequence gets it, of the given producer if none of an earlier one is
-        still under way, and of that one otherwise.
+        A batch without a sequence gets one: of the earlier producer if batches of it are
+        unfinished, or else of the given producer.
         """
         if batch.state is BatchState.TO_RETRY:
             self.retry_count -= 1
@@ -183,9 +183,9 @@ class PartitionQueue:
         self._settle()
 
     def retry(self, batch: ProducerBatch, error: KafkaError, retry_at: float) -> None:
-        """Note that an attempt has come to nothing, as far as known, and the next may be made.
+        """Note that an attempt failed, as far as known, and that the next one may follow.
 
-        What has expired meanwhile is given up.
+        A batch that has timed out fails.
         """
         batch.last_error = error
         if batch.is_expired:
@@ -198,14 +198,14 @@ class PartitionQueue:
     def refuse_as_out_of_order(
         self, batch: ProducerBatch, error: KafkaError, retry_at: float
     ) -> None:
-        """Note that the broker expects another sequence: it is behind a failed one, or a gap."""
+        """Note that the broker expects another sequence, after a failed batch or a gap."""
         is_first = batch is self.numbered[0]
         self.retry(batch, error, retry_at)
         if is_first and not batch.is_expired:
             self.is_broken = True
 
     def give_up(self, batch: ProducerBatch) -> None:
-        """Note that a batch is not sent again; it may have been written if it has a sequence."""
+        """Note that a batch is not retried; if it has a sequence, it may have been written."""
         if batch.state is BatchState.WAITING:
             self.close(batch)
             self.waiting.remove(batch)
@@ -217,14 +217,14 @@ class PartitionQueue:
         self._settle()
 
     def expire(self, batch: ProducerBatch) -> None:
-        """Give up a batch whose time is over; on the wire it stays, to learn what comes of it."""
+        """Fail a batch that has timed out; in flight it stays, because its response matters."""
         if batch.state is BatchState.ON_WIRE:
             batch.is_expired = True
         else:
             self.give_up(batch)
 
     def replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
-        """Send parts of a refused batch in its place, under the same sequences."""
+        """Replace a rejected batch by parts with the same sequences."""
         at = self.numbered.index(batch)
         del self.numbered[at]
         for offset, part in enumerate(parts):
@@ -240,7 +240,7 @@ class PartitionQueue:
         batch.state = BatchState.DONE
 
     def _settle(self) -> None:
-        """See what is known of a gap, and of the log, once nothing can tell more."""
+        """Decide about a gap, and about the log, once all responses have arrived."""
         self._is_log_new &= bool(self.numbered)
         if self.is_doubtful and not self.numbered:
             self.is_doubtful = False
@@ -248,11 +248,12 @@ class PartitionQueue:
 
     # --- Another log, producer id or epoch ------------------------------------------------------
     def begin_log(self, *, is_broken: bool) -> None:
-        """Note that the topic was recreated: its broker knows nothing of this producer.
+        """Note that the topic was recreated, so that its broker does not know this producer.
 
-        Sequences go on, as it takes any that comes first. So the first batch goes alone (rule 3),
-        once what was sent before has an outcome. If a transaction is aborted for it, the abort's
-        marker may come first, and then the broker takes 0 only: the queue is broken.
+        Sequences continue, because the broker accepts any first sequence. So the first batch is
+        sent alone (rule 3), after all earlier batches have an outcome. If a transaction is aborted
+        for it, the abort's marker may be written first. Then the broker accepts only 0, and the
+        queue is broken.
         """
         self.is_broken |= is_broken
         self._is_log_new = bool(self.numbered)
@@ -260,11 +261,11 @@ class PartitionQueue:
 
     @property
     def can_be_mended(self) -> bool:
-        """Whether the broker takes nothing more, and nothing more is heard of what was sent."""
+        """Whether the queue is broken and no batch is in flight."""
         return self.is_broken and not self.is_on_wire
 
     def adopt(self, identity: ProducerIdAndEpoch) -> None:
-        """Begin at sequence 0 under another identity; what is numbered is numbered anew."""
+        """Restart at sequence 0 under another identity; numbered batches get new sequences."""
         if self.is_on_wire:
             raise AssertionError(f"{self!r} cannot change its producer: a batch is on the wire")
         self.identity = identity
@@ -278,7 +279,7 @@ class PartitionQueue:
         self.is_broken = self.is_doubtful = False
 
     def reset(self) -> None:
-        """Forget sequences, as a transaction has ended and another epoch comes; nothing is left."""
+        """Clear the sequences of an empty queue after a transaction, before the next epoch."""
         if not self.is_empty:
             raise AssertionError(f"{self!r} cannot be reset: a batch is under way")
         self.identity = None

@@ -78,7 +78,7 @@ MOST_NAMED_RECORDS: Final = 3
 
 
 class Destination:
-    """A node that leads partitions: what it has to be sent. The sender writes the fields."""
+    """A node that leads partitions, and the batches for it. The sender writes the fields."""
 
     __slots__ = ("connecting", "in_flight_count", "is_pump_due", "listed", "node_id")
 
@@ -92,17 +92,17 @@ class Destination:
 
 
 class BatchSender:
-    """Takes batches from partitions' queues to their leaders.
+    """Sends the batches of partitions' queues to their leaders.
 
     Args:
-        config: Of the producer.
-        cluster: Where leaders are.
-        identity: Whom batches are from.
-        scope: Of its tasks.
+        config: The producer's.
+        cluster: Connections and leaders.
+        identity: The producer id of batches.
+        scope: The scope of its tasks.
         rng: For backoffs.
-        admit: Asked whether a queue may send within the transaction; otherwise whoever is asked
-            wakes it later.
-        on_failed: Told of each batch that its senders lose, and why, before they are told.
+        admit: Returns whether a queue may send in the transaction; otherwise it wakes the queue
+            later.
+        on_failed: Called with each failed batch and its error, before the futures fail.
     """
 
     def __init__(
@@ -138,16 +138,16 @@ class BatchSender:
         self.newest_version = NEWEST_WITHOUT_ADDING if self._is_transactional else NEWEST
 
     def serve(self, accumulator: Accumulator) -> None:
-        """Take batches from here."""
+        """Set the accumulator of the batches."""
         self._accumulator = accumulator
 
     def close(self) -> None:
-        """Send nothing more; idempotent."""
+        """Send no more batches; idempotent."""
         self._is_closed = True
 
     # --- Who has something to send ---------------------------------------------------------
     def wake(self, queue: PartitionQueue) -> None:
-        """Put a queue on the list of its leader, and look at that soon."""
+        """Put a queue on the list of its leader, and process the list soon."""
         if queue.is_listed or self._is_closed:
             return
         if queue.is_broken:
@@ -160,13 +160,13 @@ class BatchSender:
         self._pump_soon(leader)
 
     def wake_all(self, queues: Iterable[PartitionQueue]) -> None:
-        """Look at what queues have to send, whatever kept them from it."""
+        """Check all queues for batches to send."""
         for queue in queues:
             if not queue.is_empty:
                 self.wake(queue)
 
     def _find_leader(self, queue: PartitionQueue, view: ClusterView) -> bool:
-        """Find out who leads a queue's partition; without anybody metadata are asked for."""
+        """Look up the leader of a queue's partition; without one, request new metadata."""
         found = view.leader(queue.tp)
         if found is None:
             error = LeaderNotAvailableError("the partition has no leader").at(queue.tp)
@@ -180,7 +180,7 @@ class BatchSender:
         return True
 
     def view_changed(self, view: ClusterView, topics: Iterable[str] | None = None) -> None:
-        """Move queues to where their partitions are led now: of these topics, or of all."""
+        """Move queues to their partitions' new leaders, for these topics or for all."""
         for queue in self._accumulator.queues(topics):
             found = view.leader(queue.tp)
             if found is not None and found.leader == queue.leader:
@@ -205,7 +205,7 @@ class BatchSender:
             self._scope.fail(error, name=f"sending to leader {leader.node_id}")
 
     def _send_listed(self, leader: Destination) -> None:
-        """Send what a leader can be sent now."""
+        """Send the batches that a leader can take now."""
         if self._is_closed or leader.connecting is not None:
             return
         while leader.listed and leader.in_flight_count < MAX_IN_FLIGHT:
@@ -219,7 +219,7 @@ class BatchSender:
             self._send(leader, connection, batches)
 
     def _take(self, leader: Destination) -> list[ProducerBatch]:
-        """Take a request's worth of batches; queues that have no more leave the list."""
+        """Take the batches of one request; queues without more batches leave the list."""
         now = self._loop.time()
         left_bytes = self._max_request_size
         batches: list[ProducerBatch] = []
@@ -285,13 +285,13 @@ class BatchSender:
             self._all_failed(leader, batches, error)
 
     def _connect(self, leader: Destination) -> None:
-        """Wait for the leader's connection in a task, as nothing can be sent meanwhile."""
+        """Wait for the leader's connection in a task."""
         leader.connecting = self._scope.spawn(
             self._until_connected(leader), name=f"connect to leader {leader.node_id}"
         )
 
     def why_unsent(self, queue: PartitionQueue) -> KafkaError | None:
-        """Return what keeps the leader from being sent a queue's batches; None if nothing does."""
+        """Return why the leader takes no batches of a queue, or None if it takes them."""
         leader = None if queue.leader is None else self._leaders[queue.leader]
         if leader is None or leader.connecting is None or queue not in leader.listed:
             return None
@@ -312,7 +312,7 @@ class BatchSender:
 
     # --- Answers ---------------------------------------------------------------------------
     async def until_quiet(self) -> None:
-        """Wait until every request was answered, or its connection was lost."""
+        """Wait until every request has a response, or has lost its connection."""
         while any(leader.in_flight_count for leader in self._leaders.values()):
             self._is_quiet.clear()
             await self._is_quiet.wait()
@@ -329,7 +329,7 @@ class BatchSender:
         names: dict[bytes, str],
         exchange: Exchange[ProduceResponse],
     ) -> None:
-        """Handle what came of a request; called by the connection, must raise nothing."""
+        """Handle the outcome of a request; the connection calls it, so it must not raise."""
         self._note_answer(leader)
         try:
             response = exchange.result()
@@ -358,7 +358,7 @@ class BatchSender:
     def _all_failed(
         self, leader: Destination, batches: list[ProducerBatch], error: KafkaError
     ) -> None:
-        """Have batches sent again whose request came to nothing, as far as known."""
+        """Retry the batches of a failed request."""
         if error.retriable:
             self._cluster.invalidate()
         for batch in batches:
@@ -432,7 +432,7 @@ class BatchSender:
             self.wake(queue)
 
     def _split(self, batch: ProducerBatch) -> None:
-        """Send a batch that the broker finds too large in two halves, and these if need be."""
+        """Send a batch that the broker finds too large as two halves, repeatedly if necessary."""
         if self.abort_reason is not None:  # nothing more is sent
             self._fail(batch, self.abort_reason)
             return
@@ -454,7 +454,7 @@ class BatchSender:
         self._finish(queue, batch)
 
     def expired(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError) -> None:
-        """Give up a batch whose time is over, which may be all that its queue waited for."""
+        """Fail a batch that has timed out, and continue with its queue."""
         queue.expire(batch)
         batch.fail(self._on_failed(batch, error))
         self._accumulator.finished(batch)
@@ -472,7 +472,7 @@ class BatchSender:
             self.wake(queue)
 
     def _mend(self, queue: PartitionQueue) -> None:
-        """Let a queue whose sequences have a gap begin anew, if it can be done."""
+        """Restart the sequences of a queue with a gap, if possible."""
         if not self._is_transactional and queue.can_be_mended:
             before = queue.identity
             self._identity.mend(queue)
@@ -490,7 +490,7 @@ class BatchSender:
 
 
 def _refusal(batch: ProducerBatch, answer: PartitionProduceResponse, description: str) -> str:
-    """Say what a broker refused, and because of which records, if it names some (KIP-467)."""
+    """Return the text of a broker's error, with the records that it names (KIP-467)."""
     named = [
         f"record {each.batch_index} of it: {each.batch_index_error_message}"
         for each in answer.record_errors[:MOST_NAMED_RECORDS]
