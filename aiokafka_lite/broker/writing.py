@@ -162,20 +162,20 @@ class TopicWriter:
         batch.records.append(encoded)
 
     def finish(self) -> None:
-        """Check what was not yet: after this, `write` fails only if the disk does.
+        """Validate the remaining records: after this, `write` fails only if the disk fails.
 
         Raises:
-            RecordRefusedError: The topic does not take a record.
+            RecordRefusedError: The topic rejects a record.
         """
         for index in tuple(self._open):
             self._check(self._open.pop(index))
 
     def write(self) -> None:
-        """Append everything.
+        """Append all batches.
 
         Raises:
-            RecordRefusedError: See `finish`; nothing was written.
-            KafkaStorageError: The disk is full or broken; batches ahead of it were written.
+            RecordRefusedError: See `finish`; the log is unchanged.
+            KafkaStorageError: A write to the disk failed; earlier batches were written.
         """
         self.finish()
         is_stamped = self._topic.config.is_log_append_time
@@ -186,7 +186,7 @@ class TopicWriter:
         self._checked.clear()
 
     def places(self) -> list[RecordMetadata]:
-        """Return where each record is that was written."""
+        """Return the offsets of the written records."""
         places: dict[int, RecordMetadata] = {}
         for batch, base_offset, stamp in self._written:
             tp = TopicPartition(self._topic.name, batch.partition.index)
@@ -225,7 +225,7 @@ class TopicWriter:
         self._checked.append(_Checked(batch.partition, header, view, numbers, timestamps_ms))
 
     def _blame(self, batch: _Open) -> None:
-        """Raise for the record that makes a batch bad, if it is one."""
+        """Raise the error of the record that makes a batch invalid, if there is one."""
         for record in batch.records:
             builder = BatchBuilder(codec=self._codec)
             _add(builder, record)
@@ -240,7 +240,7 @@ class TopicWriter:
 
 
 def _bytes(what: str, given: object) -> bytes | None:
-    """Return what is written of what a caller gave, whose types nobody may have checked."""
+    """Return the bytes of a caller's value, whose type is unchecked."""
     if given is None or isinstance(given, bytes):
         return given
     if isinstance(given, str):

@@ -1,37 +1,37 @@
-"""The batches of one partition on their way, in order, without I/O.
+"""The unacknowledged batches of one partition, in order, without I/O.
 
-Brokers take a producer's batch for a partition only if its sequence is the one that follows. That
-makes order and exactly-once out of plain retries, as long as four things are kept here:
+A broker accepts a producer's batch for a partition only if its sequence is the next one. Together
+with retries, this gives order and exactly-once, if the queue keeps four rules:
 
 1. A batch gets its sequence when it is first sent, and keeps it in every attempt.
-2. What has to be sent again goes before anything new, and in order: the first of it alone, the next
-   when that was acknowledged. At most `MAX_IN_FLIGHT` batches have a sequence and no outcome, for
-   of more a broker does not remember whether it has them.
-3. A broker that knows nothing of a producer takes whatever sequence comes first. So the first batch
-   under an identity goes alone: if it were refused, the next one would be taken in its place.
-4. A batch that is given up after it may have been written leaves its sequence behind. Whether
-   there is a gap is for the broker to say.
+2. Batches to retry precede new ones, and are sent in order: the first of them alone, the next after
+   its acknowledgement. At most `MAX_IN_FLIGHT` batches have a sequence and no outcome, because a
+   broker remembers only so many.
+3. A broker that does not know a producer accepts any first sequence. So the first batch under an
+   identity is sent alone: if it were rejected, the next one would be accepted in its place.
+4. A failed batch that may have been written leaves its sequence behind. The broker decides whether
+   that is a gap.
 
 Theory of operation. `numbered` holds the batches with a sequence, oldest first; `waiting` the
-others. What was given up makes the queue *doubtful*: it numbers nothing new. What is numbered
-already is sent as it is, and settles the doubt:
+others. A failed batch with a sequence makes the queue *doubtful*: it numbers no new batches. The
+numbered batches are sent as they are, and settle the doubt:
 
-    what comes                                             what it means
-    a later batch is acknowledged, and nothing is left     there is no gap: the queue goes on
+    event                                                  meaning
+    a later batch is acknowledged, and none is left        there is no gap: the queue continues
     the first numbered batch is out of order               there is a gap, or the broker has lost
-                                                           what it knew of this producer
-    nothing is numbered any more, and the sequence that    nobody knows: it has to be taken for a
-    comes next is not the one after the last acknowledged  gap
+                                                           its state of this producer
+    no batch is numbered any more, and the next sequence   unknown: it has to be treated as a gap
+    is not the one after the last acknowledged
 
-A gap is *broken*. It is mended by another epoch: sequences begin at 0 again (`adopt`). That waits
-until nothing is on the wire. What is still numbered then was refused behind the gap, so it was not
-written and may be numbered anew; no record comes twice. Without transactions a producer takes the
-next epoch by itself (KIP-360). In a transaction the whole transaction is aborted instead, so
-nothing is mended here; the queue is `reset` for the next one.
+A gap makes the queue *broken*. Another epoch fixes it: sequences start at 0 again (`adopt`). That
+waits until no batch is in flight. The batches that are still numbered then were rejected because of
+the gap, so they were not written and may get new sequences; no record is written twice. Without
+transactions a producer increments its epoch locally (KIP-360). In a transaction the whole
+transaction is aborted, and the queue is `reset` for the next one.
 
 After `Sender`, `TransactionManager` and `TxnPartitionEntry` of
-org.apache.kafka.clients.producer.internals. Java numbers batches behind a gap anew while some are
-on the wire; here they are awaited first. Java does not keep the third rule.
+org.apache.kafka.clients.producer.internals. Java renumbers the batches after a gap while some are
+in flight; this queue waits for those first. Java does not keep the third rule.
 """
 
 from __future__ import annotations

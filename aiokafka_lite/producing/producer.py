@@ -1,4 +1,4 @@
-"""AIOKafkaProducer: what applications call; the work is done by the engine's parts."""
+"""AIOKafkaProducer: the methods that applications call; the engine's parts do the work."""
 
 from __future__ import annotations
 

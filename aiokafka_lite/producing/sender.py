@@ -1,24 +1,25 @@
-"""Sends batches to the leaders of their partitions, and handles what comes of it.
+"""Sends batches to the leaders of their partitions, and handles the responses.
 
-Each leader has a list of the partitions that have something to send. Whoever adds to the list has
-it looked at in the loop's next turn (`_pump`); so what is sent in one turn goes in one request, at
-most one batch of each partition. No task is involved: a request is written by `Connection.send`,
-and its answer is handled in the callback that received it. Only what has to wait, for a
-connection or for a throttled broker, is a task, one for each leader at most.
+Each leader has a list of the queues with a batch to send. An addition to the list schedules its
+processing for the loop's next turn (`_pump`). So one request takes the batches of one turn, at most
+one of each partition. `Connection.send` writes the request, and the callback that receives the
+response handles it, without a task. Only waits for a connection or for a throttled broker are
+tasks, at most one for each leader.
 
-    queue      what keeps it off the list                    what brings it back
+    queue      why it is not on the list                     what puts it back
     ---------  --------------------------------------------  -------------------------------------
-    empty      nothing to send                               a record
-    lingers    its batch may take more records               the batch is full, or its time comes
-    full       MAX_IN_FLIGHT batches are not answered        an answer
-    backs off  its oldest batch failed a moment ago          a timer
-    homeless   nobody leads the partition, as far as known   metadata
-    broken     the broker takes nothing more                 another epoch, see partition_queue.py
-    outside    the transaction does not know the partition   the coordinator's answer
+    empty      it has no batch                               a record
+    lingers    its batch may take more records               the batch is full, or its time is over
+    full       MAX_IN_FLIGHT batches are in flight           a response
+    backs off  its oldest batch has just failed              a timer
+    homeless   the partition has no known leader             metadata
+    broken     the broker accepts no more batches            another epoch, see partition_queue.py
+    outside    the transaction lacks the partition           the coordinator's response
 
-A leader that has MAX_IN_FLIGHT requests to answer keeps its list: an answer has it looked at.
+The list of a leader with MAX_IN_FLIGHT requests in flight stays; a response schedules its
+processing.
 
-References: Kafka's Produce, KIP-219 (throttle), KIP-951 (the new leader in the answer).
+References: Kafka's Produce, KIP-219 (throttle), KIP-951 (the new leader in the response).
 """
 
 from __future__ import annotations
