@@ -13,7 +13,7 @@ from importlib import import_module
 def lend(module: str, names: tuple[str, ...]) -> Callable[[str], object]:
     """Return a ``__getattr__`` for a module whose names are aiokafka's.
 
-    The function raises ImportError if aiokafka is missing; the message has the command that
+    The function raises ImportError if aiokafka is missing. The message has the command that
     installs it.
 
     Args:

@@ -81,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def kafka_broker(request: pytest.FixtureRequest) -> Iterator[BrokerThread]:
-    """A new, empty broker with one node; it creates topics on a client's request.
+    """A new, empty broker with one node. It creates topics on a client's request.
 
     `@pytest.mark.kafka_broker(nodes=…, num_partitions=…, auto_create_topics=…)` changes that. An
     unexpected exception in the broker fails the test.
@@ -91,7 +91,7 @@ def kafka_broker(request: pytest.FixtureRequest) -> Iterator[BrokerThread]:
 
 @pytest.fixture
 def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[BrokerThread]:
-    """A new, empty broker with three nodes, each on its own port; see `kafka_broker`."""
+    """A new, empty broker with three nodes, each on its own port. See `kafka_broker`."""
     yield from _run_broker(request, nodes=CLUSTER_NODES)
 
 
@@ -129,7 +129,7 @@ def _run_broker(request: pytest.FixtureRequest, *, nodes: int) -> Iterator[Broke
 
 
 def _options(request: pytest.FixtureRequest) -> MarkerOptions:
-    """Merge the markers of a test; an invalid one fails the test."""
+    """Merge the markers of a test. An invalid one fails the test."""
     given: dict[str, object] = {}
     for marker in request.node.iter_markers():  # from the test outwards
         if marker.name == OLD_MARKER and _is_ours(marker):

@@ -94,7 +94,7 @@ class EmbeddedCluster(DirectAccess):
         return self.partition(*tp).leader_id
 
     def move_leader(self, tp: TopicPartition, node_id: int | None = None) -> int:
-        """Make another node the partition's leader, in a new leader epoch; return its id.
+        """Make another node the partition's leader, in a new leader epoch. Return its id.
 
         Args:
             tp: The partition.
@@ -130,7 +130,7 @@ class EmbeddedCluster(DirectAccess):
         node.groups.expire_session(group_id, member_id)
 
     def move_coordinator(self, group_id: str, node_id: int | None = None) -> int:
-        """Move a group to another coordinator; return the node's id.
+        """Move a group to another coordinator and return the node's id.
 
         All groups of the same partition of `__consumer_offsets` move. The new coordinator loads
         them from the log. Requests that wait at the old one are answered with NOT_COORDINATOR. The
@@ -224,12 +224,12 @@ class EmbeddedCluster(DirectAccess):
 
     @property
     def cluster_id(self) -> str:
-        """The cluster id in metadata responses; a data directory keeps it across restarts."""
+        """The cluster id in metadata responses. A data directory keeps it across restarts."""
         return self.catalog.cluster_id
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        """All topics by name, internal ones included; a live view."""
+        """A live view of all topics by name, internal ones included."""
         return self.catalog.topics
 
     def topic(self, name: str) -> Topic | None:
@@ -315,7 +315,7 @@ class EmbeddedCluster(DirectAccess):
         self.catalog.add_partitions(topic, self.place_replicas(more, replication))
 
     async def open_offsets_topic(self) -> Topic:
-        """Return the topic `__consumer_offsets`; create it if it does not exist.
+        """Return the topic `__consumer_offsets`, created if it does not exist.
 
         Raises:
             KafkaStorageError: The topic could not be written to the disk, so no group can start.
@@ -325,7 +325,7 @@ class EmbeddedCluster(DirectAccess):
         )
 
     async def open_transaction_topic(self) -> Topic:
-        """Return the topic `__transaction_state`; create it if it does not exist.
+        """Return the topic `__transaction_state`, created if it does not exist.
 
         Raises:
             KafkaStorageError: The topic could not be written to the disk, so no transaction can
@@ -348,7 +348,7 @@ class EmbeddedCluster(DirectAccess):
     def delete_topic(self, topic: Topic | str) -> None:
         """Delete a topic, its records and the offsets committed for it.
 
-        Deleting a topic of the coordinators deletes their state; the next request to a coordinator
+        Deleting a topic of the coordinators deletes their state. The next request to a coordinator
         recreates the topic.
 
         Raises:
@@ -365,7 +365,7 @@ class EmbeddedCluster(DirectAccess):
             node.groups.removal.topic_deleted(known.name, known.topic_id)
 
     def recreate_topic(self, name: str, partitions: int | None = None) -> Topic:
-        """Delete a topic and create an empty one of the same name, with a new id; return it.
+        """Delete a topic and create an empty one of the same name, with a new id, and return it.
 
         Args:
             name: The topic.

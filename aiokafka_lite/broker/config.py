@@ -1,4 +1,4 @@
-"""The broker's settings; settings that Kafka has, too, have Kafka's names."""
+"""The broker's settings. Settings that Kafka has, too, have Kafka's names."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ class BrokerConfig:
     """A broker's settings. Times are in seconds unless the name has another unit.
 
     Attributes:
-        nodes: The number of nodes; their ids count from `node_id`.
+        nodes: The number of nodes. Their ids count from `node_id`.
         host: The address to listen on, and to announce to clients.
-        port: The port of the first node; the others use the next ones. 0 uses free ports.
+        port: The port of the first node. The others use the next ones. 0 uses free ports.
         racks: One for each node, or empty.
         security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
-        ssl_context: The server's TLS context; None creates temporary certificates.
+        ssl_context: The server's TLS context. None creates temporary certificates.
         ssl_client_auth: Whether clients show a certificate: none, requested or required. Only for
-            temporary certificates; an `ssl_context` has its own setting.
+            temporary certificates. An `ssl_context` has its own setting.
         sasl_mechanisms: The mechanisms that clients may use.
         listeners: Several or named listeners, instead of `host` to `sasl_mechanisms`.
         users: Passwords by user name, for every mechanism but OAUTHBEARER.
         oauth_allow_unsecured_tokens: Accept unsigned tokens, as Kafka does by default.
-        connections_max_reauth_ms: The time after which SASL clients must reauthenticate; 0 is
+        connections_max_reauth_ms: The time after which SASL clients must reauthenticate. 0 is
             never.
         connection_failed_authentication_delay_ms: The delay of the response to a failed
             authentication.
-        sasl_authentication_timeout_s: The longest time for TLS and SASL together; the connection is
+        sasl_authentication_timeout_s: The longest time for TLS and SASL together. The connection is
             closed after it.
         sasl_server_max_receive_bytes: The largest request before authentication.
         allow_remote: Allow addresses that other machines can reach. Without SASL every client may
             do anything.
         allow_cleartext_credentials: Allow SASL without TLS at such addresses.
-        data_dir: The directory of logs and topics; None keeps them in memory.
+        data_dir: The directory of logs and topics. None keeps them in memory.
         num_partitions: The number of partitions of topics created without one.
-        default_replication_factor: The replicas of topics created without a number; None is 3, or
+        default_replication_factor: The replicas of topics created without a number. None is 3, or
             the number of nodes if that is lower.
         auto_create_topics: Create the topics of Metadata requests that allow it.
         segment_bytes: The size at which a log starts a new segment (a topic's segment.bytes wins).
         message_max_bytes: The largest batch (a topic's max.message.bytes wins).
-        max_frame_bytes: The largest request; a larger one closes its connection.
+        max_frame_bytes: The largest request. A larger one closes its connection.
         queued_max_requests: The number of requests waiting for a handler at which reading stops.
         max_connections: The broker closes new connections above this number.
         max_connections_per_ip: The same for the connections of one address.
@@ -79,7 +79,7 @@ class BrokerConfig:
         transaction_max_timeout_ms: The longest transaction timeout that a producer may request.
         transactional_id_expiration_ms: The age at which an unused transactional id is deleted.
         transaction_version: The level of the feature transaction.version. With 2 each transaction
-            has its own epoch (KIP-890); with 0 or 1 clients behave as before Kafka 4.0.
+            has its own epoch (KIP-890). With 0 or 1 clients behave as before Kafka 4.0.
     """
 
     nodes: int = 1

@@ -1,7 +1,7 @@
 """Methods for tests that need no client: write, read, look, wait.
 
 The records are validated like a producer's, and complete the long polls that wait for them. All
-methods belong to the broker's event loop; `BrokerThread` has the same methods for other threads.
+methods belong to the broker's event loop. `BrokerThread` has the same methods for other threads.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class DirectAccess(ABC):
 
         Args:
             topic: The topic.
-            value: Bytes, or a string that is encoded as UTF-8; None writes a tombstone.
+            value: Bytes, or a string that is encoded as UTF-8. None writes a tombstone.
             key: Chooses the partition like Java's partitioner, if `partition` is None.
             headers: Pairs of a name and a value.
             partition: None without a key chooses the partition with the lowest end offset.
@@ -101,7 +101,7 @@ class DirectAccess(ABC):
     def produce_all(
         self, topic: str, records: Iterable[NewRecord], *, codec: Codec | str = Codec.NONE
     ) -> list[RecordMetadata]:
-        """Write records in large batches, in order; return their offsets.
+        """Write records in large batches, in order, and return their offsets.
 
         Raises:
             UnknownTopicOrPartitionError: As in `produce`.
@@ -148,7 +148,7 @@ class DirectAccess(ABC):
 
         Args:
             topic: The topic.
-            partition: The partition; None is all.
+            partition: The partition. None is all.
             isolation_level: "read_committed" skips the records of aborted transactions, and ends at
                 the first record of an open transaction.
 
@@ -194,7 +194,7 @@ class DirectAccess(ABC):
         """Wait until `is_so()` returns True, and call it every 5 ms. Cancellation has no effect.
 
         Raises:
-            TimeoutError: The timeout has passed; its text is `what()`.
+            TimeoutError: The timeout has passed. Its text is `what()`.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -232,7 +232,7 @@ class DirectAccess(ABC):
     async def wait_for_commits(
         self, group: str, topic: str, *, timeout_s: float = WAIT_S
     ) -> dict[TopicPartition, int]:
-        """Wait until a group has committed all records of a topic; return its committed offsets.
+        """Wait until a group has committed all records of a topic and return its committed offsets.
 
         Partitions without records need no commit.
 

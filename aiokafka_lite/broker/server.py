@@ -89,9 +89,9 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
     can reproduce failures that are rare in production.
 
     Args:
-        nodes: The number of nodes; their ids count from 1.
+        nodes: The number of nodes. Their ids count from 1.
         host: The address to listen on.
-        port: The port of the first node; the others use the next ones. 0 uses free ports.
+        port: The port of the first node. The others use the next ones. 0 uses free ports.
         racks: One name for each node; leaders then refer consumers to the replica in their rack
             (KIP-392).
         data_dir: The directory that keeps topics, records and committed offsets across restarts;
@@ -99,7 +99,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         num_partitions: The number of partitions of topics created without one.
         auto_create_topics: Create the topics of Metadata requests that allow it.
         security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
-        ssl_context: The server's TLS context (`server_ssl_context` creates one from files); None
+        ssl_context: The server's TLS context (`server_ssl_context` creates one from files). None
             creates `certificates` for this broker.
         sasl_mechanisms: The mechanisms that clients may use: PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512
             (the default), OAUTHBEARER (with tokens from `oauth_token`).
@@ -109,7 +109,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         allow_remote: Accept a `host` that other machines can reach.
         config: All settings in one object, instead of the arguments above.
         clock: Returns the wall-clock time in milliseconds.
-        rng: The source of ids; a seeded one makes them reproducible.
+        rng: The source of ids. A seeded one makes them reproducible.
         settings: Any other field of `BrokerConfig`.
 
     Raises:
@@ -195,7 +195,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         await self.stop()
 
     async def start(self) -> None:
-        """Load the data directory and listen; the class lists the errors."""
+        """Load the data directory and listen. The class lists the errors."""
         handlers.load()
         self.loop = loop = asyncio.get_running_loop()
         self.scope = TaskScope("broker", on_failure=functools.partial(self._bug, "a task died"))
@@ -361,7 +361,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         """Stop a node: its connections close, and other nodes lead its partitions if they can.
 
         Args:
-            node_id: The node; stopping a stopped one has no effect.
+            node_id: The node. Stopping a stopped one has no effect.
             clean: Move the leaders first, as Kafka's controlled shutdown does, and send the
                 responses that are being written. False closes the connections at once, as if the
                 process was killed.
@@ -381,7 +381,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
             self._node_down(node_id)
 
     async def start_node(self, node_id: int) -> None:
-        """Start a stopped node at its previous address; its replicas are in sync again.
+        """Start a stopped node at its previous address. Its replicas are in sync again.
 
         Raises:
             BrokerNotAvailableError: The cluster has no such node.

@@ -170,7 +170,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         *,
         replication_factor: int | None = None,
     ) -> None:
-        """Create a topic; see `Broker.create_topic`."""
+        """Create a topic. See `Broker.create_topic`."""
         self.call(
             lambda broker: broker.create_topic(
                 name, partitions, configs, replication_factor=replication_factor
@@ -178,15 +178,15 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         )
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Add partitions to a topic until it has `total`; see `Broker.add_partitions`."""
+        """Add partitions to a topic until it has `total`. See `Broker.add_partitions`."""
         self.call(lambda broker: broker.add_partitions(name, total))
 
     def recreate_topic(self, name: str, partitions: int | None = None) -> None:
-        """Delete a topic and create an empty one of the same name; see `Broker.recreate_topic`."""
+        """Delete a topic and create an empty one of the same name. See `Broker.recreate_topic`."""
         self.call(lambda broker: broker.recreate_topic(name, partitions))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, its records and the offsets committed for it; see `Broker.delete_topic`.
+        """Delete a topic, its records and the offsets committed for it. See `Broker.delete_topic`.
 
         Raises:
             UnknownTopicOrPartitionError: The topic does not exist.
@@ -201,7 +201,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         )
 
     def end_offsets(self, topic: str) -> list[int]:
-        """Return the end offset of each partition; see `Broker.end_offsets`."""
+        """Return the end offset of each partition. See `Broker.end_offsets`."""
         return self.call(lambda broker: broker.end_offsets(topic))
 
     # Records and groups; `Broker` documents the errors
@@ -216,7 +216,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Write one record and return its offset; see `Broker.produce`."""
+        """Write one record and return its offset. See `Broker.produce`."""
         record = NewRecord(value, key, headers, partition, timestamp_ms)
         (written,) = self.produce_all(topic, [record])
         return written
@@ -224,7 +224,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     def produce_all(
         self, topic: str, records: Iterable[NewRecord], *, codec: Codec | str = Codec.NONE
     ) -> list[RecordMetadata]:
-        """Write records in large batches and return their offsets; see `Broker.produce_all`."""
+        """Write records in large batches and return their offsets. See `Broker.produce_all`."""
         ready = [*records]  # the caller's iterator belongs to the caller's thread
         return self.call(lambda broker: broker.produce_all(topic, ready, codec=codec))
 
@@ -235,13 +235,13 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         *,
         isolation_level: IsolationLevel = "read_uncommitted",
     ) -> list[ConsumerRecord]:
-        """Return all records of a topic or of one partition; see `Broker.records`."""
+        """Return all records of a topic or of one partition. See `Broker.records`."""
         return self.call(
             lambda broker: broker.records(topic, partition, isolation_level=isolation_level)
         )
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Return the committed offsets of a group; see `Broker.committed`."""
+        """Return the committed offsets of a group. See `Broker.committed`."""
         return self.call(lambda broker: broker.committed(group))
 
     def wait_until(self, is_so: Callable[[Broker], bool], *, timeout_s: float = WAIT_S) -> None:
@@ -249,7 +249,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
 
         Raises:
             TimeoutError: The timeout has passed.
-            RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
+            RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
         """
         broker = self.broker
         self.wait("wait_until", broker.wait_until(lambda: is_so(broker), timeout_s=timeout_s))
@@ -257,11 +257,11 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     def wait_for_records(
         self, topic: str, count: int = 1, *, timeout_s: float = WAIT_S
     ) -> list[ConsumerRecord]:
-        """Wait until a topic has `count` records; see `Broker.wait_for_records`.
+        """Wait until a topic has `count` records. See `Broker.wait_for_records`.
 
         Raises:
             TimeoutError: The topic has fewer records after the timeout.
-            RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
+            RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
         """
         coro = self.broker.wait_for_records(topic, count, timeout_s=timeout_s)
         return self.wait("wait_for_records", coro)
@@ -269,21 +269,21 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     def wait_for_commits(
         self, group: str, topic: str, *, timeout_s: float = WAIT_S
     ) -> dict[TopicPartition, int]:
-        """Wait until a group has committed all records of a topic; see `Broker.wait_for_commits`.
+        """Wait until a group has committed all records of a topic. See `Broker.wait_for_commits`.
 
         Raises:
             TimeoutError: Records are uncommitted after the timeout.
-            RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
+            RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
         """
         coro = self.broker.wait_for_commits(group, topic, timeout_s=timeout_s)
         return self.wait("wait_for_commits", coro)
 
     def wait_for_members(self, group: str, count: int = 1, *, timeout_s: float = WAIT_S) -> None:
-        """Wait until a group is stable with `count` members; see `Broker.wait_for_members`.
+        """Wait until a group is stable with `count` members. See `Broker.wait_for_members`.
 
         Raises:
             TimeoutError: The group is not stable, or has fewer members, after the timeout.
-            RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
+            RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
         """
         coro = self.broker.wait_for_members(group, count, timeout_s=timeout_s)
         self.wait("wait_for_members", coro)
@@ -291,11 +291,11 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     # Nodes, leaders and replicas; `Broker` documents the errors
 
     def stop_node(self, node_id: int, *, clean: bool = True) -> None:
-        """Stop a node; see `Broker.stop_node`."""
+        """Stop a node. See `Broker.stop_node`."""
         self._await(self.broker.stop_node(node_id, clean=clean))
 
     def start_node(self, node_id: int) -> None:
-        """Start a stopped node at its previous address; see `Broker.start_node`."""
+        """Start a stopped node at its previous address. See `Broker.start_node`."""
         self._await(self.broker.start_node(node_id))
 
     def leader_of(self, tp: TopicPartition) -> int:
@@ -303,7 +303,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         return self.call(lambda broker: broker.leader_of(tp))
 
     def move_leader(self, tp: TopicPartition, node_id: int | None = None) -> int:
-        """Move a partition's leadership to another node; see `Broker.move_leader`."""
+        """Move a partition's leadership to another node. See `Broker.move_leader`."""
         return self.call(lambda broker: broker.move_leader(tp, node_id))
 
     def coordinator_of(self, group_id: str) -> int:
@@ -311,19 +311,19 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         return self.call(lambda broker: broker.coordinator_of(group_id))
 
     def move_coordinator(self, group_id: str, node_id: int | None = None) -> int:
-        """Move a group to another coordinator; see `Broker.move_coordinator`."""
+        """Move a group to another coordinator. See `Broker.move_coordinator`."""
         return self.call(lambda broker: broker.move_coordinator(group_id, node_id))
 
     def truncate(self, tp: TopicPartition, offset: int) -> int:
-        """Truncate a partition's log; see `Broker.truncate`."""
+        """Truncate a partition's log. See `Broker.truncate`."""
         return self.call(lambda broker: broker.truncate(tp, offset))
 
     def expire_session(self, group_id: str, member_id: str) -> None:
-        """Expire a member's session now; see `Broker.expire_session`."""
+        """Expire a member's session now. See `Broker.expire_session`."""
         self.call(lambda broker: broker.expire_session(group_id, member_id))
 
     def hold_replica(self, tp: TopicPartition, node_id: int) -> None:
-        """Stop replicating to a follower; see `Broker.hold_replica`."""
+        """Stop replicating to a follower. See `Broker.hold_replica`."""
         self.call(lambda broker: broker.hold_replica(tp, node_id))
 
     def release_replica(self, tp: TopicPartition, node_id: int) -> None:
@@ -338,7 +338,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         return ThreadRequestLog(self)
 
     def clear_faults(self) -> None:
-        """End all rules; the broker handles the requests that they hold."""
+        """End all rules. The broker handles the requests that they hold."""
         self.call(lambda broker: broker.faults.clear())
 
     def put_rule(self, match: Match, action: Action, times: int | None) -> ThreadRule:

@@ -75,7 +75,7 @@ class Partition:
     """A partition: its leader, its replicas and its log.
 
     Attributes:
-        isr: The replicas in sync, unordered; a leader is one of them.
+        isr: The replicas in sync, unordered. A leader is one of them.
         eligible: Replicas not in sync that may become the leader anyway: since they left, too few
             replicas were in sync for any acknowledgement (KIP-966).
         held: The log end offsets of the followers that `hold_replica` stopped, by node id.
@@ -166,17 +166,17 @@ class Partition:
         return self.append_batch(header, batch)
 
     def read(self, offset: int, max_bytes: int) -> memoryview:
-        """Return whole batches that start at an offset; see `PartitionLog.read`."""
+        """Return whole batches that start at an offset. See `PartitionLog.read`."""
         return self.log.read(offset, max_bytes)
 
     def delete_before(self, offset: int) -> int:
-        """Delete the records before an offset; see `PartitionLog.delete_before`."""
+        """Delete the records before an offset. See `PartitionLog.delete_before`."""
         low_watermark = self.log.delete_before(offset)
         self.on_change(self.key)
         return low_watermark
 
     def expire_segments(self, count: int) -> None:
-        """Delete the oldest segments; see `PartitionLog.expire_segments`."""
+        """Delete the oldest segments. See `PartitionLog.expire_segments`."""
         self.log.expire_segments(count)
         self.on_change(self.key)
 
@@ -187,7 +187,7 @@ class Partition:
 
 @dataclass
 class Topic:
-    """A topic; its id differs from the ids of earlier topics of this name."""
+    """A topic. Its id differs from the ids of earlier topics of this name."""
 
     name: str
     topic_id: bytes

@@ -27,13 +27,13 @@ NEWEST_PRODUCE: Final = 13
 
 
 class NewRecord(NamedTuple):
-    """A record to be written; strings are encoded as UTF-8.
+    """A record to be written. Strings are encoded as UTF-8.
 
     Attributes:
         value: None is a tombstone.
         partition: None lets the key choose, like Java's partitioner; without a key it is the
             partition with the lowest end offset.
-        timestamp_ms: Milliseconds since the epoch; None is the broker's clock.
+        timestamp_ms: Milliseconds since the epoch. None is the broker's clock.
     """
 
     value: Text
@@ -101,7 +101,7 @@ class _Checked(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """A batch in the log; `stamp_ms` replaces its records' timestamps."""
+    """A batch in the log. `stamp_ms` replaces its records' timestamps."""
 
     batch: _Checked
     base_offset: int
@@ -129,7 +129,7 @@ class TopicWriter:
         self.count = 0
 
     def add(self, record: NewRecord) -> None:
-        """Add a record; a full batch is validated.
+        """Add a record. A full batch is validated.
 
         Raises:
             RecordRefusedError: The topic rejects this record, or an earlier one.
@@ -174,8 +174,8 @@ class TopicWriter:
         """Append all batches.
 
         Raises:
-            RecordRefusedError: See `finish`; the log is unchanged.
-            KafkaStorageError: A write to the disk failed; earlier batches were written.
+            RecordRefusedError: See `finish`. The log is unchanged.
+            KafkaStorageError: A write to the disk failed. Earlier batches were written.
         """
         self.finish()
         is_stamped = self._topic.config.is_log_append_time

@@ -52,11 +52,11 @@ class ClientNames:
     Args:
         running: Returns the cluster, or raises one of NOT_THERE.
         arguments: The consumer's or producer's.
-        until_known: Waits for a topic's metadata and returns its partitions; None uses its own
+        until_known: Waits for a topic's metadata and returns its partitions. None uses its own
             wait.
 
     Attributes:
-        cluster: The current metadata; its methods raise as `running` before the start.
+        cluster: The current metadata. Its methods raise as `running` before the start.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ClientNames:
         return [(each.host, each.port, int(socket.AF_UNSPEC)) for each in addresses]
 
     async def bootstrap(self) -> None:
-        """Fetch metadata; the consumer or producer has connected in its `start`.
+        """Fetch metadata. The consumer or producer has connected in its `start`.
 
         Raises:
             KafkaError, ConsumerStoppedError: It is not started, is stopped, or no broker responds.
@@ -112,7 +112,7 @@ class ClientNames:
     async def send(
         self, node_id: int | None, request: object, *, group: object = None
     ) -> SimpleNamespace:
-        """Send aiokafka's MetadataRequest; the result has the cluster's id, controller and brokers.
+        """Send aiokafka's MetadataRequest. The result has the cluster's id, controller and brokers.
 
         Raises:
             IllegalOperation: It is another request, whose class this client does not have.
@@ -135,7 +135,7 @@ class ClientNames:
         )
 
     async def force_metadata_update(self) -> bool:
-        """Fetch metadata now; return whether that succeeded."""
+        """Fetch metadata now and return whether that succeeded."""
         return await self._fetch(None)
 
     async def _fetch(self, topics: Collection[str] | None) -> bool:
@@ -146,7 +146,7 @@ class ClientNames:
         return True
 
     def add_topic(self, topic: str) -> Awaitable[bool]:
-        """Add a topic to the metadata; the awaitable returns whether fetching it succeeded."""
+        """Add a topic to the metadata. The awaitable returns whether fetching it succeeded."""
         return self.set_topics({*self._topics, topic})
 
     def set_topics(self, topics: Collection[str]) -> Awaitable[bool]:
@@ -232,7 +232,7 @@ class ClusterNames:
 
     @property
     def cluster_id(self) -> str | None:
-        """The id of the cluster; None without metadata."""
+        """The id of the cluster. None without metadata."""
         return self._of().cluster_id
 
     def is_bootstrap(self, node_id: int | str) -> bool:
@@ -284,7 +284,7 @@ class ClusterNames:
 
     # --- Changes -----------------------------------------------------------------------------
     def request_update(self) -> Future[ClusterNames]:
-        """Fetch metadata soon; the future's result is this object, after the update."""
+        """Fetch metadata soon. The future's result is this object, after the update."""
         cluster, future = self._running(), Future[ClusterNames]()
 
         def note(_: ClusterView) -> None:

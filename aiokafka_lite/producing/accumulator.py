@@ -86,7 +86,7 @@ class KnownTopic:
         self._rng = rng
 
     def update(self, view: TopicView, leaders: set[int]) -> bool:
-        """Update the partitions from metadata; return whether the topic was recreated."""
+        """Update the partitions from metadata and return whether the topic was recreated."""
         count = max(view.partitions, default=-1) + 1
         is_recreated = count > 0 and self._is_another(view.topic_id, count)
         if view.topic_id != ZERO_UUID:
@@ -211,7 +211,7 @@ class Accumulator:
         self._topics.setdefault(topic, KnownTopic(topic, self._rng))
 
     def drop_topic(self, topic: str) -> bool:
-        """Undo `add_topic` for a topic that never existed; return whether it is removed."""
+        """Undo `add_topic` for a topic that never existed. Return whether it is removed."""
         if topic in self._topics and not self._topics[topic].every_queue:
             del self._topics[topic]
         return topic not in self._topics
@@ -340,7 +340,7 @@ class Accumulator:
     def append_batch(
         self, topic_name: str, partition: int | None, own: OwnBatch, *, is_in_turn: bool = False
     ) -> asyncio.Future[RecordMetadata] | None:
-        """Put the records of an application's batch into one batch; see `append`, without a key.
+        """Put the records of an application's batch into one batch. See `append`, without a key.
 
         The future's result is the first record's offset.
         """
@@ -559,7 +559,7 @@ class Accumulator:
         self._wake_first()
 
     def close(self) -> None:
-        """Stop the timer; all batches have an outcome already."""
+        """Stop the timer. All batches have an outcome already."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None

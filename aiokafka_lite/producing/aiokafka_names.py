@@ -58,7 +58,7 @@ class TransactionNames:
     """The attributes of ``producer._txn_manager``.
 
     Args:
-        engine: The producer's; None before its start.
+        engine: The producer's. None before its start.
         transactional_id: The producer's.
     """
 

@@ -4,7 +4,7 @@ A batch has the same bytes in every attempt, because a broker recognises a dupli
 change in one case: the producer has a new epoch, and the batch was certainly not written under the
 old one. Then `number` writes the new producer and sequence into them.
 
-This module does not know time, connections or other batches; the partition's queue does.
+This module does not know time, connections or other batches. The partition's queue does.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ProducerBatch:
         receipts: One for each record: a future, or with `tell` a number; and
         timestamps: the records'. A caller of `write` adds to both, as `append` does.
         is_transactional: It is part of a transaction.
-        size_bytes: An upper bound of its size without compression; see `measure`.
+        size_bytes: An upper bound of its size without compression. See `measure`.
         is_closed: It takes no more records.
         state: Its state.
         identity: Its producer, once it has a sequence.
@@ -74,7 +74,7 @@ class ProducerBatch:
         attempts: How often it was sent.
         due_at: The loop time of its next attempt at the earliest.
         last_error: The error of its latest attempt.
-        is_expired: It timed out in flight. Its records have failed; its response only tells the
+        is_expired: It timed out in flight. Its records have failed. Its response only tells the
             partition's queue whether there is a gap.
     """
 
@@ -151,7 +151,7 @@ class ProducerBatch:
         size_bytes: int,
         receipt: Receipt,
     ) -> None:
-        """Add a record; `size_bytes` is an upper bound of its size."""
+        """Add a record. `size_bytes` is an upper bound of its size."""
         self.write(timestamp_ms, key, value, headers)
         self.receipts.append(receipt)
         self.timestamps.append(timestamp_ms)
@@ -188,7 +188,7 @@ class ProducerBatch:
 
     # --- Bytes -----------------------------------------------------------------------------
     def number(self, identity: ProducerIdAndEpoch, base_sequence: int) -> None:
-        """Set its producer and sequence; a batch gets others only if it was not written."""
+        """Set its producer and sequence. A batch gets others only if it was not written."""
         if self._encoded is not None:
             self._encoded = patch_producer(
                 self._encoded,
@@ -301,7 +301,7 @@ class ProducerBatch:
 
 
 def sequence_after(sequence: int, count: int) -> int:
-    """Return a sequence plus a number of records; it wraps around at 2**31."""
+    """Return a sequence plus a number of records. It wraps around at 2**31."""
     return (sequence + count) & MAX_SEQUENCE
 
 

@@ -41,7 +41,7 @@ class BulkProducer:
     """Writes records like `AIOKafkaProducer`, and numbers them in the order of `send`.
 
     Args:
-        config: The config of a producer without transactions; its serializers are not called.
+        config: The config of a producer without transactions. Its serializers are not called.
         on_loss: Called when records are not acknowledged.
 
     Attributes:
@@ -58,7 +58,7 @@ class BulkProducer:
         self.losses: list[LostRecords] = []
 
     async def __aenter__(self) -> Self:
-        """Connect and get a producer id; see `AIOKafkaProducer.start`."""
+        """Connect and get a producer id. See `AIOKafkaProducer.start`."""
         try:
             await self._engine.start()
         except BaseException:
@@ -80,7 +80,7 @@ class BulkProducer:
         Records that are not acknowledged by then have failed.
 
         Args:
-            timeout: Seconds to wait for acknowledgements; None waits up to `delivery_timeout_ms`.
+            timeout: Seconds to wait for acknowledgements. None waits up to `delivery_timeout_ms`.
         """
         deadline = None if timeout is None else self._loop.time() + timeout
         try:
@@ -100,7 +100,7 @@ class BulkProducer:
         timestamp_ms: int | None,
         headers: Headers,
     ) -> bool:
-        """Put a record into a batch; return False if the record has to wait (`send`).
+        """Put a record into a batch. Return False if the record has to wait (`send`).
 
         Raises:
             MessageSizeTooLargeError: The record is larger than `max_request_size`.

@@ -95,7 +95,7 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
         buffer_memory: int = DEFAULT_BUFFER_MEMORY,
         delivery_timeout_ms: int | None = None,
     ) -> None:
-        """Check the arguments; `start` connects.
+        """Check the arguments. `start` connects.
 
         `acks`, `enable_idempotence` and the two arguments for GSSAPI exist for compatibility with
         aiokafka and have no effect: each record is written once, to all in-sync replicas.
@@ -104,16 +104,16 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
             loop: Deprecated: the event loop of the producer, if that loop is not running yet.
             bootstrap_servers: The brokers to connect to first: "host:port", several separated by
                 commas, or a list.
-            client_id: The client's name in brokers' logs and quotas; None numbers the producers.
+            client_id: The client's name in brokers' logs and quotas. None numbers the producers.
             metadata_max_age_ms: The age at which the metadata of topics and leaders are refreshed.
             request_timeout_ms: How long a request may take before it is retried, and how long
                 `send` waits for the metadata of a topic or for `buffer_memory`.
             api_version: Deprecated, without effect.
             acks: Without effect: always "all".
-            key_serializer: Serializes a record's key; it is called for None, too.
-            value_serializer: Serializes a record's value; it is called for None, too.
+            key_serializer: Serializes a record's key. It is called for None, too.
+            value_serializer: Serializes a record's value. It is called for None, too.
             compression_type: None, "gzip", "snappy", "lz4" or "zstd".
-            max_batch_size: The size in bytes at which a batch is full; a larger record gets its own
+            max_batch_size: The size in bytes at which a batch is full. A larger record gets its own
                 batch.
             partitioner: Chooses the partition of records that are sent without one. By default the
                 key decides, as in Java's producer. Records without keys go to one partition until
@@ -121,10 +121,10 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
             max_request_size: The largest size of a request, and thereby of a record, in bytes.
             linger_ms: How long a batch that is not full waits for more records. With 0 it is sent
                 once its leader can take a request; batches form under load anyway.
-            retry_backoff_ms: The wait before the first retry of a request; it grows.
+            retry_backoff_ms: The wait before the first retry of a request. It grows.
             security_protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL".
-            ssl_context: For TLS; `aiokafka_lite.helpers.create_ssl_context` creates one.
-            connections_max_idle_ms: How long an unused connection stays open; None or 0 is
+            ssl_context: For TLS. `aiokafka_lite.helpers.create_ssl_context` creates one.
+            connections_max_idle_ms: How long an unused connection stays open. None or 0 is
                 forever.
             enable_idempotence: Without effect: always on. True cannot be combined with acks 0 or 1.
             transactional_id: A name that enables transactions. A new producer with the same name
@@ -138,9 +138,9 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
             sasl_oauth_token_provider: For OAUTHBEARER: an `AbstractTokenProvider`.
             allow_plaintext_credentials: Send credentials without TLS to other machines.
             allow_auto_create_topics: Brokers may create the topics of the records.
-            buffer_memory: The largest size of all unacknowledged records, in bytes; `send` waits at
+            buffer_memory: The largest size of all unacknowledged records, in bytes. `send` waits at
                 this limit.
-            delivery_timeout_ms: The age at which the future of an unacknowledged record fails; None
+            delivery_timeout_ms: The age at which the future of an unacknowledged record fails. None
                 is 120 s, or the time of one request if that is longer.
         """
         self.loop = loop

@@ -113,7 +113,7 @@ class CoordinatorClient:
             prepare: Checks before each retry whether it may be made.
 
         Raises:
-            KafkaTimeoutError: The deadline passed; the cause is the last error.
+            KafkaTimeoutError: The deadline passed. The cause is the last error.
             KafkaError: A permanent error of the connection.
         """
         loop = asyncio.get_running_loop()

@@ -57,10 +57,10 @@ NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
 
 
 class Intake:
-    """The entry of records. It outlives engines; the current engine is its only writer.
+    """The entry of records. It outlives engines; the current one is its only writer.
 
     Attributes:
-        accumulator: Takes records; None while the producer takes none.
+        accumulator: Takes records. None while the producer takes none.
     """
 
     __slots__ = ("accumulator",)
@@ -78,7 +78,7 @@ class ProducerEngine:
         accumulator: The unacknowledged records.
         sender: Sends the batches to brokers.
         transactions: None without a transactional id.
-        fatal: The error after which every call fails; None before.
+        fatal: The error after which every call fails. None before.
         on_end: Called when a lent producer gets a fatal error or is stopped.
     """
 
@@ -175,14 +175,14 @@ class ProducerEngine:
         self._gate.accumulator = self.accumulator if is_open else None
 
     def lend_to(self, borrower: str | None) -> None:
-        """Reserve the transactions for one caller; None ends the reservation."""
+        """Reserve the transactions for one caller. None ends the reservation."""
         self._borrower = borrower
         self.on_end = None
         self._set_gate()
 
     @property
     def ended(self) -> KafkaError | None:
-        """The error that the borrower of the transactions raises; None while the producer runs."""
+        """The error that the borrower of the transactions raises, or None."""
         if self.fatal is None and not self._is_running:
             return ProducerClosed("the producer was stopped")
         return self.fatal
@@ -203,7 +203,7 @@ class ProducerEngine:
             raise IllegalOperation(f"the producer is in use: {self._borrower}")
 
     async def finish(self) -> None:
-        """Wait until each record is acknowledged or fails; abort an open transaction."""
+        """Wait until each record is acknowledged or fails, and abort an open transaction."""
         self._note_end()
         if self.transactions is not None:
             # A commit that is under way may leave a transaction that has to be aborted.
@@ -212,7 +212,7 @@ class ProducerEngine:
         await self.accumulator.flush()
 
     async def close(self) -> None:
-        """End all tasks and connections; unacknowledged records fail. Idempotent."""
+        """End all tasks and connections. Unacknowledged records fail. Idempotent."""
         self.abort(ProducerClosed("the producer was stopped before the record was acknowledged"))
         await self.cluster.close()
         await self._scope.close()
@@ -315,7 +315,7 @@ class ProducerEngine:
         return self.transactions is None or self.transactions.admit(queue)
 
     def _batch_failed(self, batch: ProducerBatch, error: KafkaError) -> KafkaError:
-        """Handle the loss of a batch; return the error of its records."""
+        """Handle the loss of a batch and return the error of its records."""
         if self.transactions is not None and isinstance(error, ABOUT_PRODUCER):
             error = self.transactions.explained(error, "sending a record in")
         if is_fatal(error):
@@ -325,7 +325,7 @@ class ProducerEngine:
         return error
 
     def _records_lost(self, error: KafkaError) -> bool:
-        """Make the transaction that has written records abort; return False if it is ending."""
+        """Make the transaction of written records abort, or return False if it is ending."""
         if self.transactions is None or not self.transactions.takes_records:
             return False
         self.transactions.spoil(error)

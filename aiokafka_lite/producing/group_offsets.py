@@ -103,7 +103,7 @@ class DeliveryInTransaction(Protocol):
         """Note that the group has rejected the offsets."""
 
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
-        """Note that the transaction has ended; None if the outcome is unknown."""
+        """Note that the transaction has ended. `is_committed` is None if that is unknown."""
 
 
 class DeliverySource(Protocol):

@@ -21,7 +21,7 @@ class CurrentIdentity:
     """The producer id and epoch of new batches. One writer: its methods.
 
     Args:
-        on_used_up: Called when another producer id is needed; `renew` follows.
+        on_used_up: Called when another producer id is needed. `renew` follows.
     """
 
     def __init__(self, on_used_up: Callable[[], None]) -> None:

@@ -123,7 +123,7 @@ class ProducerLease:
         timestamp_ms: object,
         headers: Headers | None,
     ) -> Output:
-        """Return a serialized record; the arguments are those of `send`.
+        """Return a serialized record. The arguments are those of `send`.
 
         Raises:
             TypeError, ValueError: The record cannot be written.
@@ -201,7 +201,7 @@ class ProducerLease:
         futures: list[asyncio.Future[RecordMetadata]],
         refused: dict[int, Exception],
     ) -> KafkaError | None:
-        """Send records and commit; return the error, unless records were rejected at once."""
+        """Send records and commit. Return the error, unless records were rejected at once."""
         try:
             for output in outputs:
                 try:
@@ -251,12 +251,12 @@ class ProducerLease:
             raise own_copy(error)
 
     async def _abort(self) -> None:
-        """Abort the open transaction and wait; its error is the producer's fatal error."""
+        """Abort the open transaction and wait. Its error is the producer's fatal error."""
         if self._transactions.is_open:
             await self._end(self._transactions.begin_abort())
 
     async def _end(self, task: asyncio.Task[KafkaError | None]) -> KafkaError | None:
-        """Wait for the end of a transaction; return its error."""
+        """Wait for the end of a transaction and return its error."""
         await asyncio.wait([task])
         if task.cancelled():
             return ProducerClosed("the producer was stopped while the transaction ended")

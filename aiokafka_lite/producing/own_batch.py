@@ -75,7 +75,7 @@ class OwnBatch:
         """Append a record. Return None if the batch is closed, or is full, which closes it.
 
         Args:
-            timestamp: Milliseconds since the epoch, 0 or more; None is the current time.
+            timestamp: Milliseconds since the epoch, 0 or more. None is the current time.
             key: Bytes, or an argument of the producer's `key_serializer`.
             value: Bytes, or an argument of the producer's `value_serializer`.
             headers: Pairs of a name and bytes or None.

@@ -12,7 +12,7 @@ with retries, this gives order and exactly-once, if the queue keeps four rules:
 4. A failed batch that may have been written leaves its sequence behind. The broker decides whether
    that is a gap.
 
-Theory of operation. `numbered` holds the batches with a sequence, oldest first; `waiting` the
+Theory of operation. `numbered` holds the batches with a sequence, oldest first, and `waiting` the
 others. A failed batch with a sequence makes the queue *doubtful*: it numbers no new batches. The
 numbered batches are sent as they are, and settle the doubt:
 
@@ -31,7 +31,7 @@ transaction is aborted, and the queue is `reset` for the next one.
 
 After `Sender`, `TransactionManager` and `TxnPartitionEntry` of
 org.apache.kafka.clients.producer.internals. Java renumbers the batches after a gap while some are
-in flight; this queue waits for those first. Java does not keep the third rule.
+in flight. This queue waits for those first. Java does not keep the third rule.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class PartitionQueue:
     Attributes:
         tp: The partition.
         numbered: Batches with a sequence and without an outcome, oldest first.
-        waiting: Batches that were never sent, oldest first; the last may take more records.
-        open: The last of them if it takes more records; None otherwise.
-        identity: The producer that numbers them; None before the first.
+        waiting: Batches that were never sent, oldest first. The last may take more records.
+        open: The last of them if it takes more records. None otherwise.
+        identity: The producer that numbers them. None before the first.
         next_sequence: The sequence of the next new batch's first record.
         is_doubtful: A batch that may have been written has failed.
         is_broken: The broker accepts no more batches under this identity.
-        is_listed: It is in a list of queues with a batch to send; the list's owner writes this.
-        leader: The partition's known leader; the sender writes this.
+        is_listed: It is in a list of queues with a batch to send. The list's owner writes this.
+        leader: The partition's known leader. The sender writes this.
         is_in_transaction: The coordinator has the partition in the transaction; likewise.
     """
 
@@ -205,7 +205,7 @@ class PartitionQueue:
             self.is_broken = True
 
     def give_up(self, batch: ProducerBatch) -> None:
-        """Note that a batch is not retried; if it has a sequence, it may have been written."""
+        """Note that a batch is not retried. If it has a sequence, it may have been written."""
         if batch.state is BatchState.WAITING:
             self.close(batch)
             self.waiting.remove(batch)
@@ -265,7 +265,7 @@ class PartitionQueue:
         return self.is_broken and not self.is_on_wire
 
     def adopt(self, identity: ProducerIdAndEpoch) -> None:
-        """Restart at sequence 0 under another identity; numbered batches get new sequences."""
+        """Restart at sequence 0 under another identity. Numbered batches get new sequences."""
         if self.is_on_wire:
             raise AssertionError(f"{self!r} cannot change its producer: a batch is on the wire")
         self.identity = identity

@@ -1,4 +1,4 @@
-"""AIOKafkaProducer: the methods that applications call; the engine's parts do the work."""
+"""AIOKafkaProducer: the methods that applications call. The engine's parts do the work."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             future = await producer.send("orders", b"value", key=b"key")
             print((await future).offset)
 
-    Arguments, defaults and behaviour are aiokafka's; the documentation lists the exceptions. The
+    Arguments, defaults and behaviour are aiokafka's. The documentation lists the exceptions. The
     producer is always idempotent (KIP-98): a record that is retried is written once, and the
     records of a partition are written in the order of the calls of `send`.
 
@@ -127,7 +127,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
     @property
     def fatal_error(self) -> KafkaError | None:
-        """The error after which the producer can only be stopped; None while it works."""
+        """The error after which the producer can only be stopped, or None."""
         return None if self._engine is None else self._engine.fatal
 
     @property
@@ -197,7 +197,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         records may have been written.
 
         Args:
-            timeout: Seconds to wait for acknowledgements; None waits up to `delivery_timeout_ms`.
+            timeout: Seconds to wait for acknowledgements. None waits up to `delivery_timeout_ms`.
 
         Raises:
             WrongLoopError: The producer belongs to another event loop.
@@ -291,10 +291,10 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
         Args:
             topic: The topic.
-            value: Bytes, or an argument of `value_serializer`; None is a tombstone.
+            value: Bytes, or an argument of `value_serializer`. None is a tombstone.
             key: Bytes, or an argument of `key_serializer`.
             partition: None lets the partitioner choose.
-            timestamp_ms: Milliseconds since the epoch, 0 or more; None is the current time.
+            timestamp_ms: Milliseconds since the epoch, 0 or more. None is the current time.
             headers: Pairs of a name and bytes or None.
 
         Returns:
@@ -345,7 +345,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> RecordMetadata:
-        """Send a record, wait for its acknowledgement and return its offset; see `send`.
+        """Send a record, wait for its acknowledgement and return its offset. See `send`.
 
         If the call is cancelled, the record may have been written.
         """
@@ -507,7 +507,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
         Raises:
             IllegalOperation: No transaction is open, or the producer has no transactional_id.
-            TransactionAbortableError: A record was not written, or an offset not committed; the
+            TransactionAbortableError: A record was not written, or an offset not committed. The
                 error's cause is the reason. Abort the transaction, and begin another one.
             CommitFailedError: The group has assigned the partitions of these offsets to another
                 member. Abort, and continue with the records that the consumer returns next.
@@ -528,13 +528,13 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         self._raise_outcome(engine, task)
 
     async def abort_transaction(self) -> None:
-        """Abort the transaction; the futures of records that are not sent yet fail.
+        """Abort the transaction. The futures of records that are not sent yet fail.
 
         A cancelled abort continues, and the next `begin_transaction` waits for it.
 
         Raises:
             IllegalOperation: No transaction is open, or the producer has no transactional_id.
-            ProducerFencedError: As in `commit_transaction`; the transaction is aborted anyway.
+            ProducerFencedError: As in `commit_transaction`. The transaction is aborted anyway.
             KafkaTimeoutError: The coordinator did not respond in time. It aborts the transaction
                 after `transaction_timeout_ms`. The error is a `fatal_error`.
             KafkaError: `fatal_error` of the producer.
@@ -549,7 +549,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         offsets: Mapping[TopicPartition, AnyOffset],
         group_id: str | ConsumerGroupMetadata,
     ) -> None:
-        """Send offsets of a group to its coordinator; they are committed with the transaction.
+        """Send offsets of a group to its coordinator. They are committed with the transaction.
 
         Args:
             offsets: For each partition the offset of the next record to read, or a pair of that
@@ -676,7 +676,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
     # --- Refusals --------------------------------------------------------------------------
     def _running(self) -> ProducerEngine:
-        """Return the engine if the producer runs and has no fatal error; raise otherwise."""
+        """Return the engine, or raise if the producer is not running or has a fatal error."""
         if self._engine is None or self._closed or _get_running_loop() is not self._loop:
             raise self._refusal()
         self._engine.raise_if_fatal()
@@ -733,7 +733,7 @@ class TransactionBlock(Generic[SentKT, SentVT]):
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Send a record in this transaction; see `AIOKafkaProducer.send`.
+        """Send a record in this transaction. See `AIOKafkaProducer.send`.
 
         Raises:
             IllegalOperation: The transaction has ended. The record is not sent, even if another
@@ -751,7 +751,7 @@ class TransactionBlock(Generic[SentKT, SentVT]):
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> RecordMetadata:
-        """Send a record, wait for its acknowledgement and return its offset; see `send`."""
+        """Send a record, wait for its acknowledgement and return its offset. See `send`."""
         return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
 
     async def __aexit__(
@@ -767,16 +767,16 @@ class TransactionBlock(Generic[SentKT, SentVT]):
         source: DeliverySource | ConsumerRecord[Any, Any] | Mapping[TopicPartition, AnyOffset],
         group: ConsumerGroupMetadata | str | None = None,
     ) -> None:
-        """Commit offsets with the transaction, at the end of its block; this call sends no request.
+        """Commit offsets with the transaction, at the end of its block. This call sends no request.
 
         The offsets mark these records as processed, under the assignment with which the consumer
         returned them. If the transaction is committed, they count as processed even if their own
         block raises.
 
         Args:
-            source: A batch of `consumer.batch()`, for its records; a record in per-record
-                acknowledgement or in a handler of `run`, for this record; a consumer, for all
-                records that it has returned so far, if one task reads; or a dict of offsets.
+            source: A batch of `consumer.batch()` stands for its records. A record, in per-record
+                acknowledgement or in a handler of `run`, stands for itself. A consumer stands for
+                all records that it has returned, if one task reads. Or a dict of offsets.
             group: With a dict only: `consumer.group_metadata()` of the consumer of these offsets.
 
         Raises:

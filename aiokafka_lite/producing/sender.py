@@ -16,7 +16,7 @@ tasks, at most one for each leader.
     broken     the broker accepts no more batches            another epoch, see partition_queue.py
     outside    the transaction lacks the partition           the coordinator's response
 
-The list of a leader with MAX_IN_FLIGHT requests in flight stays; a response schedules its
+The list of a leader with MAX_IN_FLIGHT requests in flight stays. A response schedules its
 processing.
 
 References: Kafka's Produce, KIP-219 (throttle), KIP-951 (the new leader in the response).
@@ -330,7 +330,7 @@ class BatchSender:
         names: dict[bytes, str],
         exchange: Exchange[ProduceResponse],
     ) -> None:
-        """Handle the outcome of a request; the connection calls it, so it must not raise."""
+        """Handle the outcome of a request. The connection calls it, so it must not raise."""
         self._note_answer(leader)
         try:
             response = exchange.result()

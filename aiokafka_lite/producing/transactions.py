@@ -11,7 +11,7 @@
     ABORTING   wait                                 READY
     FATAL      nothing, for good                    never: another producer is needed
 
-`MOVES` has this as data; every state may become FATAL. A separate task ends a transaction. A commit
+`MOVES` has this as data. Every state may become FATAL. A separate task ends a transaction. A commit
 that is cancelled before EndTxn is sent aborts. After that its caller waits for the outcome
 (`outlast_commit`).
 
@@ -107,7 +107,7 @@ ABOUT_PRODUCER: Final = (*FENCED, InvalidProducerIdMapping)
 
 
 class TransactionStage(enum.Enum):
-    """The state of a producer's transactions; the module's docstring explains each."""
+    """The state of a producer's transactions. The module's docstring explains each."""
 
     NEW = "not started"
     READY = "not in a transaction"
@@ -136,7 +136,7 @@ class ProducerTransaction:
     """One transaction, from its beginning to its end. One writer: `Transactions`.
 
     Attributes:
-        is_committed: Whether it was committed: False once it cannot be any more; None while it may
+        is_committed: Whether it was committed: False once it cannot be any more. None while it may
             be, or if the outcome is unknown.
         is_over: Whether it has ended.
         is_being_committed: Whether EndTxn was sent to commit it.
@@ -529,7 +529,7 @@ class Transactions:
         self._check(delivery.to_commit)
 
     def _check(self, check: Callable[[], object]) -> None:
-        """Run a check of offsets; if it raises KafkaError, the transaction has to be aborted."""
+        """Run a check of offsets. If it raises KafkaError, the transaction has to be aborted."""
         try:
             check()
         except KafkaError as error:
@@ -537,7 +537,7 @@ class Transactions:
             raise
 
     async def send_offsets(self, delivery: DeliveryInTransaction) -> None:
-        """Send a group's offsets now; they are committed with the transaction.
+        """Send a group's offsets now. They are committed with the transaction.
 
         If the call is cancelled, the request continues, and the end of the transaction waits for
         it.
@@ -628,7 +628,7 @@ class Transactions:
 
     # --- The end ---------------------------------------------------------------------------
     def begin_commit(self) -> asyncio.Task[KafkaError | None]:
-        """Begin to commit; the task returns the error, or None.
+        """Begin to commit. The task returns the error, or None.
 
         Raises:
             IllegalOperation: No transaction is open.
@@ -652,7 +652,7 @@ class Transactions:
             await _outlast(self.begin_abort())
 
     def begin_abort(self) -> asyncio.Task[KafkaError | None]:
-        """Begin to abort, or return the task that ends the transaction already; see `begin_commit`.
+        """Begin to abort, or return the task that ends the transaction already. See `begin_commit`.
 
         Raises:
             IllegalOperation: No transaction is open.
@@ -817,7 +817,7 @@ def _codes_of_added(answer: AddPartitionsToTxnResponse) -> list[int]:
 
 
 async def _outlast(task: asyncio.Task[KafkaError | None]) -> None:
-    """Wait for a task's end through cancellations; the caller raises them."""
+    """Wait for a task's end through cancellations. The caller raises them."""
     while not task.done():
         try:
             await asyncio.wait([task])

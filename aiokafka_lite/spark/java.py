@@ -78,7 +78,7 @@ or set JAVA_HOME to the folder of one that is installed elsewhere (the one with 
 
 
 class JavaNotFoundError(KafkaConfigurationError):
-    """No Java that Spark can run on; the message lists those found, and how to install one."""
+    """No Java that Spark can run on. The message lists those found, and how to install one."""
 
 
 class Java(NamedTuple):
@@ -222,7 +222,7 @@ def _release(home: Path) -> dict[str, str]:
 
 
 def _told(command: Path) -> dict[str, str]:
-    """Run a Java for its properties; return an empty dict if it does not run."""
+    """Run a Java for its properties and return an empty dict if it does not run."""
     try:
         asked = subprocess.run(  # noqa: S603 -- the Java that Spark is to run
             [str(command), "-XshowSettings:properties", "-version"],

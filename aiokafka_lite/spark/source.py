@@ -102,7 +102,7 @@ class KafkaDataSource(DataSource, metaclass=_SaysItsBuild):
         """Reject writes.
 
         Raises:
-            OptionError: Always; the message names packages that write.
+            OptionError: Always. The message names packages that write.
         """
         raise OptionError(_READS_ONLY)
 
@@ -111,7 +111,7 @@ class KafkaDataSource(DataSource, metaclass=_SaysItsBuild):
         """Reject writes.
 
         Raises:
-            OptionError: Always; the message names packages that write.
+            OptionError: Always. The message names packages that write.
         """
         raise OptionError(_READS_ONLY)
 
@@ -137,7 +137,7 @@ copyreg.pickle(_SaysItsBuild, _pickled)
 
 
 def parse_either(options: Mapping[str, str]) -> SourceOptions:
-    """Parse the options of a batch or streaming query; Spark does not pass the kind of the query.
+    """Parse the options of a batch or streaming query. Spark does not pass the kind of the query.
 
     Raises:
         OptionError: Neither kind of query accepts them.

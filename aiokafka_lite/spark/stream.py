@@ -1,7 +1,7 @@
 """The reader of a streaming query, as long as the query runs.
 
 Spark keeps one reader in a separate process, for planning, and pickles other readers into every
-task. The reader that plans has a connection to the cluster; the pickled ones have only the options.
+task. The reader that plans has a connection to the cluster. The pickled ones have only the options.
 
 Since PySpark 4.2 Spark passes the start of a batch and the limit of its trigger (admission control)
 to `latestOffset`. One signature serves all versions: 4.0 and 4.1 pass no arguments.
@@ -53,7 +53,7 @@ class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
 
     @override
     def initialOffset(self) -> SparkOffsets:
-        """Return the start of the query; Spark calls it only without a checkpoint.
+        """Return the start of the query. Spark calls it only without a checkpoint.
 
         Raises:
             KafkaError: The options are not valid, no broker was reached, or topics or offsets do
@@ -68,9 +68,9 @@ class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
         """Return the end of the next batch: `start` if there is no batch yet.
 
         Args:
-            start: The start of the batch; None before PySpark 4.2.
+            start: The start of the batch. None before PySpark 4.2.
             limit: The result of `getDefaultReadLimit`, or ReadAllAvailable if the trigger reads
-                everything (once); None before PySpark 4.2.
+                everything (once). None before PySpark 4.2.
 
         Raises:
             KafkaError: No broker was reached, or leaders did not respond.
@@ -87,7 +87,7 @@ class KafkaStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvail
 
     @override
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return one of the limits of the options; `latestOffset` applies all of them."""
+        """Return one of the limits of the options. `latestOffset` applies all of them."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
         options = self._planning.options

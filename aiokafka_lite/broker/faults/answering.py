@@ -73,7 +73,7 @@ class Throttle(AnswerAction):
 
 
 class RewriteRecords(AnswerAction):
-    """Replaces the record sets of Fetch responses; responses without records do not count."""
+    """Replaces the record sets of Fetch responses. Responses without records do not count."""
 
     def __init__(self, rewrite: RewriteBatches) -> None:
         self._rewrite = rewrite
@@ -174,7 +174,7 @@ def wrong_correlation_id(context: RequestContext, frame: bytes) -> bytes:
 
 
 class SendInPieces(AnswerAction):
-    """Sends a response in pieces, with pauses; the connection is muted until the last one."""
+    """Sends a response in pieces, with pauses. The connection is muted until the last one."""
 
     def __init__(self, cut: Callable[[bytes], Sequence[bytes]], pause_s: float) -> None:
         self._cut = cut
@@ -215,7 +215,7 @@ def cut_every(size: int) -> Callable[[bytes], Sequence[bytes]]:
 
 
 def cut_at(positions: Sequence[int]) -> Callable[[bytes], Sequence[bytes]]:
-    """Return a function that splits a frame at these positions; 0 to 4 are its size."""
+    """Return a function that splits a frame at these positions. 0 to 4 are its size."""
 
     def cut(frame: bytes) -> Sequence[bytes]:
         bounds = [0, *sorted({at for at in positions if 0 < at < len(frame)}), len(frame)]

@@ -27,7 +27,7 @@ Leaders = Mapping[tuple[str, int], tuple[int, int]]
 class RuleBuilder(Generic[RuleT_co]):
     """The fault of the requests that `on` matches.
 
-    Each method adds a rule, which applies at once and `times` times; None is without a limit. The
+    Each method adds a rule, which applies at once and `times` times. None is without a limit. The
     broker serves further requests as usual. Leaving a `with` block of the rule removes it.
 
     Args:
@@ -84,7 +84,7 @@ class RuleBuilder(Generic[RuleT_co]):
         return self._put(Holding(), times)
 
     def silence(self, times: int | None = 1, *, handled: bool = False) -> RuleT_co:
-        """Send no response; the connections stay open, and are not served any more.
+        """Send no response. The connections stay open, and are not served any more.
 
         Args:
             handled: Handle the requests, and omit the responses only.
@@ -135,7 +135,7 @@ class RuleBuilder(Generic[RuleT_co]):
         raise ValueError(f"what must be crc, records, bytes or length, not {what!r}")
 
     def rewrite_batch(self, rewrite: RewriteBatches, times: int | None = 1) -> RuleT_co:
-        """Replace the record sets of Fetch responses; responses without records do not count.
+        """Replace the record sets of Fetch responses. Responses without records do not count.
 
         Args:
             rewrite: A function of (topic-partition, record set) that returns a record set.

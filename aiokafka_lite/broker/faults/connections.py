@@ -27,7 +27,7 @@ class ConnectionFault(enum.Enum):
 
 @dataclass(frozen=True)
 class ConnectionMatch:
-    """The connections that a rule applies to; None matches all.
+    """The connections that a rule applies to. None matches all.
 
     Attributes:
         node: The id of the node that the client connects to.
@@ -85,7 +85,7 @@ class ConnectionRule:
         return self not in self._faults.connection_rules
 
     def remove(self) -> None:
-        """End the rule; silenced connections stay silent. Idempotent."""
+        """End the rule. Silenced connections stay silent. Idempotent."""
         self._faults.drop_for_connections(self)
 
     def covers(self, processor: Processor, node_id: int) -> bool:
@@ -115,7 +115,7 @@ class ConnectionRuleBuilder(Generic[RuleT_co]):
         return self._put(ConnectionFault.REFUSE, times, 0)
 
     def silence(self, times: int | None = 1) -> RuleT_co:
-        """Accept connections and send no response; they stay open until the broker stops."""
+        """Accept connections and send no response. They stay open until the broker stops."""
         return self._put(ConnectionFault.SILENCE, times, 0)
 
     def close_after(self, sent_bytes: int, times: int | None = 1) -> RuleT_co:

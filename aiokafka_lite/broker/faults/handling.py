@@ -169,7 +169,7 @@ class Disconnect(RequestAction):
 
 
 class Silence(RequestAction):
-    """Sends no response; the connections stay open and muted."""
+    """Sends no response. The connections stay open and muted."""
 
     def __init__(self, *, is_handled: bool) -> None:
         self._is_handled = is_handled

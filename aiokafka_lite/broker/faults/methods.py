@@ -33,7 +33,7 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
         partition: int | Container[int] | None = None,
         when: When | None = None,
     ) -> RuleBuilder[RuleT]:
-        """Match requests; the methods of the returned builder add a fault for them.
+        """Match requests. The methods of the returned builder add a fault for them.
 
         ::
 
@@ -45,13 +45,13 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
         request.
 
         Args:
-            api: A request's class, the API's name or its key; None is all.
+            api: A request's class, the API's name or its key. None is all.
             node: The id of the node that gets the request.
             client_id: A client id, or a container of several.
             peer: The client's address: "127.0.0.1:50123".
             version: A version, or a container of several: `range(13, 19)`.
             topic: A topic, or a container of several, in the request or in its fetch session.
-            partition: The same for partitions; with `topic`, of these topics only.
+            partition: The same for partitions. With `topic`, of these topics only.
             when: A function of (context, request) that returns whether the request matches.
 
         Raises:
@@ -67,7 +67,7 @@ class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
     def on_connect(
         self, *, node: int | None = None, when: Callable[[str], bool] | None = None
     ) -> ConnectionRuleBuilder[ConnectionRuleT]:
-        """Match new connections; the methods of the returned builder add a fault for them.
+        """Match new connections. The methods of the returned builder add a fault for them.
 
         Args:
             node: The id of the node that the client connects to.

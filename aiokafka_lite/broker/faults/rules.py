@@ -48,7 +48,7 @@ def api_key_of(api: Api) -> int | None:
     """Return the key of an API that the broker has, or None for all APIs.
 
     Raises:
-        ValueError: The broker has no such API; the message lists its APIs.
+        ValueError: The broker has no such API. The message lists its APIs.
     """
     if api is None:
         return None
@@ -80,7 +80,7 @@ def topic_names(context: RequestContext) -> refusals.TopicName:
 # --- Which requests ---------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Match:
-    """The requests that a rule applies to; None matches all. See `Broker.on` for the fields."""
+    """The requests that a rule applies to. None matches all. See `Broker.on` for the fields."""
 
     api_key: int | None = None
     node: int | None = None
@@ -177,15 +177,15 @@ class Action(ABC):
 
     @abstractmethod
     def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
-        """Act on a request before it is handled; `go_on` handles it."""
+        """Act on a request before it is handled. `go_on` handles it."""
 
     @abstractmethod
     def answer(self, work: RequestWork, response: Response | None) -> bool:
-        """Act on the response; return False to send it unchanged: the rule has not applied."""
+        """Act on the response. Return False to send it unchanged: the rule has not applied."""
 
 
 class RequestAction(Action):
-    """An action on requests; the responses are not changed."""
+    """An action on requests. The responses are not changed."""
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
         work.processor.send(work, response)
@@ -193,7 +193,7 @@ class RequestAction(Action):
 
 
 class AnswerAction(Action):
-    """An action on responses; the requests are handled as usual."""
+    """An action on responses. The requests are handled as usual."""
 
     def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
         go_on()
@@ -239,7 +239,7 @@ class Rule:
         return self._is_removed or self._left == 0
 
     def remove(self) -> None:
-        """End the rule; the broker handles the requests that it holds. Idempotent."""
+        """End the rule. The broker handles the requests that it holds. Idempotent."""
         self._is_removed = True
         self.faults.drop(self)
         self.release()
@@ -339,7 +339,7 @@ class Faults:
     """All rules of a broker, in order. Written only from its loop.
 
     Attributes:
-        is_armed: Whether there is a rule for requests; the reactor tests it for each request.
+        is_armed: Whether there is a rule for requests. The reactor tests it for each request.
         is_armed_for_connections: Whether there is a rule for connections.
     """
 
@@ -366,7 +366,7 @@ class Faults:
         return next(self._numbers)
 
     def clear(self) -> None:
-        """End all rules; the broker handles the requests that they hold."""
+        """End all rules. The broker handles the requests that they hold."""
         for rule in self.rules:
             rule.remove()
         for connection_rule in self.connection_rules:

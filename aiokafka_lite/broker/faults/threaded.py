@@ -64,7 +64,7 @@ class _ThreadsRule:
         return self._rule.is_over
 
     def remove(self) -> None:
-        """End the rule; the broker handles the requests that it holds. Idempotent."""
+        """End the rule. The broker handles the requests that it holds. Idempotent."""
         self._thread.call(lambda broker: self._rule.remove())
 
 
@@ -76,7 +76,7 @@ class ThreadRule(_ThreadsRule):
         self._request_rule = rule
 
     def release(self) -> None:
-        """Handle the requests that `hold()` holds; see `Rule.release`."""
+        """Handle the requests that `hold()` holds. See `Rule.release`."""
         self._thread.call(lambda broker: self._request_rule.release())
 
     def reached(self, hits: int = 1, timeout_s: float | None = 10.0) -> None:
@@ -84,7 +84,7 @@ class ThreadRule(_ThreadsRule):
 
         Raises:
             TimeoutError: It has applied to fewer within `timeout_s`.
-            RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
+            RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
         """
         self._thread.wait("reached", self._request_rule.reached(hits, timeout_s))
 
@@ -121,7 +121,7 @@ class ThreadRequestLog:
         error: type[BrokerResponseError] | int | None = None,
         when: Callable[[SeenRequest], bool] | None = None,
     ) -> list[SeenRequest]:
-        """Return the matching requests in the log, the oldest first; see `RequestLog.of`."""
+        """Return the matching requests in the log, the oldest first. See `RequestLog.of`."""
         return self._thread.call(
             lambda broker: broker.requests.of(
                 api, since=since, node=node, client_id=client_id, error=error, when=when
@@ -140,11 +140,11 @@ class ThreadRequestLog:
         error: type[BrokerResponseError] | int | None = None,
         when: Callable[[SeenRequest], bool] | None = None,
     ) -> list[SeenRequest]:
-        """Wait until the log has `count` matching requests; see `RequestLog.wait_for`.
+        """Wait until the log has `count` matching requests. See `RequestLog.wait_for`.
 
         Raises:
             TimeoutError: It has fewer within `timeout_s`.
-            RuntimeError: Called in a coroutine; use `asyncio.to_thread`.
+            RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
         """
         waiting = self._thread.broker.requests.wait_for(
             api,
@@ -159,5 +159,5 @@ class ThreadRequestLog:
         return self._thread.wait("requests.wait_for", waiting)
 
     def clear(self) -> None:
-        """Remove all requests from the log; `total` keeps counting."""
+        """Remove all requests from the log. `total` keeps counting."""
         self._thread.call(lambda broker: broker.requests.clear())

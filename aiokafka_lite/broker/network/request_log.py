@@ -54,7 +54,7 @@ class SeenRequest:
     Attributes:
         number: Its number among all requests of the broker, from 1.
         node_id: The node that got it.
-        client_id: The client's id; None if the request has none.
+        client_id: The client's id, or None if the request has none.
         api_version: The version of the request.
         peer: The client's address, "host:port".
         request: The request, without large record sets, passwords and values derived from
@@ -62,7 +62,7 @@ class SeenRequest:
         is_extract: Whether `request` is an extract of a large request.
         size_bytes: Its size on the wire, without the 4 bytes of the size itself.
         arrived_at: The loop's time at its last byte.
-        answered_at: The loop's time when the response was written to the socket; None until then. A
+        answered_at: The loop's time when the response was written to the socket, or None. A
             request without a response is answered when it has been handled.
         error_codes: All error codes of the response, other than 0.
     """
@@ -158,7 +158,7 @@ class RequestLog:
             assert not broker.requests.of("OffsetCommit", since=mark)
 
         Args:
-            api: A request's class, the API's name or its key; None is all.
+            api: A request's class, the API's name or its key. None is all.
             since: An earlier `total`: only requests after it match.
             node: The id of the node that got the request.
             client_id: The client's id.
@@ -193,7 +193,7 @@ class RequestLog:
         error: type[BrokerResponseError] | int | None = None,
         when: Callable[[SeenRequest], bool] | None = None,
     ) -> list[SeenRequest]:
-        """Wait until the log has `count` matching requests, and return them; see `of`.
+        """Wait until the log has `count` matching requests, and return them. See `of`.
 
         With `error` a request matches once its response is sent.
 
@@ -223,7 +223,7 @@ class RequestLog:
             del self._waiting[changed]
 
     def clear(self) -> None:
-        """Remove all requests from the log; `total` keeps counting."""
+        """Remove all requests from the log. `total` keeps counting."""
         self._entries.clear()
         self._whole.clear()
         self._whole_bytes = 0
@@ -267,7 +267,7 @@ class RequestLog:
             oldest.is_extract = True
 
     def answered(self, seen: SeenRequest, codes: frozenset[int], now: float) -> None:
-        """Add the response's error codes; a request without a response is handled."""
+        """Add the response's error codes. A request without a response is handled."""
         seen.answered_at = now
         seen.error_codes = codes
         if seen.size_bytes > KEPT_BYTES:
@@ -281,7 +281,7 @@ class RequestLog:
 
 
 def _is_of_one_partition(request: Request[Response]) -> bool:
-    """Return whether a request has one partition's records only; they are dropped later."""
+    """Return whether a request has one partition's records only. They are dropped later."""
     if not isinstance(request, ProduceRequest) or len(request.topic_data) != 1:
         return False
     return len(request.topic_data[0].partition_data) == 1

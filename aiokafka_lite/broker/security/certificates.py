@@ -57,7 +57,7 @@ class Certificates:
         return self._ca.cert_pem.bytes().decode()
 
     def server_context(self, client_auth: ClientAuth | str = ClientAuth.NONE) -> ssl.SSLContext:
-        """Create the TLS context of a listener; see `server_ssl_context` for `client_auth`."""
+        """Create the TLS context of a listener. See `server_ssl_context` for `client_auth`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._server.configure_cert(context)
@@ -68,7 +68,7 @@ class Certificates:
         """Create the TLS context of a client that trusts the CA.
 
         Args:
-            client: The CN of the client's certificate; None shows no certificate.
+            client: The CN of the client's certificate. None shows no certificate.
         """
         context = ssl.create_default_context(cadata=self.ca_pem)
         if client is not None:

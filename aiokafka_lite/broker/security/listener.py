@@ -52,8 +52,8 @@ class Listener:
         name: Unique in a broker; by default the protocol.
         security_protocol: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`.
         host: The address to listen on, and to announce to clients.
-        port: The port of the first node; the others use the next ones. 0 uses free ports.
-        ssl_context: The server's TLS context, for SSL and SASL_SSL; None creates temporary
+        port: The port of the first node. The others use the next ones. 0 uses free ports.
+        ssl_context: The server's TLS context, for SSL and SASL_SSL. None creates temporary
             certificates (`Broker.certificates`).
         sasl_mechanisms: The mechanisms that clients may use, for SASL_PLAINTEXT and SASL_SSL; by
             default PLAIN and both SCRAMs.

@@ -12,7 +12,7 @@ It runs on its own port, or in an application of aiohttp, FastAPI or Starlette::
     app.add_subapp("/kafka/", web.application(consumer))  # aiohttp
     app.mount("/kafka", web.asgi(lambda: app.state.consumer))  # FastAPI, Starlette
 
-All requests are GET or HEAD; they change no state and cause no request to a broker. Every client
+All requests are GET or HEAD. They change no state and cause no request to a broker. Every client
 that can reach the port sees the names of topics, group and client, and the error that stopped the
 consumer. By default only this machine can. ``/health`` and ``/metrics`` accept every host name. The
 page accepts IP addresses, "localhost" and the names in `hosts`, so that a foreign web page cannot
@@ -26,7 +26,7 @@ read it under its own name (DNS rebinding).
 =================  =================================================================================
 
 The load has limits, for any number of clients. Measuring takes at most 1 % of the event loop's
-time; above that, responses repeat the latest values. `serve` keeps at most 32 connections open; a
+time; above that, responses repeat the latest values. `serve` keeps at most 32 connections open. A
 further one closes the oldest.
 
 `serve` and `application` need the extra `web`: ``pip install aiokafka-lite[web]``. `asgi` needs

@@ -16,7 +16,7 @@ EXTRA: Final = ("aiohttp", "prometheus_client")
 
 
 def application(consumer: Shown, *, hosts: Collection[str] = ()) -> web.Application:
-    """Return an aiohttp application that shows a consumer's state; the module lists its paths.
+    """Return an aiohttp application that shows a consumer's state. The module lists its paths.
 
     Serve it on its own or mount it with `add_subapp`, in the consumer's event loop. The consumer
     may start before or after. The application does not start, stop or keep the consumer alive. When
@@ -50,7 +50,7 @@ def require_web() -> None:
     """Import the packages of the extra.
 
     Raises:
-        ModuleNotFoundError: One is not installed; the message has the command that installs it.
+        ModuleNotFoundError: One is not installed. The message has the command that installs it.
     """
     try:
         for name in EXTRA:

@@ -17,7 +17,7 @@ Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def asgi(consumer: Shown, *, hosts: Collection[str] = ()) -> Application:
-    """Return an ASGI application that shows a consumer's state; the module lists its paths.
+    """Return an ASGI application that shows a consumer's state. The module lists its paths.
 
     Mount it in FastAPI or Starlette with `app.mount("/kafka", asgi(…))`, or run it in a server such
     as uvicorn. It has to run in the consumer's event loop. The consumer may start before or after.

@@ -27,7 +27,7 @@ class TooManyError(Exception):
 
 
 class NoConsumerError(Exception):
-    """There is no consumer to show; the attributes replace its state."""
+    """There is no consumer to show. The attributes replace its state."""
 
     verdict: str
     text: str
@@ -35,7 +35,7 @@ class NoConsumerError(Exception):
 
 
 class ConsumerGoneError(NoConsumerError):
-    """The consumer was garbage-collected; serving its state does not keep it alive."""
+    """The consumer was garbage-collected. Serving its state does not keep it alive."""
 
     verdict = "dead"
     text = "the consumer was garbage-collected without stop()"
@@ -188,7 +188,7 @@ class Measuring:
         return self._measured
 
     def _consumer(self) -> AnyConsumer:
-        """Return the consumer to show; a new one discards the earlier measurements."""
+        """Return the consumer to show. A new one discards the earlier measurements."""
         consumer = self._source()
         if self._of is None or self._of() is not consumer:
             self._of = weakref.ref(consumer)

@@ -1,7 +1,7 @@
 """Metrics in Prometheus' text format, written by prometheus_client.
 
 Every number of `AIOKafkaConsumer.metrics` becomes ``aiokafka_lite_`` and its name. Names that end
-in _total are counters, all others gauges; unknown values are omitted. Each row of a list becomes a
+in _total are counters, all others gauges. Unknown values are omitted. Each row of a list becomes a
 series. All series of a consumer have the labels of `labels_of`.
 """
 
@@ -116,7 +116,7 @@ Rows = Sequence[Mapping[str, object]]
 def render(
     metrics: Mapping[str, object], verdict: str, everywhere: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return metrics as text; any thread may call it.
+    """Return metrics as text. Any thread may call it.
 
     Args:
         metrics: The result of `AIOKafkaConsumer.metrics`.

@@ -39,7 +39,7 @@ async def serve(
         consumer: The consumer, or a function that returns it, or None until the consumer exists.
         host: The address to listen on. "0.0.0.0" serves every client that can reach this machine.
         port: 0 uses a free port.
-        hosts: Accepted host names; see `application`.
+        hosts: Accepted host names. See `application`.
 
     Raises:
         KafkaConnectionError: The address cannot be listened on.

@@ -6,7 +6,7 @@ from aiokafka_lite.errors import KafkaError
 
 
 class PipelineError(KafkaError):
-    """The options and the existing tables do not fit; the message explains the fix."""
+    """The options and the existing tables do not fit. The message explains the fix."""
 
 
 class StoppedBetweenBatches(Exception):

@@ -22,12 +22,12 @@ class BatchMetrics:
         batch: Its id.
         started: The time of its start, ISO 8601 in UTC.
         rows: The records read.
-        bad: The records in the quarantine; the others are in the raw table.
+        bad: The records in the quarantine. The others are in the raw table.
         late: The rows in the raw table that were not aggregated, because their windows were closed.
         windows: The rows of the aggregate that were rewritten.
-        behind: The records between the batch's end and the topic's end; None if Kafka did not
+        behind: The records between the batch's end and the topic's end. None if Kafka did not
             respond.
-        watermark: The watermark after the batch, ISO 8601 in UTC; None before the first one.
+        watermark: The watermark after the batch, ISO 8601 in UTC. None before the first one.
         duration_s: The time from its start to its commit ...
         raw_s: ... of that, reading, parsing and writing the raw table ...
         quarantine_s: ... the quarantine ...
@@ -97,7 +97,7 @@ class MetricsFile:
 
 
 def _last_batch(path: Path) -> int:
-    """Return the last batch of a file, or -1; remove an incomplete last line (a crash)."""
+    """Return the last batch of a file, or -1, and remove an incomplete last line (a crash)."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     except FileNotFoundError:

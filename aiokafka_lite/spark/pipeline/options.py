@@ -36,8 +36,8 @@ class PipelineOptions(Settings):
         out: The directory of the tables: a path, or a URL that Spark's Hadoop can write to.
         schema: The columns of the values, which are JSON objects, as Spark's DDL or JSON. None uses
             the tables' schema, or infers one from the topic's first records.
-        event_time: The TIMESTAMP column that dates the rows; None is Kafka's timestamp.
-        keys: Columns; each has its own aggregate.
+        event_time: The TIMESTAMP column that dates the rows. None is Kafka's timestamp.
+        keys: Columns. Each has its own aggregate.
         measures: Numeric columns to count, sum and average.
         window_ms: The length of the aggregate's windows.
         watermark_ms: How far event times may be behind their partition's latest one. A row whose
@@ -45,7 +45,7 @@ class PipelineOptions(Settings):
         source_format: The data source: ours, or Spark's "kafka" for comparison.
         max_offsets_per_trigger: The largest number of offsets in a micro-batch.
         group: The Kafka group that commits the offsets of committed batches.
-        source: Other options of the source, including `kafka.*`; they may contain secrets.
+        source: Other options of the source, including `kafka.*`. They may contain secrets.
     """
 
     secrets = frozenset({"source"})

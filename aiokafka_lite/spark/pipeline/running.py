@@ -39,7 +39,7 @@ class Pipeline:
         options: The topic and the tables.
         on_batch: Called with the metrics of each batch, in a thread of Spark.
         metrics_file: A file to which each batch appends one line of JSON.
-        on_step: Called after each step of a batch; an error that it raises fails the query.
+        on_step: Called after each step of a batch. An error that it raises fails the query.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class Pipeline:
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """End the run after the current batch; a signal handler may call it."""
+        """End the run after the current batch. A signal handler may call it."""
         self._stopping.set()
 
     def run_once(self) -> Tables:
-        """Read the topic up to its current end; return the tables.
+        """Read the topic up to its current end and return the tables.
 
         Raises:
-            KafkaError: The run failed; PipelineError and OptionError are among its subclasses.
+            KafkaError: The run failed. PipelineError and OptionError are among its subclasses.
             pyspark.errors.StreamingQueryException: The query failed for another reason.
         """
         return self._run(trigger_s=None)
@@ -75,7 +75,7 @@ class Pipeline:
         """Run until `stop`, with a batch every `trigger_s` seconds if there are records.
 
         Raises:
-            KafkaError: The run failed; PipelineError and OptionError are among its subclasses.
+            KafkaError: The run failed. PipelineError and OptionError are among its subclasses.
             pyspark.errors.StreamingQueryException: The query failed for another reason.
         """
         return self._run(trigger_s=trigger_s)

@@ -5,7 +5,7 @@
     aggregate/window_date=2013-01-31/batch=4/*.parquet
 
 Batches append rows to raw and quarantine. A batch with rows for a day of the aggregate rewrites
-this day; the latest version is valid. Outdated versions are deleted a few batches later, so that
+this day. The latest version is valid. Outdated versions are deleted a few batches later, so that
 running queries can finish, and all of them at the regular end of a run. After that every reader of
 Parquet sees the correct tables.
 """
@@ -89,15 +89,15 @@ class TableFiles:
         self._aggregate = StructType([*self.windows.schema(), batch])
 
     def append_raw(self, rows: DataFrame, batch: int) -> None:
-        """Write the good rows of a batch; the batch must not have files yet."""
+        """Write the good rows of a batch. The batch must not have files yet."""
         self._append(rows, batch, RAW, (DATE_COLUMN, BATCH_COLUMN))
 
     def append_quarantine(self, rows: DataFrame, batch: int) -> None:
-        """Write the bad records of a batch; the batch must not have files yet."""
+        """Write the bad records of a batch. The batch must not have files yet."""
         self._append(rows, batch, QUARANTINE, (BATCH_COLUMN,))
 
     def append_aggregate(self, rows: DataFrame, batch: int) -> None:
-        """Write new versions of some days; the batch must not have files yet."""
+        """Write new versions of some days. The batch must not have files yet."""
         self._append(rows, batch, AGGREGATE, (WINDOW_DATE_COLUMN, BATCH_COLUMN))
 
     def _append(self, rows: DataFrame, batch: int, table: str, partitions: tuple[str, ...]) -> None:
@@ -170,7 +170,7 @@ class TableFiles:
 
 
 class Tables:
-    """The tables as of one commit; later batches are not visible."""
+    """The tables as of one commit. Later batches are not visible."""
 
     def __init__(self, spark: SparkSession, files: TableFiles, batch: int) -> None:
         self._spark = spark
@@ -195,7 +195,7 @@ class Tables:
 
 
 def open_tables(spark: SparkSession, directory: str) -> Tables:
-    """Open the tables of a pipeline, as of its last commit; the pipeline may be running.
+    """Open the tables of a pipeline, as of its last commit. The pipeline may be running.
 
     Raises:
         PipelineError: The directory has no tables.
