@@ -1,11 +1,10 @@
-"""What a consumer is asked to do: the arguments of its constructor and of its methods, checked.
+"""The arguments of a consumer and of its methods, and their checks.
 
-The arguments keep aiokafka's names and units; inside the package everything is in seconds, read
-from the `_s` properties. Messages begin with aiokafka's words, where it has some: programs match
-them.
+The arguments keep aiokafka's names and units. The package uses seconds, from the `_s` properties.
+Messages begin with aiokafka's words, if it has the error too: programs match them.
 
 References: ``auto.offset.reset`` in Kafka's consumer configuration, KIP-1106 (by_duration),
-``java.time.Duration.parse`` for how durations are written.
+``java.time.Duration.parse`` for the format of durations.
 """
 
 from __future__ import annotations
@@ -43,15 +42,14 @@ DEFAULT_MAX_UNCOMMITTED: Final = 10_000
 
 GROUP_PROTOCOLS: Final = ("auto", "classic", "consumer")
 DEFAULT_GROUP_PROTOCOL: Final = "auto"
-# Java's two; and aiokafka's, so that a group that runs on aiokafka can be joined. With an eager one
-# among them a member is eager, as Java's are.
+# Java's two, and aiokafka's, so that a group of aiokafka members can be joined. With an eager one
+# among them a member is eager, as in Java.
 DEFAULT_ASSIGNORS: Final = (
     CooperativeStickyPartitionAssignor,
     RangePartitionAssignor,
     RoundRobinPartitionAssignor,
 )
-# The session of members of the consumer protocol, as brokers have it by default
-# (group.consumer.session.timeout.ms).
+# The brokers' default session of KIP-848 members (group.consumer.session.timeout.ms).
 CONSUMER_SESSION_S: Final = 45.0
 
 ISOLATION_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
@@ -71,17 +69,18 @@ POSITIVE: Final = (
     "max_batch_bytes",
     "consumer_timeout_ms",
 )
-# Limits of records that aiokafka has, too, and its words when they are none.
+# The limits of records that aiokafka has too, and its messages for invalid ones.
 AIOKAFKAS_LIMITS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "max_poll_records": "`max_poll_records` should be positive Integer",
         "max_records": "`max_records` must be a positive Integer",
     }
 )
-# Of the rebalance timeout: for the last commit and the listener, after the application's work.
+# The part of the rebalance timeout for the last commit and the listener, after the wait for the
+# application.
 HOLD_MARGIN: Final = 0.2
 NOT_NEGATIVE: Final = ("fetch_max_wait_ms", "fetch_min_bytes", "retry_backoff_ms")
-# What goes into requests as it is.
+# Sent in requests unchanged.
 SENT: Final = (
     "client_id",
     "client_rack",
@@ -98,28 +97,28 @@ SENT: Final = (
 
 
 class NotGiven(int):
-    """The default of an argument, which can be told from the same number if that is given."""
+    """A default that differs from the same number as an argument."""
 
 
 DEFAULT_AUTO_COMMIT_INTERVAL_MS: Final[int] = NotGiven(5_000)
 
 
 class ConsumerConfig(ClientArguments, Generic[KT, VT]):
-    """The arguments of a consumer, each under its name; those that cannot be used are refused.
+    """A consumer's arguments, checked.
 
-    To type checkers it is generic in what the deserialisers make of keys and values.
+    For type checkers it is generic in the types that the deserialisers return.
 
     Raises:
-        ValueError: A value cannot be used.
-        TypeError: A value is of another type than its annotation says.
-        InsecureConfigError: Credentials would leave this machine without TLS, or an ssl_context
-            was given that security_protocol leaves unused on the way to another machine.
+        ValueError: An argument's value is invalid.
+        TypeError: An argument has another type than its annotation.
+        InsecureConfigError: Credentials would be sent to another machine without TLS, or
+            security_protocol does not use the given ssl_context for another machine.
         NotImplementedError: sasl_mechanism is GSSAPI.
     """
 
     _own_checks = ClientArguments._own_checks | {"max_poll_records", "max_records_per_partition"}
 
-    # AIOKafkaConsumer takes these arguments (`takes_arguments_of`): they are written here only.
+    # AIOKafkaConsumer has the same arguments (`takes_arguments_of`).
     def __init__(
         self,
         *topics: str,
@@ -175,100 +174,101 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         heartbeat_thread: bool = False,
         ack_mode: Literal["implicit", "explicit"] = "implicit",
     ) -> None:
-        """Take arguments and connect to nothing yet.
+        """Take the arguments, without connecting.
 
-        Without effect, accepted for aiokafka's sake: `consumer_timeout_ms` (how often aiokafka's
-        fetcher looks whether there is something to fetch: here nobody has to look), and what only
-        GSSAPI needs.
+        `consumer_timeout_ms` and the arguments of GSSAPI have no effect. They are accepted for
+        compatibility with aiokafka.
 
         Args:
             *topics: Names of topics to subscribe to.
-            loop: Deprecated: the loop on which the consumer is used, if it is not running yet.
-            bootstrap_servers: Where to ask for the cluster's brokers first: "host:port", several
-                with commas between them, or a list.
-            client_id: What brokers call this client in logs and quotas.
-            group_id: The group that shares the partitions out and keeps offsets; None: no group.
-            group_instance_id: A name that makes this a static member (KIP-345): a restart within
-                the session timeout starts no rebalance.
-            group_protocol: "consumer" (KIP-848: the broker shares out, and only partitions that
-                move stop), "classic", or "auto", the default: the first where the broker offers it
-                for this group and `partition_assignment_strategy` is not given, otherwise the
-                second.
-            group_remote_assignor: By which the broker shares out: "uniform", "range" or another
-                that it has; None: the broker's default. For the consumer protocol.
-            key_deserializer: Makes a record's key of its bytes; plain or async.
-            value_deserializer: The same for values.
-            fetch_max_wait_ms: How long a broker may wait until `fetch_min_bytes` are there.
-            fetch_max_bytes: What one answer holds at most, unless its first batch is larger.
-            fetch_min_bytes: What a broker waits for before it answers.
-            max_partition_fetch_bytes: What one partition adds to an answer; same exception.
-            request_timeout_ms: How long a broker may be silent before a request has failed. The
-                first tries have a part of that, so that there is time for others.
-            retry_backoff_ms: How long to wait before a request is tried again, at first.
-            auto_offset_reset: Where to start without a committed offset, or with one that is gone:
-                "latest", "earliest", "none" (an error) or "by_duration:PT12H" (KIP-1106).
-            enable_auto_commit: Commit from time to time what was handed out before the latest get.
-            auto_commit_interval_ms: How often. If it is not given, records that `run` or
-                `ack_mode="explicit"` finish are committed sooner, up to ten times a second; if it
-                is given, no commit comes sooner, except where partitions are given up.
-            check_crcs: Compare each batch with its checksum.
-            metadata_max_age_ms: How old what is known of topics and leaders may get.
-            partition_assignment_strategy: Assignor classes, for the classic protocol, which they
-                choose: the first that all members have is used. By default cooperative-sticky,
-                range and round robin.
-            max_poll_interval_ms: How long the application may ask for no records before the
-                consumer leaves the group.
-            rebalance_timeout_ms: How long the group waits for this member in a rebalance. None: as
-                long as `max_poll_interval_ms`, as in Java, for handlers of `run`; but what gets
-                have returned is waited for as if it were `session_timeout_ms`.
-            session_timeout_ms: After so long without a heartbeat the group goes on without a
-                member. By the consumer protocol the broker decides (45 s by default): what is given
-                here is when this side stops handing out.
-            heartbeat_interval_ms: How often a heartbeat is sent. By the consumer protocol, unless
-                it is given, each 250 to 1,000 ms: the larger the group, the slower its members.
+            loop: Deprecated: the loop of the consumer, if it is not running yet.
+            bootstrap_servers: Addresses for the first metadata request: "host:port", several
+                separated by commas, or a list.
+            client_id: The name of this client in the brokers' logs and quotas.
+            group_id: The group that assigns partitions and stores offsets; None: no group.
+            group_instance_id: Makes this a static member (KIP-345): a restart within the session
+                timeout causes no rebalance.
+            group_protocol: "consumer" (KIP-848: the broker computes the assignment, and only
+                partitions that move are revoked), "classic" or "auto". "auto" is "consumer" if the
+                broker supports it for this group and `partition_assignment_strategy` is not given,
+                otherwise "classic".
+            group_remote_assignor: The broker's assignor: "uniform", "range" or another one that it
+                has; None: the broker's default. Only for KIP-848.
+            key_deserializer: Converts a record's key from bytes; sync or async.
+            value_deserializer: Converts a record's value from bytes; sync or async.
+            fetch_max_wait_ms: How long a broker may wait for `fetch_min_bytes`.
+            fetch_max_bytes: The most bytes of a response, unless its first batch is larger.
+            fetch_min_bytes: The bytes that a broker collects before it responds.
+            max_partition_fetch_bytes: The most bytes of one partition in a response, with the same
+                exception.
+            request_timeout_ms: How long a broker may be silent before a request fails. The first
+                attempts have a part of it, to leave time for further ones.
+            retry_backoff_ms: The first pause before a request is retried.
+            auto_offset_reset: The start without a valid committed offset: "latest", "earliest",
+                "none" (an error) or "by_duration:PT12H" (KIP-1106).
+            enable_auto_commit: Commit periodically the records that were returned before the latest
+                read.
+            auto_commit_interval_ms: The time between commits. If it is not given, records that
+                `run` or `ack_mode="explicit"` finish are committed sooner, up to ten times a
+                second. If it is given, commits are sooner only for partitions that leave this
+                member.
+            check_crcs: Verify the checksum of each batch.
+            metadata_max_age_ms: The age at which the metadata of topics and leaders are refreshed.
+            partition_assignment_strategy: Assignor classes for the classic protocol; giving them
+                selects it. The group uses the first one that all members have. By default
+                cooperative-sticky, range and round robin.
+            max_poll_interval_ms: The longest time without a read. After that, the consumer leaves
+                the group.
+            rebalance_timeout_ms: How long the group waits for this member in a rebalance. None:
+                `max_poll_interval_ms`, as in Java, which handlers of `run` may use; records
+                returned by reads may use `session_timeout_ms`.
+            session_timeout_ms: The time without a heartbeat after which the group removes a member.
+                With KIP-848 the broker's setting applies (45 s by default); this one only limits
+                how long records are returned without a response.
+            heartbeat_interval_ms: The time between heartbeats. With KIP-848, if it is not given,
+                250 to 1,000 ms, longer in larger groups.
             consumer_timeout_ms: Without effect.
-            max_poll_records: How many records a get returns at most; None: each get decides.
-            ssl_context: For TLS; `aiokafka_lite.helpers.create_ssl_context` makes one.
+            max_poll_records: The most records of a read; None: each read decides.
+            ssl_context: The TLS context, as returned by `aiokafka_lite.helpers.create_ssl_context`.
             security_protocol: "PLAINTEXT", "SSL", "SASL_PLAINTEXT" or "SASL_SSL".
             api_version: Deprecated, without effect.
-            exclude_internal_topics: Leave internal topics out of what a pattern matches.
-            connections_max_idle_ms: After how long a connection that nobody uses is closed; None
-                or 0 is never.
-            isolation_level: "read_uncommitted", or "read_committed": records of transactions only
-                when these are committed.
+            exclude_internal_topics: Exclude internal topics from the matches of a pattern.
+            connections_max_idle_ms: The time after which an unused connection is closed; None or 0:
+                never.
+            isolation_level: "read_uncommitted"; or "read_committed": records of transactions are
+                returned after their commit.
             sasl_mechanism: "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512" or "OAUTHBEARER".
             sasl_plain_password: For PLAIN and SCRAM.
             sasl_plain_username: For PLAIN and SCRAM.
             sasl_kerberos_service_name: Without effect.
             sasl_kerberos_domain_name: Without effect.
             sasl_oauth_token_provider: For OAUTHBEARER: an `AbstractTokenProvider`.
-            client_rack: Where this client is; records come from the replica there (KIP-392). Groups
-                prefer to give it partitions that have one there (KIP-881), if their assignor is
-                range, sticky or cooperative-sticky.
+            client_rack: The rack of this client. Records are fetched from a replica in it
+                (KIP-392). The assignors range, sticky and cooperative-sticky prefer to assign it
+                partitions with such a replica (KIP-881).
             allow_plaintext_credentials: Send credentials without TLS to other machines.
-            max_buffered_bytes: What all partitions together hold in memory ahead of the
-                application, and with `run` also the records that its handlers have not finished.
-            max_batch_bytes: How many decompressed bytes of one batch are in memory at most. Large
-                batches are decompressed in pieces of 1 MiB while their records are read. A record
-                larger than `max_batch_bytes` is a `DecompressionLimitError`; so is a batch that
-                cannot be read in pieces: of librdkafka's snappy, LZ4 with linked blocks, or in
-                message format 0 or 1.
-            allow_auto_create_topics: Brokers may create the topics that are asked for.
-            max_records_per_partition: How many records of one partition a get returns at most.
-            on_bad_record: What to do about records that cannot be read or deserialised: "raise", or
-                a function that decides; see `aiokafka_lite.bad_records`.
-            rebalance_hold_ms: How long partitions that a rebalance takes away wait for the
-                application to finish what it was handed of them; 0: they go at once, and the next
-                owner reads that again. None: four fifths of the rebalance timeout (of
-                `session_timeout_ms`, without one) less `heartbeat_interval_ms`, whatever the
-                protocol; for handlers of `run` of what the group is told.
-            ack_mode: "implicit": a get says that what was handed out before it is processed.
-                "explicit": `record.ack()` says so of each record, in any order; what is not
-                acknowledged is not committed.
-            heartbeat_thread: While the event loop is blocked a thread sends the heartbeats, until
-                the application has asked for no records for max_poll_interval_ms. For code that
-                blocks the loop for longer than a session and cannot be moved into a thread now. It
-                costs a thread, and a connection from the first block on.
+            max_buffered_bytes: The most bytes of records that are fetched and not returned. With
+                `run`, records that its handlers have not finished count too.
+            max_batch_bytes: The most decompressed bytes of one batch in memory. Large batches are
+                decompressed in pieces of 1 MiB while their records are read. A record larger than
+                `max_batch_bytes` is a `DecompressionLimitError`. So is a batch that cannot be read
+                in pieces: one of librdkafka's snappy, LZ4 with linked blocks, or message format 0
+                or 1.
+            allow_auto_create_topics: Let brokers create missing topics.
+            max_records_per_partition: The most records of one partition in a read.
+            on_bad_record: What happens to records that cannot be read or deserialised: "raise",
+                "skip", "raw", or a function that decides; see `aiokafka_lite.bad_records`.
+            rebalance_hold_ms: How long a rebalance waits for the application to finish the returned
+                records of partitions that it revokes. 0: it does not wait, and the next owner reads
+                these records again. None: four fifths of the rebalance timeout (without one, of
+                `session_timeout_ms`) less `heartbeat_interval_ms`, in both protocols. For handlers
+                of `run`, the timeout here is the group's, by default `max_poll_interval_ms`.
+            ack_mode: "implicit": a read finishes the records returned before it. "explicit":
+                `record.ack()` finishes a record, in any order; other records are not committed.
+            heartbeat_thread: Send heartbeats from a thread while the event loop is blocked, until
+                the last read is `max_poll_interval_ms` ago. For code that blocks the loop for
+                longer than a session and cannot be moved into a thread yet. It costs a thread, and
+                a connection from the first block on.
         """
         self.topics = topics
         self.loop = loop
@@ -351,27 +351,27 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def joins_as(self) -> str:
-        """The protocol by which a group is joined; "auto" where what the broker offers decides."""
+        """The protocol with which a group is joined; "auto": the broker's versions decide."""
         if self.group_protocol == "auto" and self._is_given("partition_assignment_strategy"):
             return "classic"
         return self.group_protocol
 
     @property
     def unused_by_consumer_protocol(self) -> list[str]:
-        """What was given and is the broker's to decide there."""
+        """The given arguments that KIP-848 leaves to the broker."""
         names = ("session_timeout_ms", "partition_assignment_strategy")
         return [name for name in names if self._is_given(name)]
 
     @property
     def group_heartbeat_interval_s(self) -> float | None:
-        """Between heartbeats of a settled member of the consumer protocol; None: by group size."""
+        """The time between heartbeats of a settled KIP-848 member; None: by group size."""
         return self.heartbeat_interval_s if self._is_given("heartbeat_interval_ms") else None
 
     @property
     def group_session_s(self) -> float:
-        """After how long without an answer a member of that hands out nothing.
+        """How long a KIP-848 member returns records without a response.
 
-        It is a guess: the session is the broker's, and no answer tells of it.
+        It is a guess: the session is the broker's setting, which no response contains.
         """
         return (
             self.session_timeout_s if self._is_given("session_timeout_ms") else CONSUMER_SESSION_S
@@ -379,13 +379,13 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def has_deserializers(self) -> bool:
-        """Whether records are handed out with keys or values that are not their bytes."""
+        """Whether keys or values of returned records are not their bytes."""
         return self.key_deserializer is not None or self.value_deserializer is not None
 
     def without_callables(self) -> ConsumerConfig:
-        """Return the same without what is called for each record.
+        """Return a copy without the callables that are called for each record.
 
-        For what runs on its own: the application's callables often know the consumer.
+        Background tasks hold it: the application's callables often refer to the consumer.
         """
         kind: type[ConsumerConfig] = type(self)  # type: ignore[assignment]  # of bytes
         same = object.__new__(kind)
@@ -410,7 +410,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         check_max_records(self.max_records_per_partition, "max_records_per_partition")
 
     def check_isolation_level(self) -> None:
-        """Refuse a wrong isolation level; as in aiokafka, that is found at `start()`.
+        """Check the isolation level; as in aiokafka, `start()` does.
 
         Raises:
             ValueError: It is neither read_uncommitted nor read_committed.
@@ -423,17 +423,17 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def isolation_level_code(self) -> int:
-        """The protocol's number for the isolation level."""
+        """The isolation level's number in the protocol."""
         return ISOLATION_LEVELS[self.isolation_level]
 
     @property
     def is_read_committed(self) -> bool:
-        """Whether records of open and aborted transactions are kept back."""
+        """Whether records of open and aborted transactions are withheld."""
         return self.isolation_level == "read_committed"
 
     @property
     def reset_timestamp(self) -> int | None:
-        """ListOffsets timestamp that auto_offset_reset stands for now; None: raise instead."""
+        """The current ListOffsets timestamp of auto_offset_reset; None: raise an error instead."""
         return reset_timestamp(self.auto_offset_reset)
 
     @property
@@ -442,7 +442,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def has_auto_commit_interval(self) -> bool:
-        """Whether the interval was given, even if it is as long as the default."""
+        """Whether the interval was given, even if it equals the default."""
         return not isinstance(self.auto_commit_interval_ms, NotGiven)
 
     @property
@@ -459,15 +459,15 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def rebalance_timeout_s(self) -> float:
-        """How long a rebalance takes here at most, without handlers: by default a session."""
+        """The most time of a rebalance here, without handlers; by default a session."""
         timeout_ms = self.rebalance_timeout_ms
         return (self.session_timeout_ms if timeout_ms is None else timeout_ms) / 1000
 
     @property
     def group_timeout_s(self) -> float:
-        """How long the group waits for this member: the rebalance timeout that it is told.
+        """The rebalance timeout sent to the group: how long the group waits for this member.
 
-        By default that is `max_poll_interval_ms`, as in Java, since a handler may take so long.
+        By default `max_poll_interval_ms`, as in Java, because a handler may take that long.
         """
         if self.rebalance_timeout_ms is not None:
             return self.rebalance_timeout_s
@@ -475,11 +475,12 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def rebalance_hold_s(self) -> float:
-        """How long partitions to be given back wait for the application, at most.
+        """How long partitions that are being revoked wait for the application.
 
-        By default as long as the rebalance does, less the time until it is noticed, by a heartbeat
-        of the classic protocol, and less what is needed afterwards. By the consumer protocol the
-        broker counts from the answer that tells of it: what is subtracted is to spare.
+        By default as long as the rebalance, less the time until a heartbeat of the classic protocol
+        reports it, and less the time for the steps after the wait. With KIP-848 the broker's
+        timeout starts with the response that reports the rebalance, so the first of these margins
+        is unused.
         """
         if self.rebalance_hold_ms is not None:
             return self.rebalance_hold_ms / 1000
@@ -487,14 +488,14 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
     @property
     def handler_hold_s(self) -> float:
-        """How long partitions to be given back wait for handlers of `run`, at most."""
+        """How long partitions that are being revoked wait for handlers of `run`."""
         if self.rebalance_hold_ms is not None:
             return self.rebalance_hold_ms / 1000
         return self.most_hold_s
 
     @property
     def most_hold_s(self) -> float:
-        """How long anything may hold up a rebalance, lest the group goes on without this member."""
+        """The longest wait of a rebalance before the group would remove this member."""
         return self._hold_s(self.group_timeout_s)
 
     def _hold_s(self, timeout_s: float) -> float:
@@ -506,16 +507,16 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
 
 
 # --- Where to start without a usable offset ---------------------------------------------------
-# What ListOffsets takes in place of a timestamp.
+# ListOffsets' special timestamps.
 EARLIEST_TIMESTAMP: Final = -2
 LATEST_TIMESTAMP: Final = -1
 BY_DURATION: Final = "by_duration:"
 
-# What to look up when there is no usable offset; "none" is an error instead.
+# The lookup without a usable offset; "none" is an error instead.
 _TIMESTAMPS: Final[Mapping[str, int | None]] = MappingProxyType(
     {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "none": None}
 )
-# Days, hours, minutes, seconds, each with a sign of its own if need be.
+# Days, hours, minutes and seconds, each with an optional sign.
 _DURATION: Final = (
     r"([-+])?P(?=[-+T0-9])(?:([-+]?[0-9]+)D)?"
     r"(T(?=[-+0-9])(?:([-+]?[0-9]+)H)?(?:([-+]?[0-9]+)M)?(?:([-+]?[0-9]+)(?:[.,]([0-9]{0,9}))?S)?)?"
@@ -523,20 +524,20 @@ _DURATION: Final = (
 
 
 def check_reset(policy: str) -> None:
-    """Refuse what is no value of auto_offset_reset.
+    """Check a value of auto_offset_reset.
 
     Raises:
-        ValueError: It is none, or a duration that cannot be read, or a negative one.
+        ValueError: It is unknown, or its duration is malformed or negative.
     """
     if policy not in _TIMESTAMPS:
         _duration_ms(policy)
 
 
 def reset_timestamp(policy: str) -> int | None:
-    """Return the ListOffsets timestamp that a policy means now; None: raise an error instead."""
+    """Return a policy's current ListOffsets timestamp; None: raise an error instead."""
     if policy in _TIMESTAMPS:
         return _TIMESTAMPS[policy]
-    # Compared with timestamps that producers and brokers wrote, so it is the wall clock's time.
+    # The wall clock, because it is compared with timestamps of producers and brokers.
     return max(0, int(time.time() * 1000) - _duration_ms(policy))
 
 
@@ -564,13 +565,13 @@ def _duration_ms(policy: str) -> int:
 
 
 # --- What methods are given -------------------------------------------------------------------
-# What aiokafka's seeks say, and its pauses.
+# The messages of aiokafka's seeks and pauses.
 INSTANCES: Final = "partitions must be TopicPartition instances"
 NAMED_TUPLES: Final = "partitions must be TopicPartition namedtuples"
 
 
 def shown(given: object) -> str:
-    """Show what was given, with module and class unless they are Python's own."""
+    """Return a value's repr, with module and class unless they are built in."""
     if isinstance(given, type):
         return f"the class {given.__module__}.{given.__qualname__}"
     kind = type(given)
@@ -580,10 +581,10 @@ def shown(given: object) -> str:
 
 
 def not_a(wanted: type, given: object) -> str:
-    """Say what was given in place of one of this package's types.
+    """Return "not …" with a value that should be of one of this package's types.
 
-    What is of a namesake of it in another package looks right to whoever passes it: it is said
-    whose it is, and what to do.
+    A class of the same name from another package looks right to the caller, so the text names both
+    packages and the fix.
     """
     text = f"not {shown(given)}"
     bases = type(given).__mro__
@@ -605,7 +606,7 @@ def check_topics(topics: Iterable[str]) -> frozenset[str]:
 
     Raises:
         TypeError: They are not a collection of strings.
-        ValueError: One of them is not a string, or empty.
+        ValueError: A name is not a string, or empty.
     """
     if isinstance(topics, str) or not isinstance(topics, Iterable):
         raise TypeError(f"Topics should be list of strings, or a tuple or set, not {topics!r}")
@@ -626,10 +627,10 @@ def _is_name(name: object) -> bool:
 
 
 def check_listener(listener: ConsumerRebalanceListener | None) -> None:
-    """Refuse what is not a rebalance listener.
+    """Check that a value is a rebalance listener or None.
 
     Raises:
-        TypeError: It is something else, and not None.
+        TypeError: It is neither.
     """
     if listener is not None and not isinstance(listener, ConsumerRebalanceListener):
         raise TypeError(
@@ -656,11 +657,11 @@ def check_pattern(pattern: str) -> re.Pattern[str]:
 def check_partition(tp: object, otherwise: str = INSTANCES) -> TopicPartition:
     """Return a partition as this package's type.
 
-    Other packages' named tuples with its fields, as aiokafka's own, are taken too.
+    Named tuples of other packages with the same fields, such as aiokafka's, are accepted.
 
     Raises:
-        TypeError: It is something else; the message begins with `otherwise`.
-        ValueError: No request could name it.
+        TypeError: It has another type; the message begins with `otherwise`.
+        ValueError: A request cannot contain it.
     """
     if not isinstance(tp, TopicPartition):
         if not isinstance(tp, tuple) or getattr(tp, "_fields", None) != TopicPartition._fields:
@@ -681,7 +682,7 @@ def check_partitions(
 
 # --- Offsets ----------------------------------------------------------------------------------
 def check_offset(offset: object) -> int:
-    """Return an offset to seek to.
+    """Return an offset for a seek.
 
     Raises:
         ValueError: It is not an int, or negative, or too large for a request.
@@ -700,11 +701,11 @@ def _is_offset(offset: object) -> TypeGuard[int]:
 
 
 def check_timestamps(timestamps: Mapping[TopicPartition, float]) -> dict[TopicPartition, int]:
-    """Return the times (ms since the epoch) to look offsets up for, as whole numbers.
+    """Return the timestamps of a lookup (ms since the epoch) as integers.
 
     Raises:
         TypeError: A key is not a TopicPartition.
-        ValueError: A time is negative, or too large for a request.
+        ValueError: A timestamp is negative, or too large for a request.
     """
     checked = {check_partition(tp): int(timestamp) for tp, timestamp in timestamps.items()}
     for tp, timestamp in checked.items():
@@ -717,12 +718,11 @@ def check_timestamps(timestamps: Mapping[TopicPartition, float]) -> dict[TopicPa
 
 
 def check_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Bring the argument of `commit` into one shape.
+    """Convert the argument of `commit` to one shape.
 
     Raises:
-        ValueError: It is not a mapping with something in it, or an offset is negative or not
-            an offset at all.
-        TypeError: A key is no TopicPartition, or metadata is no string.
+        ValueError: It is empty or not a mapping, or an offset is negative or not an int.
+        TypeError: A key is not a TopicPartition, or metadata are not a string.
     """
     if not offsets or not isinstance(offsets, Mapping):
         raise ValueError(f"offsets is a dict of TopicPartition to offset, not {shown(offsets)}")
@@ -750,10 +750,10 @@ def _check_commit(value: object) -> OffsetAndMetadata:
 
 # --- Limits ------------------------------------------------------------------------------------
 def check_handler(handler: object, argument_count: int) -> None:
-    """Refuse what is no coroutine function that can be called with so many arguments.
+    """Check that a handler is a coroutine function with this number of arguments.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is not.
     """
     if not is_async_callable(handler):
         name = getattr(handler, "__name__", "handler")
@@ -774,7 +774,7 @@ def check_handler(handler: object, argument_count: int) -> None:
 
 
 def is_async_callable(function: object) -> bool:
-    """Whether something is an async function, or an object that is called like one."""
+    """Whether an object is an async function, or has an async `__call__`."""
     if isinstance(function, type):
         return False
     call = getattr(function, "__call__", None)  # noqa: B004
@@ -782,10 +782,10 @@ def is_async_callable(function: object) -> bool:
 
 
 def check_hold(max_hold_ms: object) -> None:
-    """Refuse what is no time in milliseconds to hold up a rebalance for.
+    """Check max_hold_ms.
 
     Raises:
-        ValueError: It is not a number, or negative, and not None.
+        ValueError: It is neither None nor a number from 0 on.
     """
     if max_hold_ms is None:
         return
@@ -795,10 +795,10 @@ def check_hold(max_hold_ms: object) -> None:
 
 
 def check_max_records(max_records: object, name: str = "max_records") -> None:
-    """Refuse a record limit that is not a positive int.
+    """Check a limit of records.
 
     Raises:
-        ValueError: It is something else, and not None.
+        ValueError: It is neither None nor a positive int.
     """
     if max_records is None:
         return

@@ -1,4 +1,4 @@
-"""AIOKafkaConsumer: what applications call; the work is done by the engine's parts."""
+"""AIOKafkaConsumer: the public calls; the parts of the engine implement them."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ if TYPE_CHECKING:
 
 CommitOffsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 DEFAULT_STOP_TIMEOUT_S: Final = 10.0
-# Of `run`: calls of the handler at a time.
+# The concurrent handler calls of `run`.
 DEFAULT_CONCURRENCY: Final = 100
 
-# One for all consumers, as its state is 2.5 KiB; a forked child draws others than its parent.
+# Shared by all consumers, because its state takes 2.5 KiB. A forked child reseeds it.
 _rng: Final = random.Random()
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_rng.seed)
@@ -117,27 +117,29 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             async for record in c:
                 handle(record)
 
-    Arguments, defaults and behaviour are those of aiokafka's consumer, except as said in the
-    documentation. Delivery with auto-commit: only what was handed out before the latest get is
-    committed, so a record that is still being processed is read again after a crash. That rule
-    needs one task to do all the gets of a consumer; with several, commit yourself.
+    Arguments, defaults and behaviour are those of aiokafka's consumer, with the documented
+    exceptions. Auto-commit commits the records returned before the latest read, so a record that is
+    being processed during a crash is read again. Reads are `async for`, `getone`, `getmany`,
+    `poll`, `poll_arrow` and `batches`. If several tasks read, the next read of a task finishes its
+    own records.
 
-    Every get may be cancelled, as by a timeout: no record is lost, none is delivered twice.
+    Cancelling a read, for example by a timeout, loses no record and delivers none twice.
 
     Deserialisers are callables of bytes, or instances of the classes in
-    `aiokafka_lite.deserializers`. To type checkers a consumer is generic in what they make of keys
-    and values, ``bytes | None`` without one; an ``AIOKafkaConsumer[object, object]`` is any.
+    `aiokafka_lite.deserializers`. For type checkers a consumer is generic in the types that they
+    return for keys and values, by default ``bytes | None``. Annotate ``AIOKafkaConsumer[object,
+    object]`` for any consumer.
 
-    `on_bad_record` says what becomes of a record that one refuses, and of a batch that cannot be
-    read: "raise", "skip", "raw" (`RawRecord`), or a callable, perhaps async, that is asked about
-    each (`BadRecord`) before the position passes it; both are in `aiokafka_lite.bad_records`.
+    `on_bad_record` decides about a record that a deserialiser rejects, and a batch that cannot be
+    read: "raise", "skip", "raw" (`RawRecord`), or a sync or async callable. The callable receives a
+    `BadRecord` before the position passes it. See `aiokafka_lite.bad_records`.
 
     Raises:
-        RuntimeError: Made outside a running event loop.
-        ValueError: An argument cannot be used.
-        TypeError: A deserialiser, or on_bad_record, is none.
-        InsecureConfigError: Credentials would leave this machine without TLS; where the network
-            is safe, `allow_plaintext_credentials` allows it.
+        RuntimeError: No event loop is running.
+        ValueError: An argument's value is invalid.
+        TypeError: An argument has the wrong type, such as a deserialiser that is not callable.
+        InsecureConfigError: Credentials would be sent to another machine without TLS. In a safe
+            network, `allow_plaintext_credentials` permits it.
         NotImplementedError: sasl_mechanism is GSSAPI (Kerberos).
     """
 
@@ -161,8 +163,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._group_id = config.group_id
         self._source_traceback = traceback.extract_stack() if self._loop.get_debug() else None
         self._state = SubscriptionState()
-        # Held here only, as is the listener: what goes on by itself must not keep alive what may
-        # know this consumer.
+        # The callables and the listener often refer to this consumer, so only it holds them:
+        # background tasks must not keep it alive.
         self._delivery = make_delivery(self._config, self._state.events)
         with as_if_running(self._loop):
             self._engine = Engine(
@@ -179,7 +181,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._ready, self._gets = self._engine.ready, self._engine.gets
         self._gate = self._engine.gate
         self._iterate_over(self._ready.cursor)
-        # What `start` finds: whether somebody has replaced `getone`, and what is around `getmany`.
+        # Set by `start`: whether `getone` was replaced, and the wrappers of `getmany`.
         self._is_by_getone = False
         self._wrapped_poll: (
             Callable[..., Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]] | None
@@ -188,10 +190,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             Callable[..., Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]] | None
         ) = None
         self._arrow_gets: ArrowGets | None = None
-        # A program has said by aiokafka's name that nobody is to be warned.
+        # Set under aiokafka's name `_closed`, to suppress the warning of `__del__`.
         self._is_written_off = False
-        # Kept to the next subscription, and over one more, which may come before it has been told:
-        # after `unsubscribe` it is still told.
+        # Held until the second subscription after this one: the next one may precede the calls that
+        # `unsubscribe` causes.
         self._listener: ConsumerRebalanceListener | None = None
         self._former_listener: ConsumerRebalanceListener | None = None
         if topics:
@@ -205,26 +207,26 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     # --- Start and stop -------------------------------------------------------------------
     async def start(self) -> None:
-        """Connect, wait for the topics, and with a group for the first assignment.
+        """Connect, and wait for the topics and, in a group, for the first assignment.
 
-        May be tried again after it failed or was cancelled; nothing is left of the attempt.
+        After a failure or a cancellation no connection is left, and `start` may be called again.
 
         Raises:
             KafkaConnectionError: No bootstrap server could be reached.
             UnknownTopicOrPartitionError: A topic did not appear within request_timeout_ms.
-            TopicAuthorizationFailedError: A topic may not be read.
+            TopicAuthorizationFailedError: The principal may not read a topic.
             InvalidTopicError: A topic's name is not allowed.
-            GroupAuthorizationFailedError: The group may not be joined.
+            GroupAuthorizationFailedError: The principal may not join the group.
             UnsupportedVersionError, GroupIdNotFound: group_protocol is "consumer", and the broker
-                does not offer it, or not for this group.
-            InconsistentGroupProtocolError: No assignor is one that all members of a classic group
-                have.
-            UnreleasedInstanceIdError: By the consumer protocol, group_instance_id has been
-                another's for longer than a session.
-            ConsumerStoppedError: It was stopped meanwhile.
+                does not support it, or not for this group.
+            InconsistentGroupProtocolError: The members of a classic group have no assignor in
+                common.
+            UnreleasedInstanceIdError: With KIP-848, another member has kept group_instance_id for
+                longer than a session.
+            ConsumerStoppedError: `stop` was called before the start was complete.
             ValueError: isolation_level is unknown.
-            AssertionError: It was started before, or on another loop (WrongLoopError).
-            ForkedError: It was made in another process.
+            AssertionError: The consumer was started before, or on another loop (WrongLoopError).
+            ForkedError: The consumer was created in another process.
         """
         self._engine.owner.check()
         self._prepare_gets()
@@ -233,25 +235,26 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     async def stop(
         self, timeout: float = DEFAULT_STOP_TIMEOUT_S, *, leave: bool | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commit all that was handed out (with auto-commit), leave the group, disconnect.
+        """Commit all returned records (with auto-commit), leave the group and disconnect.
 
-        Before that it waits for handlers of `run`, for open blocks of `batch`, for transactions
-        that commit records, and with ack_mode="explicit" for acknowledgements: for four fifths of
-        `timeout` at most, and for all but handlers no longer than a rebalance would.
+        First it waits for handlers of `run`, open blocks of `batch`, transactions that commit
+        records, and with ack_mode="explicit" for acknowledgements. It waits for four fifths of
+        `timeout` at most, and, except for handlers, no longer than a rebalance would.
 
-        Returns within `timeout` seconds, whatever the brokers do. Gets that wait meanwhile raise
-        ConsumerStoppedError. A second call waits for the first, within its own timeout, and
-        returns the same; a rebalance listener, for which the first waits, is not kept waiting.
+        Returns within `timeout` seconds, even if brokers do not respond. Waiting reads raise
+        ConsumerStoppedError, `getmany` returns {}, and iterations end. A second call waits for the
+        first, within its own timeout, and returns the same. In a rebalance listener that the first
+        call waits for, the second one returns without waiting.
 
-        When it is cancelled, what was not committed by then is not, and the group finds out by
-        the session timeout; but no task and no socket is left, and a second call tells what was
-        not committed.
+        If it is cancelled, commits that are not complete are lost, and the group removes the member
+        when its session expires. No task and no socket is left. A second call returns the
+        uncommitted offsets.
 
-        A place in the group is either given up, so that the others get the partitions at once, or
-        kept for a session, in which nobody reads them. What the coordinator is told (KIP-1092):
+        A member either leaves the group, which reassigns its partitions at once, or stays a member
+        for a session, in which its partitions are unread. The coordinator receives (KIP-1092):
 
         =======  ===================  =========================  ======================
-        `leave`  meaning              classic protocol           consumer protocol
+        `leave`  meaning              classic protocol           KIP-848
         =======  ===================  =========================  ======================
         None     dynamic members      as True for a dynamic      as True for a dynamic
                  leave, static ones   member, as False for a     member, as False for a
@@ -260,27 +263,26 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         True     the member leaves    LeaveGroup, with the       a last heartbeat of
                                       instance id of a static    epoch -1
                                       one
-        False    the member stays     nothing                    of a static member: a
+        False    the member stays     no request                 of a static member: a
                                                                  last heartbeat of
                                                                  epoch -2; otherwise
-                                                                 nothing
+                                                                 no request
         =======  ===================  =========================  ======================
 
-        A dynamic member that stays spares the group one of two rebalances, if its successor starts
-        soon. But the successor joins as another member, and the place of the first is empty until
-        its session is over. In the classic protocol a rebalance meanwhile waits for it as long.
+        A dynamic member that stays avoids one of two rebalances if its successor starts soon. But
+        the successor joins as another member, and the partitions of the first are unread until its
+        session expires. In the classic protocol, a rebalance in this time waits for it.
 
         Args:
-            timeout: Seconds that it may take.
-            leave: Whether to give up the place in the group; None: as the table says. It does not
-                count in a second call.
+            timeout: Seconds.
+            leave: Whether to leave the group; None: see the table. A second call ignores it.
 
         Returns:
-            Offsets that should have been committed and could not be.
+            The offsets that could not be committed.
 
         Raises:
-            WrongLoopError: It belongs to another loop.
-            ForkedError: It was made in another process.
+            WrongLoopError: The consumer belongs to another loop.
+            ForkedError: The consumer was created in another process.
         """
         return await self._stop(timeout, is_clean=True, leave=leave)
 
@@ -300,7 +302,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         exc: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Stop. Left by an exception, the latest get's records are not committed."""
+        """Stop; after an exception, without committing the records of the latest read."""
         if isinstance(exc, Exception) and not self._engine.life.is_over:
             from aiokafka_lite.consumer.monitoring.diagnosis import last_words
 
@@ -314,8 +316,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         )
 
     def __del__(self) -> None:
-        # There is nothing to stop if an argument was refused, or the start has failed, as that of
-        # an `async with`; in a forked child it is the parent's.
+        # No parts run if an argument was invalid or the start has failed, as in an `async with`.
+        # In a forked child they belong to the parent.
         if getattr(self, "_closed", True) or self._engine.owner.is_forked:
             return
         if self._engine.life.has_failed_to_start:
@@ -342,13 +344,15 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         pattern: str | None = None,
         listener: ConsumerRebalanceListener | None = None,
     ) -> None:
-        """Subscribe to topics, or to all whose names match a pattern, instead of those before.
+        """Subscribe to topics, or to all whose names match a pattern, replacing a subscription.
 
-        From this call on nothing is handed out of topics that are not subscribed any more. What was
-        handed out of them is committed, with auto-commit, when the rebalance takes them away.
+        Records of topics that are no longer subscribed are not returned after this call. With
+        auto-commit, those returned before are committed when the rebalance revokes their
+        partitions.
 
         Raises:
-            TypeError: Neither or both are given; or the listener is not one.
+            TypeError: Neither or both of topics and pattern are given; or the listener is not a
+                ConsumerRebalanceListener.
             ValueError: The pattern is not a regular expression.
             IllegalStateError: Partitions were assigned by `assign`.
         """
@@ -366,63 +370,60 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._former_listener, self._listener = self._listener, listener
 
     def unsubscribe(self) -> None:
-        """Give up all topics and partitions; the group is left.
+        """Drop all topics and partitions, and leave the group in the background.
 
-        What follows is done in the background, and by a `stop()` that comes before its end. With
-        auto-commit all that was handed out is committed, also what the latest get returned. Then
-        the listener's `on_partitions_revoked` is called (`on_partitions_lost`, if the partitions
-        are somebody else's already), and the group is told, but not of a static member. A new
-        subscription waits for that, half of the rebalance timeout at most, and goes on from what
-        was committed. What could not be committed is an event `CommitFailed`, and `stop()`
-        returns it.
+        With auto-commit all returned records are committed, including those of the latest read.
+        Then the listener's `on_partitions_revoked` is called, or `on_partitions_lost` if other
+        members already have the partitions. Finally the member leaves the group, unless it is
+        static. `stop()` completes these steps. A new subscription waits for them, for half of the
+        rebalance timeout at most, and starts at the committed offsets. Offsets that could not be
+        committed are in an event `CommitFailed`, and `stop()` returns them.
         """
         self._engine.owner.check_now()
         self._state.unsubscribe()
 
     def subscription(self) -> frozenset[str]:
-        """Return the topics subscribed to."""
+        """Return the subscribed topics."""
         return self._state.subscription or frozenset()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, without the group sharing them out.
+        """Read exactly these partitions, without a group's assignment.
 
         Raises:
             IllegalStateError: Topics or a pattern are subscribed.
-            TypeError: One is not a TopicPartition.
+            TypeError: A value is not a TopicPartition.
         """
         self._engine.owner.check_now()
         self._state.assign_from_user(check_partitions(partitions))
 
     def incremental_assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions, too, without the group sharing them out.
-
-        Those assigned already go on as they are, with what is buffered of them.
+        """Add partitions to those of `assign`, which keep their positions and buffered records.
 
         Raises:
             IllegalStateError: Topics or a pattern are subscribed.
-            TypeError: One is not a TopicPartition.
+            TypeError: A value is not a TopicPartition.
             ConsumerStoppedError: The consumer is stopped, or is being stopped.
         """
         self._check_change()
         self._state.add_from_user(check_partitions(partitions))
 
     def incremental_unassign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions no more; the others go on as they are.
+        """Stop reading these partitions; the others do not change.
 
-        What is buffered of them is dropped. With auto-commit, what was handed out of them before
-        the latest get is committed right after; for the latest get's records `commit` first.
+        Their buffered records are dropped. With auto-commit, their records returned before the
+        latest read are committed at once. To commit those of the latest read, call `commit` first.
 
         Raises:
-            IllegalStateError: One is not assigned, in which case nothing is changed; or the
-                partitions come from a subscription.
-            TypeError: One is not a TopicPartition.
+            IllegalStateError: A partition is not assigned, in which case no partition is removed;
+                or the partitions belong to a subscription.
+            TypeError: A value is not a TopicPartition.
             ConsumerStoppedError: The consumer is stopped, or is being stopped.
         """
         self._check_change()
         self._state.remove_from_user(check_partitions(partitions))
 
     def assignment(self) -> set[TopicPartition]:
-        """Return the partitions assigned at present."""
+        """Return the currently assigned partitions."""
         return set(self._state.assignment)
 
     # --- Records --------------------------------------------------------------------------
@@ -435,17 +436,18 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Return the next records, at most `max_records` in all, in order per partition.
 
         Args:
-            timeout_ms: How long to wait for the first; None waits until there is one. The
-                deadline covers the whole call; when it passes, the result is {}.
-            max_records: By default `max_poll_records` of the constructor, and if that is None as
-                many as the processor's caches hold, 2,000 at most: then a record costs least.
-            max_records_per_partition: How many of them may be of one partition; by default as the
-                constructor says, which by default sets no limit. Partitions take turns anyway.
+            timeout_ms: How long to wait for the first record; None: without limit. The deadline
+                covers the whole call, which then returns {}.
+            max_records: By default `max_poll_records` of the constructor. If that is None, as many
+                as fit into the processor's caches, at most 2,000, which is the fastest.
+            max_records_per_partition: The most records of one partition. By default the
+                constructor's value, which by default is no limit. Partitions take turns in any
+                case.
 
         Raises:
             ConsumerStoppedError: The consumer is stopped.
             ValueError: A limit is not a positive int.
-            KafkaError: Once a call, for an error that stands before the next record.
+            KafkaError: An error precedes the next record, such as a bad record. A call raises one.
         """
         if _get_running_loop() is not self._loop:
             raise self._engine.owner.refusal()
@@ -478,25 +480,25 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         max_records: int | None = None,
         max_records_per_partition: int | None = None,
     ) -> dict[TopicPartition, list[ConsumerRecord[KT, VT]]]:
-        """Return what is there of the partitions (none named: of all), as aiokafka does.
+        """Return the available records of the partitions (default: all), as aiokafka does.
 
-        Without a limit it returns up to 2,000 records of each partition, fewer if they are large:
-        as many as stay in the processor's caches until they are read. The rest comes with the next
-        call, at once. `max_records_per_partition` is as in `poll`.
+        Without a limit it returns up to 2,000 records of each partition, fewer if they are large,
+        so that they stay in the processor's caches. The next call returns the rest at once.
+        `max_records_per_partition` is as in `poll`.
 
-        Nothing comes of partitions that a rebalance has taken away: the result is {} when the time
-        is over, as without records. It is {} at once when the consumer is stopped, or when a
-        rebalance or another call takes the last of the partitions away, while it waits.
+        Revoked partitions have no records, so the result is {} after `timeout_ms`. A waiting call
+        returns {} at once when the consumer is stopped, or when a rebalance or another call removes
+        the last of its partitions.
 
         Raises:
-            TypeError: One is not a TopicPartition.
+            TypeError: A value is not a TopicPartition.
             ConsumerStoppedError: The consumer is stopped.
             ValueError: A limit is not a positive int.
-            IllegalStateError: A partition is not assigned, and no rebalance has taken it away.
-                After `subscribe` the call waits for the assignment first.
-            KafkaError: Once a call, for an error that stands before the next record.
+            IllegalStateError: A partition is neither assigned nor revoked by a rebalance. After
+                `subscribe` the call waits for the assignment first.
+            KafkaError: An error precedes the next record, such as a bad record. A call raises one.
         """
-        # Whatever is asked on the way to the gets costs each of them: hence few calls.
+        # Each check here costs time in every read, so they are few.
         if _get_running_loop() is not self._loop:
             raise self._engine.owner.refusal()
         wanted = check_partitions(partitions) if partitions else ()
@@ -531,19 +533,19 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             return {}
 
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord[KT, VT]:
-        """Return the next record of the partitions (none named: of any), waiting for it.
+        """Wait for the next record of the partitions (default: all), and return it.
 
         Raises:
-            TypeError: One is not a TopicPartition.
-            ConsumerStoppedError: The consumer is stopped, or was so meanwhile.
-            IllegalStateError: A partition is not assigned; those that a rebalance has taken away
-                may be among them, but not alone. Or the last of them was taken away meanwhile.
-                One that a rebalance gives back at its end was not. After `subscribe` the call waits
-                for the assignment first.
-            KafkaError: Once a call, for an error that stands before the next record.
+            TypeError: A value is not a TopicPartition.
+            ConsumerStoppedError: The consumer is stopped, or was stopped during the call.
+            IllegalStateError: A partition is neither assigned nor revoked by a rebalance, all are
+                revoked, or the last of them was removed during the call. A partition that the
+                rebalance assigns again counts as assigned. After `subscribe` the call waits for the
+                assignment first.
+            KafkaError: An error precedes the next record, such as a bad record. A call raises one.
         """
         if not partitions:
-            # Another task may not take what is open: that would finish this one's records.
+            # Only the task that opened the chunk: a read of another one would finish its records.
             record = self._ready.cursor.take_own()
             if record is not None:
                 return record  # type: ignore[return-value]  # deserialised
@@ -558,13 +560,13 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             self._state.require_known(tp)
         if not self._state.has_any(wanted):
             self._state.partition(wanted[0])
-        # Deserialised, if it is to be.
+        # The record is deserialised.
         return await self._gets.one(frozenset(wanted))  # type: ignore[return-value]
 
     def _may_come(self, wanted: tuple[TopicPartition, ...]) -> bool:
-        """Whether none of the partitions is assigned, and a subscription is to bring one of them.
+        """Whether no partition of these is assigned yet, and the subscription includes one.
 
-        Not to a rebalance listener, which the assignment waits for.
+        False in a rebalance listener: the assignment waits for its return.
         """
         parts, state = self._engine.current, self._state
         if parts is None or state.has_any(wanted) or not state.subscribes_any(wanted):
@@ -572,7 +574,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         return not (parts.membership.is_settled or parts.membership.is_called_by_listener())
 
     async def _until_assigned(self) -> None:
-        """Wait, in a get, until the subscription has its assignment."""
+        """Wait, as a part of a read, until the subscription has its assignment."""
         self._state.enter_get()
         try:
             await self._engine.running.membership.wait_assigned()
@@ -587,7 +589,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         timeout_ms: float | None = None,
         max_records_per_partition: int | None = None,
     ) -> BatchScope[KT, VT]:
-        """Return a block to process records in, which a rebalance waits for.
+        """Return an `async with` block of records, which a rebalance waits for.
 
         ::
 
@@ -596,39 +598,39 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                     await handle(record)
                 await batch.commit()
 
-        The block is entered when there are records, as `poll` returns. Its end says that they are
-        processed: then auto-commit may commit them, and a rebalance has their partitions. One that
-        wants them sooner waits, for `max_hold_ms` at most; `await batch.revoking` returns when it
-        begins to. Meanwhile a commit inside of the block cannot fail because of it. After that
-        `batch.commit` raises BatchRevokedError, and other members read the records again.
+        Entering the block waits for records, as `poll` does. Leaving it finishes them: auto-commit
+        may commit them, and a rebalance may revoke their partitions. A rebalance that revokes them
+        earlier waits for the block, for `max_hold_ms` at most, and `await batch.revoking` returns
+        when it begins to wait. In this time it cannot make a commit in the block fail. After
+        `max_hold_ms`, `batch.commit` raises BatchRevokedError, and other members read the records
+        again.
 
-        A block that is left by an exception, or cancelled, has processed nothing, but for what was
-        committed of it: its records are handed out again, to whoever asks next. (Who would rather
-        lose a record than meet it for ever catches the exception inside.) What the application has
-        sought in the block stays. A stop waits for the block, unless the block's own task calls it,
-        and commits nothing of a block that is still open after that.
+        A block that raises or is cancelled finishes only the records that it has committed. The
+        next read of any task returns the others again. To skip a record that always fails, catch
+        its exception in the block. A seek in the block holds. `stop` waits for the block, unless
+        the block's own task calls it, and commits no records of a block that is open after that.
 
-        Several tasks may have batches open: of different partitions, as nothing more is handed out
-        of one in an open batch, by no kind of get. So each partition's records stay in order. A
-        get inside of a block waits for other partitions.
+        Several tasks may have open batches, of different partitions: no read returns records of a
+        partition in an open batch. So each partition's records stay in order. A read in a block
+        waits for other partitions.
 
         Args:
-            max_records: How many records it has at most; by default as `poll`.
-            max_hold_ms: How long a rebalance waits for the block. None: as long as for other work
-                (`rebalance_hold_ms`). Never so long that the group would go on without this member:
-                that is four fifths of the rebalance timeout, less an interval of heartbeats.
-            timeout_ms: How long to wait for the first record; None waits until there is one. When
-                the time is up, the batch is empty.
-            max_records_per_partition: How many may be of one partition; by default as `poll`.
+            max_records: The most records of the batch; by default as `poll`.
+            max_hold_ms: How long a rebalance waits for the block. None: `rebalance_hold_ms`. At
+                most four fifths of the rebalance timeout, less a heartbeat interval, so that the
+                group does not remove this member.
+            timeout_ms: How long to wait for the first record; None: without limit. After that, the
+                batch is empty.
+            max_records_per_partition: The most records of one partition; by default as `poll`.
 
-        With ack_mode="explicit" records in it may be acknowledged and refused one by one; its end
-        acknowledges the others, and so does `batch.commit`. Left by an exception, it refuses them.
-        There more of its partitions may be handed out meanwhile.
+        With ack_mode="explicit", records of the batch may be acknowledged and rejected one by one.
+        Leaving the block acknowledges the others, and so does `batch.commit`; an exception rejects
+        them. In this mode, other records of its partitions are returned while the block is open.
 
         Raises:
             ValueError: A limit is not a positive int, or `max_hold_ms` is negative.
-            WrongLoopError: Another loop runs, or this is another thread.
-            ForkedError: It was made in another process.
+            WrongLoopError: Another loop is running, or this is another thread.
+            ForkedError: The consumer was created in another process.
         """
         # Imported where it is used: most consumers have no use for it.
         from aiokafka_lite.consumer.delivery.batch import BatchScope
@@ -740,7 +742,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         max_uncommitted: int = DEFAULT_MAX_UNCOMMITTED,
         transactions: AIOKafkaProducer[Any, Any] | None = None,
     ) -> None:
-        """Await a handler for every record, many at a time, until the consumer is stopped.
+        """Call a handler for every record, many concurrently, until the consumer is stopped.
 
         ::
 
@@ -750,56 +752,57 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             async with AIOKafkaConsumer("orders", group_id="billing") as consumer:
                 await consumer.run(handle, concurrency=500)
 
-        A record is finished when its handler returns. With auto-commit, what is committed is the
-        first offset that is not finished; what is finished behind it goes into the commit's
-        metadata, and is passed over by whoever has the partition next. So after a crash only what
-        handlers were at work on is processed again.
+        A record is finished when its handler returns. Auto-commit commits the first unfinished
+        offset. The finished ranges after it are stored in the commit's metadata, and the
+        partition's next owner skips them. So a crash repeats only the records that handlers were
+        processing.
 
-        Records of one key (of one partition) are handled one after the other, also across a
-        rebalance that takes their partition away and gives it back. A rebalance waits for handlers
-        that are at work on what it takes, for `rebalance_hold_ms` at most; then it cancels them.
-        By default that is four minutes, of the five for which the group waits for this member.
-        So does `stop`, for four fifths of its timeout. Where this call is cancelled, handlers are
-        cancelled at once. A handler that was cancelled has not finished its record.
+        The records of one key in a partition are processed one after the other, even if a rebalance
+        revokes the partition and assigns it again. A rebalance waits for the running handlers of
+        the partitions that it revokes, for `rebalance_hold_ms` at most, by default four of the five
+        minutes that the group waits for this member. Then it cancels them. `stop` waits for four
+        fifths of its timeout. If `run` is cancelled, handlers are cancelled at once. A cancelled
+        handler does not finish its record.
 
-        While it goes on there are no other gets, and `max_poll_interval_ms` does not count.
+        While it is active, other reads raise IllegalStateError, and `max_poll_interval_ms` does not
+        apply.
 
         Args:
-            handler: A coroutine function of a record; with `batch_size` of a list of records.
-            concurrency: How many calls of it there are at a time.
-            order: "key": records of one key of a partition are handled in order, and those
-                without a key in none. "partition": all of a partition in order. None: in no order.
-            batch_size: Give the handler lists of up to so many records, of any partitions: what is
-                ready just then. If it fails, each record is tried by itself.
-            retry: What is tried again, how often and when; a number: so often in all; None: nothing
-                is.
-            dead_letter: `DeadLetters(topic)`, or the name of a topic for that; or an async function
-                that keeps a record (`DeadRecord`) with which nothing is left to try. The record is
-                finished once that
-                returns. If it raises, it is called again after a pause, and the record is kept.
-                None: `run` ends instead, with the handler's error.
-            breaker: When to pause because handlers fail one after the other, so that no dead
-                letters come of a database that is down; None: never.
-            max_uncommitted: How many records may be handed out and not committed. When there are
-                so many, a partition is read on only up to its share. The same holds when they take
-                half of `max_buffered_bytes`.
+            handler: A coroutine function of a record, or with `batch_size` of a list of records.
+            concurrency: The most concurrent calls of the handler.
+            order: "key": the records of one key in a partition are processed in order, records
+                without a key in none. "partition": all records of a partition in order. None: no
+                order.
+            batch_size: Call the handler with lists of up to this many records that are ready, of
+                any partitions. If a list fails, each of its records is tried alone.
+            retry: Which errors are retried, how often and when. A number: that many attempts in
+                all. None: one attempt.
+            dead_letter: `DeadLetters(topic)`, or the name of a topic for that, or an async function
+                of a `DeadRecord`. It receives the records that have no attempts left, and finishes
+                a record by returning. If it raises, it is called again after a pause. None: `run`
+                raises the handler's error.
+            breaker: When to pause because handlers fail one after the other, so that an outage of a
+                database causes no dead letters. None: never.
+            max_uncommitted: The most records that are returned and not committed. At this limit,
+                each partition may still use its share of it. The same applies when these records
+                take half of `max_buffered_bytes`.
             transactions: A started producer with a transactional_id, for exactly-once processing.
-                The handler then has a second argument, `outputs`: what it sends by
-                `outputs.send(topic, value, key=key)` is written in one transaction with the
-                offsets of its records, after it has returned. The records are finished when that
-                is committed. The producer is nobody else's until `run` ends.
+                The handler then has a second argument, `outputs`. The records of
+                `outputs.send(topic, value, key=key)` are written after the handler has returned, in
+                one transaction with the offsets of its records. The commit finishes these. Do not
+                use the producer elsewhere until `run` returns.
 
         Raises:
-            TypeError: The handler is no coroutine function of as many arguments; another argument
-                has a wrong type; or keys are to be told apart by order="key", and are not hashable.
-            ValueError: An argument cannot be used.
-            IllegalStateError: It is going on already, or consumer or producer are not started.
+            TypeError: The handler is not a coroutine function with these arguments; another
+                argument has the wrong type; or a key is not hashable, with order="key".
+            ValueError: An argument's value is invalid.
+            IllegalStateError: `run` is already active, or the consumer or the producer is not
+                started.
             IllegalOperation: With `transactions`: the producer has no transactional_id, or the
                 consumer no group_id.
-            ConsumerStoppedError: The consumer is stopped already.
-            KafkaError: As a get raises it, or as a transaction does that cannot be tried again.
-                Handlers at work are waited for first, so they are when a handler's own error ends
-                it.
+            ConsumerStoppedError: The consumer is stopped.
+            KafkaError: A read failed, or a transaction failed permanently. It is raised after the
+                running handlers have returned, as is an error of a handler.
         """
         # Imported where it is used: most consumers have no use for it.
         from aiokafka_lite.consumer.processing.handling import (
@@ -838,7 +841,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             deliver=self._engine.deliver,
         )
         outbox = None if transactions is None else self._new_outbox(transactions, run)
-        # What is kept at the end of all is still finished.
+        # Records whose dead letters are written at the end are still finished.
         with run.opened():
             async with self._writing(outbox, run), self._keeping(settings.dead_letter, run, outbox):
                 await run.run()
@@ -856,7 +859,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     @asynccontextmanager
     async def _writing(self, outbox: Outbox | None, run: Run) -> AsyncIterator[None]:
-        """Have handlers' outputs written in transactions, while records are handled."""
+        """Write the outputs of handlers in transactions, in the block."""
         if outbox is None:
             yield
             return
@@ -871,7 +874,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     async def _keeping(
         self, dead_letter: DeadLetter | None, run: Run, outbox: Outbox | None
     ) -> AsyncIterator[None]:
-        """Keep what dead letters need, while records are handled."""
+        """Open the dead letters, and keep serialised keys and values for them, in the block."""
         from aiokafka_lite.consumer.processing.handling import DeadLetterKeeper, RunContext
 
         keeper = dead_letter if isinstance(dead_letter, DeadLetterKeeper) else None
@@ -899,25 +902,25 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     ) -> pa.RecordBatch:
         """Return the next records as one Arrow record batch, with keys and values as bytes.
 
-        It holds rows of one or several partitions, those of each in order, and as many as can be
-        decoded in about half a millisecond: no more than `max_rows`, and of keys, values and
-        headers no more than 16 MiB unless one row alone has more. Its rows count as handed out, for
-        positions and commits, as `poll`'s records do; the two may be mixed. The first call
-        imports pyarrow.
+        Its rows are of one or several partitions, in order per partition. The batch has as many as
+        can be decoded in about half a millisecond: at most `max_rows`, and at most 16 MiB of keys,
+        values and headers unless one row is larger. For positions and commits, rows count as
+        returned records, so calls of `poll` and `poll_arrow` may be mixed. The first call imports
+        pyarrow.
 
         Args:
-            timeout_ms: How long to wait for the first row; None waits until there is one. When the
-                time is up, the result has no rows.
+            timeout_ms: How long to wait for the first row; None: without limit. After that, the
+                result has no rows.
             max_rows: By default `max_poll_records` of the constructor, and if that is None 65,536.
-            schema: The columns wanted, which docs/arrow.md lists. By default all of them.
+            schema: The columns, from those that docs/arrow.md lists. By default all.
 
         Raises:
             ConsumerStoppedError: The consumer is stopped.
-            KafkaError: Once a call, for an error that stands before the next row.
-            ModuleNotFoundError: pyarrow is not installed: the extra aiokafka-lite[arrow] has it.
-            IllegalStateError: The consumer has deserialisers, for which rows have no place.
-            ValueError: `max_rows` is not a positive int; or the schema has columns that there are
-                not, or types that are not supported.
+            KafkaError: An error precedes the next row, such as a bad batch. A call raises one.
+            ModuleNotFoundError: pyarrow is not installed: install aiokafka-lite[arrow].
+            IllegalStateError: The consumer has deserialisers.
+            ValueError: `max_rows` is not a positive int; or the schema has an unknown column, or a
+                type that is not supported.
         """
         self._engine.owner.check()
         check_max_records(max_rows, "max_rows")
@@ -933,13 +936,13 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         max_rows: int | None = None,
         schema: pa.Schema | None = None,
     ) -> AsyncIterator[pa.RecordBatch]:
-        """Return an iterator of record batches as `poll_arrow` gives them, never empty ones.
+        """Return an iterator of the record batches of `poll_arrow`, without empty ones.
 
-        It ends when the consumer is stopped. An error is raised as by `poll_arrow`; iterating may
-        go on after it, with the same iterator or another.
+        The iteration ends when the consumer is stopped. It raises the errors of `poll_arrow`, and
+        may be continued afterwards, with the same iterator or another.
 
         Raises:
-            ConsumerStoppedError: The consumer is stopped already.
+            ConsumerStoppedError: The consumer is stopped.
             KafkaError, ModuleNotFoundError, ValueError: As `poll_arrow`.
         """
         self._engine.owner.check_now()
@@ -954,7 +957,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                     "rows hold keys and values as bytes: make a consumer without key_deserializer "
                     "and value_deserializer, and decode columns instead"
                 )
-            # Imports pyarrow, which most consumers have no use for.
+            # Imports pyarrow, which most consumers do not use.
             from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
 
             self._arrow_gets = ArrowGets(self._engine.buffer, self._config.max_poll_records)
@@ -968,12 +971,12 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         return self
 
     def _choose_way(self) -> None:
-        """Look which way records come to who iterates."""
+        """Choose how iterations read: by a replaced `getone`, or from the open chunk."""
         self._is_by_getone = goes_by_getone(self, _ORIGINAL)
         self._iterate_over(NO_RECORDS if self._is_by_getone else self._ready.cursor)
 
     def _prepare_gets(self) -> None:
-        """Look what others have wrapped around the gets."""
+        """Apply wrappers of `getone` and `getmany` to the other reads."""
         wrap_as_aiokafkas(self, AIOKafkaConsumer, _ORIGINAL)
         self._wrapped_poll = wrap_as_getmany(self._poll, type(self))
         self._wrapped_take = wrap_as_getmany(self._take_batch, type(self))
@@ -990,8 +993,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Raises:
             StopAsyncIteration: The consumer is stopped.
-            KafkaError: As `getone`, but records that are too large are skipped, as in aiokafka,
-                unless on_bad_record is a callable, which decides.
+            KafkaError: As `getone`. But too large records are skipped, as in aiokafka, unless
+                on_bad_record is a callable, which decides.
         """
         if _get_running_loop() is not self._loop:
             raise self._engine.owner.refusal()
@@ -1006,7 +1009,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 self._skip_too_large(error)
 
     def _skip_too_large(self, error: RecordTooLargeError) -> None:
-        """Go on behind a record that is too large; raise it where that is not known, or asked."""
+        """Skip a record that is too large; raise if its end is unknown, or a callable decides."""
         bad = self._delivery.bad
         if error.tp is None or error.next_offset is None or bad.handler is not None:
             raise error
@@ -1015,18 +1018,18 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     # --- Positions ------------------------------------------------------------------------
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Start the next get of the partition at `offset`; no request is sent.
+        """Set the position of a partition, without a request: the next read starts at `offset`.
 
-        What was fetched before is dropped, also what is on its way. For auto-commit the records in
-        hand stay unprocessed until the next get, and only then are those passed over done, too.
-        While a rebalance is under way a new position holds if the partition comes back with the
-        assignment that ends it; so do those of the other seeks. Where it goes to another member,
-        that one starts at what is committed.
+        Buffered records and those of requests in flight are dropped. Auto-commit counts the records
+        of the latest read, and the records that the seek skips, as finished only after the next
+        read. A seek during a rebalance holds if the new assignment includes the partition, as do
+        `seek_to_beginning`, `seek_to_end` and `seek_to_committed`. If another member gets the
+        partition, that one starts at the committed offset.
 
         Raises:
             ValueError: The offset is not an int, or negative.
             TypeError: `partition` is not a TopicPartition.
-            IllegalStateError: It is not assigned.
+            IllegalStateError: The partition is not assigned.
             ConsumerStoppedError: The consumer is stopped, or is being stopped.
         """
         self._check_change()
@@ -1034,19 +1037,19 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._state.seek(self._state.partition(check_partition(partition)), offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> bool:
-        """Move to the first offset of the partitions, of all assigned if none is named.
+        """Set the positions of the partitions (default: all assigned) to their first offsets.
 
         Returns:
-            False if the offsets were not found within request_timeout_ms; the search goes on.
+            False if the offsets were not found within request_timeout_ms. The lookup continues.
 
         Raises:
-            TypeError: One is not a TopicPartition.
-            IllegalStateError: One is not assigned.
+            TypeError: A value is not a TopicPartition.
+            IllegalStateError: A partition is not assigned.
         """
         return await self._reset(partitions, EARLIEST_TIMESTAMP)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> bool:
-        """Move behind the last record of the partitions; otherwise as `seek_to_beginning`."""
+        """Set the positions after the last records; otherwise as `seek_to_beginning`."""
         return await self._reset(partitions, LATEST_TIMESTAMP)
 
     async def _reset(self, partitions: tuple[TopicPartition, ...], timestamp: int) -> bool:
@@ -1061,24 +1064,24 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         )
 
     def _awaits_position(self, tp: TopicPartition) -> bool:
-        # Looked up each time: after a rebalance it is another state of the same partition.
+        # Looked up each time: a rebalance replaces a partition's cursor.
         state = self._state.assignment.get(tp)
         return state is not None and state.position is None
 
     async def seek_to_committed(
         self, *partitions: TopicPartition
     ) -> dict[TopicPartition, int | None]:
-        """Move to the committed offsets; partitions without one stay where they are.
+        """Set positions to the committed offsets; without one, a partition keeps its position.
 
-        Records that `run` or `ack_mode="explicit"` has finished behind a committed offset are
-        passed over, as after a restart.
+        Records after a committed offset that `run` or `ack_mode="explicit"` has finished are
+        skipped, as after a restart.
 
         Returns:
-            The committed offset of each partition, None where there is none.
+            The committed offset of each partition; None: no offset is committed.
 
         Raises:
-            TypeError: One is not a TopicPartition.
-            IllegalStateError: One is not assigned.
+            TypeError: A value is not a TopicPartition.
+            IllegalStateError: A partition is not assigned.
             IllegalOperation: The consumer has no group.
         """
         self._engine.owner.check()
@@ -1103,19 +1106,19 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     async def position(
         self, partition: TopicPartition, *others: TopicPartition
     ) -> int | dict[TopicPartition, int]:
-        """Return the offset of the next record to be handed out, waiting until it is known.
+        """Return the offset of the next record to be returned; wait until it is known.
 
-        Cancelling it leaves nothing behind.
+        Cancelling it changes no position.
 
         Args:
-            partition: When it is the only one, its offset alone is returned, as by aiokafka.
-            others: With more of them, the result is a dict by partition, as of one moment.
+            partition: If it is the only one, the result is its offset, as in aiokafka.
+            others: With further partitions, the result is a dict of positions at one moment.
 
         Raises:
-            TypeError: One is not a TopicPartition.
-            IllegalStateError: One is not assigned, or was taken away meanwhile.
-            KafkaTimeoutError: They were not all found within request_timeout_ms.
-            KafkaError: What keeps one from being found.
+            TypeError: A value is not a TopicPartition.
+            IllegalStateError: A partition is not assigned, or was revoked during the call.
+            KafkaTimeoutError: Not all positions were found within request_timeout_ms.
+            KafkaError: A position cannot be found.
         """
         self._engine.owner.check()
         self._gate.check()
@@ -1145,24 +1148,24 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     # --- Commits --------------------------------------------------------------------------
     async def commit(self, offsets: CommitOffsets | None = None) -> None:
-        """Commit offsets, by default the positions: all that was handed out.
+        """Commit offsets, by default the positions, which cover all returned records.
 
         Args:
-            offsets: For each partition the next offset to read, or that and a string.
+            offsets: For each partition the next offset to read, or a pair of it and metadata (str).
 
         Raises:
-            IllegalOperation: The consumer has no group; or an open transaction decides on records
-                before an offset that is named, or has sent offsets of its partition.
-            IllegalStateError: A partition is not assigned, or nothing is subscribed or assigned.
-            CommitFailedError: The group has given the partitions to another member. Or the consumer
-                is stopped: a commit counts until `stop` has left the group. Or the offset
-                is of records of an earlier assignment: it was handed out before another member may
-                have had the partition, and neither handed out nor sought since. (To go there all
-                the same, seek first.)
-            FencedInstanceIdError: Another consumer uses this one's `group_instance_id`, and has
-                taken its place: that is final.
+            IllegalOperation: The consumer has no group; or an open transaction contains records
+                before a given offset, or has sent offsets of its partition.
+            IllegalStateError: A partition is not assigned, or no topic or partition is subscribed
+                or assigned.
+            CommitFailedError: The group has assigned the partitions to another member; or `stop`
+                has already left the group; or an offset belongs to an earlier assignment, after
+                which another member may have read the partition. In the last case, seek to the
+                offset to commit it anyway.
+            FencedInstanceIdError: Another consumer with this `group_instance_id` has replaced this
+                one permanently.
             ValueError, TypeError: `offsets` has another shape.
-            KafkaError: The broker refused, or could not be reached in time.
+            KafkaError: The broker rejected the commit, or could not be reached in time.
         """
         self._engine.owner.check()
         self._require_group()
@@ -1174,44 +1177,43 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         await self._engine.commit(offsets)
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions of the assigned partitions: what `commit()` commits.
+        """Return the positions of the assigned partitions, which `commit()` commits.
 
-        While a transaction is open `commit()` stops before the first record that it decides on.
-        Partitions whose position is not known yet are left out.
+        During a transaction `commit()` stops before its first record. Partitions whose position is
+        not known yet are omitted.
 
         Raises:
-            WrongLoopError: It is used elsewhere than on its event loop.
+            WrongLoopError: The call is not on the consumer's event loop.
         """
         self._engine.owner.check_now()
         return self._state.handed_out_offsets()
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Return as whom the assigned partitions are held.
+        """Return member id, generation and instance id, for a producer's transaction (KIP-447).
 
-        A producer shows it to the group when it commits offsets in a transaction (KIP-447): then
-        the group refuses what a member commits that has lost its partitions meanwhile.
+        With them, the group rejects a transaction's offsets if this member has lost its partitions.
 
         Raises:
             IllegalOperation: The consumer has no group.
-            CommitFailedError: The partitions are lost: the group has gone on without this member.
+            CommitFailedError: The partitions are lost: the group has removed this member.
             ConsumerStoppedError: The consumer is stopped.
-            IllegalStateError: It was not started.
+            IllegalStateError: The consumer was not started.
         """
         self._engine.owner.check_now()
         self._require_group()
         return self._engine.in_transactions().group()
 
     def delivery(self) -> DeliveryToCommit:
-        """Return all records that the application has in hand, as a value.
+        """Return the application's unfinished records, as a value for `tx.commit_offsets`.
 
-        That is what `tx.commit_offsets(consumer)` commits: all that was returned by now, or with
-        ack_mode="explicit" all that is not acknowledged, or in a handler of `run` its own records.
-        It stays bound to the assignment under which the records were returned.
+        These are all records returned so far; with ack_mode="explicit" those not acknowledged; in a
+        handler of `run` its own. The value belongs to the assignment in which they were returned.
 
         Raises:
-            IllegalOperation: The consumer has no group; or `run` goes on, and this is no handler.
+            IllegalOperation: The consumer has no group; or `run` is active, and the caller is not
+                one of its handlers.
             ConsumerStoppedError: The consumer is stopped.
-            IllegalStateError: It was not started.
+            IllegalStateError: The consumer was not started.
         """
         self._engine.owner.check_now()
         self._require_group()
@@ -1246,20 +1248,20 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     async def committed(
         self, partition: TopicPartition, *others: TopicPartition, metadata: bool = False
     ) -> object:
-        """Return what the group has committed of partitions, assigned or not, in one round trip.
+        """Return the group's committed offsets of partitions, assigned or not, in one round trip.
 
         Args:
-            partition: When it is the only one, its offset alone is returned, as by aiokafka.
-            others: With more of them, the result is a dict by partition.
-            metadata: Return `OffsetAndMetadata` instead of the offsets.
+            partition: If it is the only one, the result is its offset, as in aiokafka.
+            others: With further partitions, the result is a dict.
+            metadata: Return `OffsetAndMetadata` instead of offsets.
 
         Returns:
-            None for a partition, where nothing is committed.
+            None for a partition without a committed offset.
 
         Raises:
             IllegalOperation: The consumer has no group.
-            TypeError: One is not a TopicPartition.
-            KafkaError: The coordinator refused, or could not be reached in time.
+            TypeError: A value is not a TopicPartition.
+            KafkaError: The coordinator rejected the request, or could not be reached in time.
         """
         self._engine.owner.check()
         self._require_group()
@@ -1279,14 +1281,15 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     # --- Pauses ---------------------------------------------------------------------------
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out and fetch no more of the partitions; what is buffered stays.
+        """Stop fetching and returning records of the partitions; buffered records are kept.
 
-        A rebalance ends it, as with Java's client, also where the partition comes back: pause in
-        `on_partitions_assigned`. A pause made while the rebalance is under way stays.
+        A partition that a rebalance revokes and assigns again is no longer paused, as with Java's
+        client: pause it in `on_partitions_assigned`. An eager rebalance revokes all partitions. A
+        pause that begins during the rebalance holds.
 
         Raises:
-            TypeError: One is not a TopicPartition.
-            IllegalStateError: One is not assigned.
+            TypeError: A value is not a TopicPartition.
+            IllegalStateError: A partition is not assigned.
             ConsumerStoppedError: The consumer is stopped, or is being stopped.
         """
         self._check_change()
@@ -1294,23 +1297,25 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             self._state.pause(self._state.partition(tp))
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Hand out and fetch the partitions again; raises as `pause` does."""
+        """Fetch and return records of the partitions again; raises as `pause` does."""
         self._check_change()
         for tp in check_partitions(partitions, NAMED_TUPLES):
             self._state.resume(self._state.partition(tp))
 
     def _check_change(self) -> None:
-        """Check that what is read, and from where, can be changed now and will still count."""
+        """Check that assignment and positions may be changed: on this loop, and before `stop`."""
         self._engine.owner.check_now()
         self._engine.life.raise_if_over()
 
     def paused(self) -> set[TopicPartition]:
-        """Return the partitions that are paused."""
+        """Return the paused partitions."""
         return {tp for tp, state in self._state.assignment.items() if state.is_paused}
 
     # --- What the last answers said -------------------------------------------------------
     def highwater(self, partition: TopicPartition) -> int | None:
-        """Return the offset behind the last record, as last heard; None if never.
+        """Return the high watermark of the latest response: the offset after the last record.
+
+        None before the first response. No request is sent.
 
         Raises:
             AssertionError: The partition is not assigned.
@@ -1318,9 +1323,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         return self._assigned(partition).high_watermark
 
     def last_stable_offset(self, partition: TopicPartition) -> int | None:
-        """Return the end of what no open transaction holds back, as last heard.
+        """Return the last stable offset of the latest response, at either isolation level.
 
-        None if never, or by brokers before Kafka 0.11. Brokers say it at either isolation level.
+        Records from there on may belong to open transactions. None before the first response, and
+        with brokers before Kafka 0.11.
 
         Raises:
             AssertionError: The partition is not assigned.
@@ -1328,7 +1334,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         return self._assigned(partition).last_stable_offset
 
     def last_poll_timestamp(self, partition: TopicPartition) -> int | None:
-        """Return when a broker last answered about the partition, in ms since the epoch.
+        """Return the time of the latest fetch response for the partition, in ms since the epoch.
+
+        None before the first response.
 
         Raises:
             AssertionError: The partition is not assigned.
@@ -1351,13 +1359,13 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Return the first offset of each partition, assigned or not.
 
         Raises:
-            KafkaTimeoutError: They were not all found within request_timeout_ms; names those
-                that were not, and the node that has not answered.
+            KafkaTimeoutError: Not all were found within request_timeout_ms. The message has the
+                missing partitions, and the node that has not responded.
         """
         return await self._bounds(partitions, EARLIEST_TIMESTAMP)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset behind the last record, or the last stable in read_committed.
+        """Return the offsets after the last records; with read_committed, the last stable offsets.
 
         Raises as `beginning_offsets` does.
         """
@@ -1374,11 +1382,13 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return for each partition the first record at or after a time (ms since the epoch).
+        """Return each partition's first record at or after a timestamp (ms since the epoch).
+
+        None for a partition without such a record.
 
         Raises:
-            ValueError: A time is negative.
-            KafkaTimeoutError: They were not all found within request_timeout_ms.
+            ValueError: A timestamp is negative.
+            KafkaTimeoutError: Not all offsets were found within request_timeout_ms.
         """
         self._engine.owner.check()
         wanted = check_timestamps(timestamps)
@@ -1413,7 +1423,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             return await running.lookup.find(timestamps, deadline)
 
     async def topics(self) -> set[str]:
-        """Return the names of all topics that may be read, internal ones left out."""
+        """Return the names of all readable topics, except internal ones."""
         self._engine.owner.check()
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         with self._engine.until_stopped() as running:
@@ -1425,46 +1435,46 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         }
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the partition numbers of a topic, None if it is not in the metadata."""
+        """Return the partition numbers of a topic; None if the metadata do not have it."""
         partitions = self._engine.running.cluster.view.partitions_for_topic(topic)
         return None if partitions is None else set(partitions)
 
     # --- For operators --------------------------------------------------------------------
     def events(self, max_buffered: int = DEFAULT_BUFFERED_EVENTS) -> EventSubscription:
-        """Return an iterator of what happens to the consumer from now on: `aiokafka_lite.events`.
+        """Return an iterator of the consumer's further events, see `aiokafka_lite.events`.
 
         ::
 
             async for event in consumer.events():
                 print(event.name, event)
 
-        May be called before `start`, and any number of times: every iterator gets all events, and
-        none holds up the consumer. The iteration ends when the consumer is stopped. Waiting for
-        an event may be cancelled; no event is lost by it.
+        May be called before `start`, and several times: every iterator receives all events, and a
+        slow one does not delay the consumer. The iteration ends when the consumer is stopped.
+        Cancelling a wait loses no event.
 
         Args:
-            max_buffered: How many events wait for this iterator. When there are more, the oldest
-                are dropped, and an event says how many.
+            max_buffered: The most events that wait for this iterator. Above that, the oldest are
+                dropped, and an event `EventsDropped` counts them.
 
         Raises:
             ValueError: `max_buffered` is not positive.
-            WrongLoopError: Another loop runs, or this is another thread.
-            ForkedError: It was made in another process.
+            WrongLoopError: Another loop is running, or this is another thread.
+            ForkedError: The consumer was created in another process.
         """
         self._engine.owner.check_now()
         return self._state.events.subscribe(max_buffered)
 
     def health(self) -> Health:
-        """Return a verdict on the consumer, with reasons that say what to do.
+        """Return a verdict on the consumer, with reasons and advice.
 
-        Works at any time, also before `start`, while it runs and after `stop`. It asks nobody,
-        so it may be called as often as a probe likes: some microseconds for each partition that is
-        not being fetched just now, less for the others. A thread gets it by
-        `loop.call_soon_threadsafe` or `asyncio.run_coroutine_threadsafe`.
+        Works at any time, even before `start` and after `stop`. It sends no request and takes some
+        microseconds for each partition that is not being fetched, less for the others, so a probe
+        may call it often. From another thread, use `loop.call_soon_threadsafe` or
+        `asyncio.run_coroutine_threadsafe`.
 
         Raises:
-            WrongLoopError: Another loop runs, or this is another thread.
-            ForkedError: It was made in another process.
+            WrongLoopError: Another loop is running, or this is another thread.
+            ForkedError: The consumer was created in another process.
         """
         from aiokafka_lite.consumer.monitoring.health import examine
 
@@ -1473,16 +1483,15 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         return examine(self._engine, self._loop.time())
 
     def explain(self, partition: TopicPartition) -> str:
-        """Return a sentence that says why nothing comes of a partition just now.
+        """Return a sentence that explains why a partition returns no records.
 
-        While `run` goes on, another names the record that holds the partition's commit back.
-
-        Works at any time and for any partition, assigned or not; asks nobody.
+        While `run` is active, a second sentence names the record that delays the partition's
+        commit. Works at any time and for any partition, assigned or not. It sends no request.
 
         Raises:
-            TypeError: It is not a TopicPartition.
-            WrongLoopError: Another loop runs, or this is another thread.
-            ForkedError: It was made in another process.
+            TypeError: The value is not a TopicPartition.
+            WrongLoopError: Another loop is running, or this is another thread.
+            ForkedError: The consumer was created in another process.
         """
         from aiokafka_lite.consumer.monitoring.diagnosis import explain
 
@@ -1492,14 +1501,14 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         return explain(self._engine, partition, self._loop.time())
 
     def metrics(self) -> dict[str, object]:
-        """Return the consumer's numbers, as values that `json.dumps` takes.
+        """Return the consumer's metrics, as values that `json.dumps` accepts.
 
-        Names ending in _total count since the consumer was made; docs/monitoring.md lists all.
-        "partitions" and "nodes" are lists of dicts. After a stop the counters stay as they were.
+        Names that end in _total count since the consumer was created; docs/monitoring.md lists all.
+        "partitions" and "nodes" are lists of dicts. After `stop` the counters keep their values.
 
         Raises:
-            WrongLoopError: Another loop runs, or this is another thread.
-            ForkedError: It was made in another process.
+            WrongLoopError: Another loop is running, or this is another thread.
+            ForkedError: The consumer was created in another process.
         """
         from aiokafka_lite.consumer.monitoring.metrics import measure
 
@@ -1530,7 +1539,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     @property
     def _coordinator(self) -> CoordinatorNames | None:
-        # As in aiokafka there is none before the start.
+        # None before the start, as in aiokafka.
         return CoordinatorNames(self._engine) if self._engine.current is not None else None
 
     @cached_property
@@ -1564,7 +1573,7 @@ def _warn_deprecated(message: str) -> None:
 
 
 class _LentListener(ConsumerRebalanceListener):
-    """Passes calls on to a listener, which often knows the consumer, without keeping it alive."""
+    """Passes calls to a listener without keeping it alive, because it may refer to the consumer."""
 
     def __init__(self, listener: ConsumerRebalanceListener) -> None:
         self._listener = weakref.ref(listener)
