@@ -1,4 +1,4 @@
-"""The events of a consumer: what `async for event in consumer.events()` gives."""
+"""The events of a consumer, which `async for event in consumer.events()` returns."""
 
 from aiokafka_lite.consumer.events.kinds import (
     EVENT_CLASSES,

@@ -1,9 +1,9 @@
-"""Defines what happens to a consumer as values: each event tells of one change, when it happened.
+"""The events of a consumer: each describes one change at the time of the change.
 
-Names and fields are for users, who compare and store them: they stay. Whoever notices a change
-publishes it through `Events` (stream.py), at the change and not while it lasts.
+Users compare and store names and fields: they do not change. The code that detects a change
+publishes the event through `Events` (stream.py), once for each change.
 
-The classes are made when this module is first imported, which takes some 10 ms: modules that every
+The import of this module takes some 10 ms, because it creates the classes. So modules that every
 consumer imports name them inside the functions that publish.
 """
 
@@ -55,45 +55,45 @@ def _loop_time() -> float:
 
 
 class OffsetRange(NamedTuple):
-    """Offsets from `start` up to, not including, `end`."""
+    """The offsets from `start` to `end`, without `end`."""
 
     start: int
     end: int
 
     @property
     def offset_count(self) -> int:
-        """How many offsets it has: at least as many as records."""
+        """The number of offsets: not less than the number of records."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerEvent:
-    """Something that happened to a consumer; the base of all events.
+    """The base of all events.
 
     Attributes:
-        name: What happened, in snake case; the same in every release.
-        at_s: The loop's time (`loop.time()`) when it happened.
+        name: The kind of event in snake case; the same in every release.
+        at_s: The loop's time (`loop.time()`) of the event.
     """
 
     name: ClassVar[str] = ""
-    # The level of the line that `Events` logs; None where the code that publishes logs itself.
+    # The level of the line that `Events` logs; None: the publishing code logs.
     level: ClassVar[int | None] = None
 
     at_s: float = field(default_factory=_loop_time, kw_only=True, compare=False, repr=False)
 
     @property
     def subject(self) -> object:
-        """What it is about: the log tells of events about the same thing once a minute."""
+        """The topic, partition or node, for the log's limit of one line a minute for each."""
         return None
 
     def as_dict(self) -> dict[str, object]:
-        """Return name and fields with values that `json.dumps` takes."""
+        """Return name and fields as values that `json.dumps` accepts."""
         values = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
         return {"name": self.name, **values}
 
 
 def _plain(value: object) -> object:
-    """Return a field's value made of what JSON has; partitions as [topic, number]."""
+    """Convert a field to JSON types; partitions to [topic, number]."""
     if isinstance(value, KafkaError):
         return str(value)  # begins with its class
     if isinstance(value, BaseException):
@@ -112,7 +112,7 @@ def _plain_offset(value: OffsetAndMetadata | OffsetRange) -> tuple[int, ...]:
 # --- The group --------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Assigned(ConsumerEvent):
-    """The consumer has these partitions from now on: all of them, not only the new ones."""
+    """These are all partitions of the consumer from now on, including former ones."""
 
     name: ClassVar[str] = "assigned"
 
@@ -123,10 +123,10 @@ class Assigned(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class WorkAwaited(ConsumerEvent):
-    """Partitions are to be given back, and wait for the application to finish these offsets.
+    """A rebalance waits until the application has finished these offsets.
 
-    Its next get tells that it has, or its commit. When `limit_s` seconds are over they go all the
-    same, and their next owner reads the offsets again (`rebalance_hold_ms`).
+    Its next read finishes them, or its commit. After `limit_s` seconds (`rebalance_hold_ms`) the
+    partitions are revoked anyway, and their next owner reads the offsets again.
     """
 
     name: ClassVar[str] = "work_awaited"
@@ -148,7 +148,7 @@ class WorkAwaited(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class Revoked(ConsumerEvent):
-    """A rebalance begins: what was processed is committed, then these partitions are given back."""
+    """These partitions are revoked. With auto-commit, their finished records are committed."""
 
     name: ClassVar[str] = "revoked"
 
@@ -158,7 +158,7 @@ class Revoked(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class Lost(ConsumerEvent):
-    """These partitions are another member's already: nothing can be committed for them."""
+    """These partitions already belong to another member, so no offsets can be committed."""
 
     name: ClassVar[str] = "lost"
 
@@ -168,7 +168,7 @@ class Lost(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorChanged(ConsumerEvent):
-    """The group has another coordinator, or none that is known (None)."""
+    """The group has another coordinator; None: no known one."""
 
     name: ClassVar[str] = "coordinator_changed"
 
@@ -178,7 +178,7 @@ class CoordinatorChanged(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class GroupProtocolChanged(ConsumerEvent):
-    """The group is joined by another protocol than the one that was tried first."""
+    """The consumer joins the group with another protocol than it tried first."""
 
     name: ClassVar[str] = "group_protocol_changed"
 
@@ -189,7 +189,7 @@ class GroupProtocolChanged(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed(ConsumerEvent):
-    """Offsets could not be committed, by the application or by auto-commit."""
+    """A commit of the application or an auto-commit (`is_auto`) failed."""
 
     name: ClassVar[str] = "commit_failed"
 
@@ -200,7 +200,7 @@ class CommitFailed(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class ListenerFailed(ConsumerEvent):
-    """The application's rebalance listener raised (`error`), or took too long (None)."""
+    """A callback of the rebalance listener raised `error`, or was cancelled by a timeout (None)."""
 
     name: ClassVar[str] = "listener_failed"
 
@@ -211,17 +211,16 @@ class ListenerFailed(ConsumerEvent):
 # --- Positions and records --------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class OffsetReset(ConsumerEvent):
-    """A position was looked up anew, by auto_offset_reset or after the log was cut.
+    """A position was looked up again, by auto_offset_reset or after the log was truncated.
 
-    `lost` are the offsets between that were not handed out and will not be, deleted ones and
-    skipped ones; None: nothing that is known of. `skipped` is the part of them that the broker
-    still has.
+    `lost` are the offsets that were not returned and will not be, because they were deleted or
+    skipped; None: no known ones. `skipped` is the part of them that the broker still has.
     """
 
     name: ClassVar[str] = "offset_reset"
 
     tp: TopicPartition
-    # None: there was no position, because the group had committed none.
+    # None: no position, because the group had no committed offset.
     from_offset: int | None
     to_offset: int
     # "no committed offset", "out of range", "truncated", "topic recreated"
@@ -232,9 +231,9 @@ class OffsetReset(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class RecordSkipped(ConsumerEvent):
-    """A record, or a batch, was passed over because it could not be handed out.
+    """A record or a batch was skipped, because it could not be returned.
 
-    `next_offset` is where reading goes on: one more than `offset`, or after the batch.
+    Reading continues at `next_offset`: `offset` + 1, or after the batch.
     """
 
     name: ClassVar[str] = "record_skipped"
@@ -259,7 +258,7 @@ class RecordSkipped(ConsumerEvent):
 # --- Topics -----------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class TopicDeleted(ConsumerEvent):
-    """A topic that was read is gone."""
+    """A topic of the consumer was deleted."""
 
     name: ClassVar[str] = "topic_deleted"
     level: ClassVar[int | None] = logging.WARNING
@@ -276,7 +275,7 @@ class TopicDeleted(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class TopicRecreated(ConsumerEvent):
-    """A topic was made anew under its name: another log, with another id."""
+    """A topic was recreated: it has another log and another id."""
 
     name: ClassVar[str] = "topic_recreated"
     level: ClassVar[int | None] = logging.WARNING
@@ -296,7 +295,7 @@ class TopicRecreated(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class PartitionsAdded(ConsumerEvent):
-    """A topic has more partitions than before."""
+    """The number of a topic's partitions has grown."""
 
     name: ClassVar[str] = "partitions_added"
     level: ClassVar[int | None] = logging.INFO
@@ -316,7 +315,7 @@ class PartitionsAdded(ConsumerEvent):
 # --- Brokers ----------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class BrokerDown(ConsumerEvent):
-    """A broker cannot be reached; negative ids are those of bootstrap servers."""
+    """A broker cannot be reached; negative ids are bootstrap servers."""
 
     name: ClassVar[str] = "broker_down"
 
@@ -327,7 +326,7 @@ class BrokerDown(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class BrokerUp(ConsumerEvent):
-    """A broker that could not be reached answers again."""
+    """A broker responds again, `down_s` seconds after it became unreachable."""
 
     name: ClassVar[str] = "broker_up"
 
@@ -338,7 +337,7 @@ class BrokerUp(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class Throttled(ConsumerEvent):
-    """A broker asks the consumer to hold back, because of a quota (KIP-219)."""
+    """A broker throttles the consumer because of a quota (KIP-219)."""
 
     name: ClassVar[str] = "throttled"
     level: ClassVar[int | None] = logging.INFO
@@ -357,12 +356,12 @@ class Throttled(ConsumerEvent):
 # --- The consumer itself ----------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class LoopBlocked(ConsumerEvent):
-    """The event loop ran nothing else for that long: heartbeats and fetches were late."""
+    """The event loop was blocked for `blocked_s` seconds, which delayed heartbeats and fetches."""
 
     name: ClassVar[str] = "loop_blocked"
 
     blocked_s: float
-    # What the loop was kept by, as far as it can be told.
+    # The code that blocked the loop, if known.
     blocker: str
 
     def __str__(self) -> str:
@@ -374,7 +373,7 @@ class LoopBlocked(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class RecordDead(ConsumerEvent):
-    """`run` has nothing left to try with a record, and has written it to the dead letters."""
+    """`run` has written a record to the dead letters after its last attempt."""
 
     name: ClassVar[str] = "record_dead"
 
@@ -386,7 +385,7 @@ class RecordDead(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class CircuitOpened(ConsumerEvent):
-    """Handlers of `run` fail, so that all wait; one record is tried now and then."""
+    """Handlers of `run` fail, so processing pauses; one record is tried from time to time."""
 
     name: ClassVar[str] = "circuit_opened"
 
@@ -395,7 +394,7 @@ class CircuitOpened(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class CircuitClosed(ConsumerEvent):
-    """A handler of `run` has succeeded again, `open_s` after the circuit opened: all go on."""
+    """A handler of `run` has succeeded, `open_s` seconds after the circuit opened."""
 
     name: ClassVar[str] = "circuit_closed"
 
@@ -404,7 +403,7 @@ class CircuitClosed(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class TaskRestarted(ConsumerEvent):
-    """A background task failed by what may pass, and is started again."""
+    """A background task failed with a temporary error and is restarted."""
 
     name: ClassVar[str] = "task_restarted"
 
@@ -414,7 +413,7 @@ class TaskRestarted(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class TaskFailed(ConsumerEvent):
-    """A background task died: every get raises `error` until the consumer is stopped."""
+    """A background task failed: every read raises `error` until the consumer is stopped."""
 
     name: ClassVar[str] = "task_failed"
 
@@ -424,7 +423,7 @@ class TaskFailed(ConsumerEvent):
 
 @dataclass(frozen=True, slots=True)
 class EventsDropped(ConsumerEvent):
-    """This subscriber was too slow: its oldest events were dropped."""
+    """This subscriber was too slow: its `count` oldest events were dropped."""
 
     name: ClassVar[str] = "events_dropped"
 
@@ -456,4 +455,4 @@ EVENT_CLASSES: tuple[type[ConsumerEvent], ...] = (
     TaskFailed,
     EventsDropped,
 )
-"""Every class that `events()` may give."""
+"""The classes of all events."""

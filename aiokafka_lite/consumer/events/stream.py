@@ -1,7 +1,7 @@
-"""Publishes events, and hands them to subscribers.
+"""Publishes events to subscribers.
 
 The parts of a consumer reach it as `state.events`. Publishing is synchronous and never fails. Each
-subscriber has a buffer of limited size for what it has not read yet.
+subscriber has a bounded buffer of unread events.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ MAX_LOG_SUBJECTS: Final = 1_000
 
 
 class LogLimit:
-    """Lets one line about the same thing into the log in a minute, and counts the others."""
+    """Permits one log line a minute for each subject, and counts the others."""
 
     def __init__(self) -> None:
         # When a line was logged last, and how many were kept back since.
         self._logged: dict[object, tuple[float, int]] = {}
 
     def let_in(self, subject: object, now: float) -> str | None:
-        """Return what a line ends with that is logged at loop time `now`; None: it is not."""
+        """Return the suffix of a line logged at loop time `now`; None: do not log it."""
         logged_at, kept_back = self._logged.get(subject, (-LOG_INTERVAL_S, 0))
         if now - logged_at < LOG_INTERVAL_S:
             self._logged[subject] = logged_at, kept_back + 1
@@ -47,7 +47,7 @@ class LogLimit:
 
 
 class Events:
-    """Counts and logs the events of one consumer, and hands them to the subscribers."""
+    """Counts and logs a consumer's events, and passes them to the subscribers."""
 
     def __init__(self) -> None:
         # By name, since the consumer was made.
@@ -60,9 +60,9 @@ class Events:
         self._is_closed = False
 
     def publish(self, event: ConsumerEvent, *, level: int | None = None) -> None:
-        """Tell the subscribers, and the log; to be called at a change, not while it lasts.
+        """Publish and log an event; call it once for each change.
 
-        `level` is that of the log's line; by default the one of the event's class.
+        `level` is the log level; by default that of the event's class.
         """
         self.counts[event.name] = self.counts.get(event.name, 0) + 1
         level = event.level if level is None else level
@@ -74,11 +74,11 @@ class Events:
             subscription.put(event)
 
     def count_lost(self, lost: int, skipped: int) -> None:
-        """Count the offsets that a reset passed over."""
+        """Count the offsets that a reset skipped."""
         self.lost_offsets = self.lost_offsets[0] + lost, self.lost_offsets[1] + skipped
 
     def subscribe(self, max_buffered: int = DEFAULT_BUFFERED_EVENTS) -> EventSubscription:
-        """Return a subscription to all that is published from now on."""
+        """Return a subscription to all further events."""
         subscription = EventSubscription(self, max_buffered)
         if self._is_closed:
             subscription.close()
@@ -91,21 +91,21 @@ class Events:
         return len(self._subscriptions)
 
     def unsubscribe(self, subscription: EventSubscription) -> None:
-        """Publish nothing more to a subscription; nothing happens when it is not there."""
+        """Remove a subscription; an unknown one has no effect."""
         self._subscriptions.discard(subscription)
 
     def close(self) -> None:
-        """End every subscription after what it has buffered; the consumer is stopped."""
+        """End every subscription after its buffered events; the consumer is stopped."""
         self._is_closed = True
         for subscription in tuple(self._subscriptions):
             subscription.end()
 
 
 class EventSubscription:
-    """An asynchronous iterator over a consumer's events, also a context manager.
+    """An asynchronous iterator over a consumer's events, and a context manager.
 
-    Waiting for the next event may be cancelled, for example by a timeout: no event is lost. The
-    iteration ends after `close`, and when the consumer is stopped, after what is buffered.
+    Cancelling a wait loses no event. The iteration ends after `close`, and after the buffered
+    events when the consumer is stopped.
     """
 
     def __init__(self, events: Events, max_buffered: int) -> None:
@@ -119,7 +119,7 @@ class EventSubscription:
         self._wake = Event()
 
     def put(self, event: ConsumerEvent) -> None:
-        """Buffer an event; the oldest goes when there is no room."""
+        """Buffer an event; a full buffer drops its oldest one."""
         if len(self._buffer) >= self._max_buffered:
             self._buffer.popleft()
             self._dropped_count += 1
@@ -127,13 +127,13 @@ class EventSubscription:
         self._wake.set()
 
     def end(self) -> None:
-        """End the iteration after what is buffered."""
+        """End the iteration after the buffered events."""
         self._has_ended = True
         self._events.unsubscribe(self)
         self._wake.set()
 
     def close(self) -> None:
-        """Unsubscribe: whatever is buffered is dropped, and the iteration ends. Idempotent."""
+        """Unsubscribe, drop the buffered events and end the iteration. Idempotent."""
         self._buffer.clear()
         self._dropped_count = 0
         self.end()
