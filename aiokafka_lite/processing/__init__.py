@@ -1,4 +1,4 @@
-"""What `AIOKafkaConsumer.run` is told: when to try again, when to pause, where dead letters go."""
+"""Arguments of `AIOKafkaConsumer.run`: retries, circuit breaker, dead letters."""
 
 from aiokafka_lite.consumer.processing.breaker import CircuitBreaker
 from aiokafka_lite.consumer.processing.handling import DeadRecord

@@ -1,12 +1,12 @@
-"""Dead letters in a topic: records with which nothing is left to try, as they were, and why.
+"""Dead letters in a topic: failed records with their original bytes, and the reason.
 
-Key, value and headers stay as they were. Headers are added whose names are those that Kafka's
-brokers give to dead letters of share groups (KIP-1191, ShareGroupDLQStateManager), and further ones
-with the exception's class and the record's timestamp. Who replays a dead letter takes them off
-again; a record that dies a second time has those of its last death only.
+Key, value and headers do not change. Headers are added with the names of share groups' dead letters
+in Kafka's brokers (KIP-1191, ShareGroupDLQStateManager), and further ones with the exception's
+class and the record's timestamp. A replay removes them. If a replayed record fails again, its
+letter has the headers of the last failure only.
 
-A letter has the timestamp of its own writing. With the record's, the topic's retention would delete
-it at once if the record is older than that.
+A letter's timestamp is the time of writing. With the record's timestamp, the topic's retention
+would delete letters of old records at once.
 """
 
 from __future__ import annotations
@@ -92,36 +92,38 @@ class DeadLetters:
 
         await consumer.run(handle, retry=Retry(), dead_letter=DeadLetters("dlq.orders"))
 
-    A record of partition n goes to partition n of the topic, modulo how many that has, so dead
-    letters of a partition stay in order. Each is written with acks=all, and the record is finished
-    when that is acknowledged. After a crash in between it is handled, and perhaps written, again.
+    A record of partition n is written to partition n of the topic, modulo its number of partitions,
+    so dead letters of a partition stay in order. Each is written with acks=all, and the
+    acknowledgement finishes the record. After a crash in between, the record is handled, and
+    perhaps written, again.
 
-    With a `transactional_id` it is written once: dead letter and offset are committed in one
-    transaction, and readers with isolation_level="read_committed" see that.
+    With a `transactional_id`, dead letter and offset are committed in one transaction, so readers
+    with isolation_level="read_committed" see each letter once.
 
-    `run` raises at its beginning if the topic is not there. When the topic is deleted later, or the
-    cluster cannot be reached, nothing is lost: the record is kept, writing it is tried again, and
-    `health()` reports why. The same holds for a letter that is larger than the topic's
-    `max.message.bytes`, unless `too_large` names something else.
+    `run` raises at its start if the topic does not exist. If the topic is deleted later, or the
+    cluster cannot be reached, the record is kept, writing is retried, and `health()` reports the
+    reason. The same holds for a letter that exceeds the topic's `max.message.bytes`, unless
+    `too_large` decides otherwise.
 
     Args:
-        topic: Where they go.
-        producer: Writes them. By default one is made with the consumer's own settings, and lives
-            as long as `run`. One that is given has to be started, and stays so.
-        transactional_id: Of the producer that is made: a name that no other member of the group
-            has at the same time, best the same one after a restart. A transaction that a crash has
-            left open is then ended by the next start, and otherwise after `transaction_timeout_ms`.
-        transaction_timeout_ms: After so long the brokers abort a transaction that is not ended.
-            They refuse more than their `transaction.max.timeout.ms`: `run` raises that.
-        too_large: What becomes of a record whose letter the topic refuses as too large. "keep": it
-            is kept and tried again, and its partition stops when too many records wait behind it.
-            "drop": it is passed over, and the log says so. "stub": a letter without a value is
-            written, whose headers have the value's size and SHA-256; without the key and the
-            record's own headers if they do not fit either.
+        topic: The topic of the dead letters.
+        producer: A started producer, which stays started. By default one is created with the
+            consumer's settings, for the duration of `run`.
+        transactional_id: The transactional id of the created producer. Each member of the group
+            needs its own, and the same one after a restart: the next start then aborts a
+            transaction that a crash has left open. Otherwise the brokers do, after
+            `transaction_timeout_ms`.
+        transaction_timeout_ms: The time after which brokers abort an open transaction. If it
+            exceeds their `transaction.max.timeout.ms`, `run` raises their error.
+        too_large: What happens if the topic rejects a letter as too large. "keep": the record is
+            kept, and the letter retried. Its partition stops when too many records wait behind it.
+            "drop": the record is skipped, with a warning in the log. "stub": a letter without a
+            value is written, with the value's size and SHA-256 in its headers. Key and headers of
+            the record are omitted if they do not fit either.
 
     Raises:
-        ValueError: The topic has no name; `too_large` is none of these; the timeout is not
-            positive; or both `producer` and `transactional_id` are given.
+        ValueError: The topic's name is empty; `too_large` is unknown; the timeout is not positive;
+            or both `producer` and `transactional_id` are given.
     """
 
     def __init__(
@@ -158,14 +160,14 @@ class DeadLetters:
         return f"DeadLetters({self.topic!r})"
 
     async def open(self, run: RunContext) -> None:
-        """Begin to write for a consumer: called by `run`.
+        """Start writing for a consumer; `run` calls it.
 
         Raises:
-            UnknownTopicOrPartitionError: The topic is not there.
+            UnknownTopicOrPartitionError: The topic does not exist.
             IllegalStateError: It is open for another run; or it has a transactional_id, and the
-                consumer commits no offsets by itself.
-            InvalidTransactionTimeout: The brokers do not allow so long a transaction.
-            KafkaError: The cluster cannot be reached, or refuses.
+                consumer does not commit offsets.
+            InvalidTransactionTimeout: The timeout exceeds the brokers' limit.
+            KafkaError: The cluster cannot be reached, or rejects a request.
         """
         if self._writer is not None:
             raise IllegalStateError(f"{self!r} is in use by another run(): make one for each")
@@ -219,18 +221,18 @@ class DeadLetters:
         ) from cause
 
     async def close(self) -> None:
-        """End that; a producer of its own is stopped."""
+        """Stop writing, and stop a created producer."""
         writer, self._writer = self._writer, None
         if writer is not None:
             await writer.close()
 
     async def __call__(self, dead: DeadRecord) -> None:
-        """Write a record, and wait until that is acknowledged, or its transaction is committed.
+        """Write a record, and wait for its acknowledgement, or the commit of its transaction.
 
-        When it is cancelled the record may or may not be written.
+        If it is cancelled, the record may or may not be written.
 
         Raises:
-            KafkaError: It was not written, or nobody knows.
+            KafkaError: It was not written, or the result is unknown.
         """
         writer = self._writer
         if writer is None:
@@ -252,10 +254,10 @@ class DeadLetters:
     async def _write_less(
         self, writer: Writer, dead: DeadRecord, letter: Letter, error: Exception
     ) -> None:
-        """Do what is asked for with a record whose letter is too large.
+        """Apply `too_large` to a record whose letter is too large.
 
         Raises:
-            KafkaError: Nothing could be written, or nobody knows.
+            KafkaError: No letter was written, or the result is unknown.
         """
         record = dead.record
         place = f"{record.topic}/{record.partition} offset {record.offset}"
@@ -274,7 +276,7 @@ class DeadLetters:
 
     @staticmethod
     def _stubs(dead: DeadRecord, letter: Letter) -> Iterator[Letter]:
-        """Yield what may be written in place of a letter, the next smaller one each time."""
+        """Yield replacements of a letter, each smaller than the one before."""
         value = b"" if letter.value is None else letter.value
         of_value: Headers = [
             (VALUE_SIZE, b"%d" % len(value)),
@@ -306,5 +308,5 @@ class DeadLetters:
 
 
 def without_death(headers: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-    """Return a record's own headers, without those of an earlier death."""
+    """Return a record's headers without those of an earlier dead letter."""
     return [(name, value) for name, value in headers if not name.startswith(PREFIX)]

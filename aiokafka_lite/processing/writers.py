@@ -1,4 +1,4 @@
-"""How dead letters are written: each by itself, or with its offset in a transaction.
+"""Writing dead letters: each on its own, or with its offset in a transaction.
 
 ::
 
@@ -6,9 +6,9 @@
                                           ^ a crash here: written again by the next owner
 
     in an outbox     begin ── send ── offsets ── committed ── finished
-                                               ^ a crash up to here: nobody has seen any of it
+                                               ^ a crash up to here: no reader has seen any of it
 
-The outbox (consumer/processing/outbox.py) is the run's, or one of their own.
+The outbox (consumer/processing/outbox.py) is that of the run, or the writer's own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NewProducer = Callable[[], AIOKafkaProducer]
 
 
 class Letter(NamedTuple):
-    """A dead letter; it is of the time at which it is written."""
+    """A dead letter, with the timestamp of its writing."""
 
     topic: str
     value: bytes | None
@@ -40,24 +40,24 @@ class Writer(Protocol):
     """Writes dead letters, from `open` to `close`."""
 
     async def open(self) -> None:
-        """Connect; what it raises leaves nothing behind."""
+        """Connect; a failure leaves no connection behind."""
 
     async def count_partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has."""
+        """Return a topic's number of partitions."""
 
     async def write(self, dead: DeadRecord, letter: Letter) -> None:
-        """Write a record; its end says that this is done for good."""
+        """Write a record, and return when it is permanently written."""
 
     async def close(self) -> None:
         """Disconnect."""
 
 
 class PlainWriter:
-    """Writes letters as they come.
+    """Writes each letter on its own.
 
     Args:
-        make: Makes a producer.
-        given: Is used instead, and stays started.
+        make: Creates a producer.
+        given: Replaces it, and stays started.
     """
 
     def __init__(self, make: NewProducer, given: AIOKafkaProducer | None) -> None:
@@ -65,12 +65,12 @@ class PlainWriter:
         self._is_own = given is None
 
     async def open(self) -> None:
-        """Start a producer of its own."""
+        """Start a producer unless one was given."""
         if self._is_own:
             await self._producer.start()
 
     async def count_partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has."""
+        """Return a topic's number of partitions."""
         return len(await self._producer.partitions_for(topic))
 
     async def write(self, dead: DeadRecord, letter: Letter) -> None:
@@ -84,13 +84,13 @@ class PlainWriter:
         )
 
     async def close(self) -> None:
-        """Stop a producer of its own."""
+        """Stop the producer unless it was given."""
         if self._is_own:
             await self._producer.stop()
 
 
 class OwnProducer:
-    """A producer that is made when one is needed."""
+    """A producer that is created on first use."""
 
     can_replace: Final = True
 
@@ -100,7 +100,7 @@ class OwnProducer:
         self._lease: ProducerLease | None = None
 
     async def lend(self) -> ProducerLease:
-        """Return the producer; start one if there is none."""
+        """Return the producer; start one if necessary."""
         if self._lease is None:
             producer = self._make()
             await producer.start()
@@ -119,8 +119,8 @@ class OutboxWriter:
     """Writes letters in an outbox's transactions, each with the offset of its record.
 
     Args:
-        outbox: Has them.
-        is_own: It is for letters only: opened and closed here.
+        outbox: The outbox.
+        is_own: Whether it is only for letters, and opened and closed here.
     """
 
     def __init__(self, outbox: Outbox, *, is_own: bool) -> None:
@@ -128,16 +128,16 @@ class OutboxWriter:
         self._is_own = is_own
 
     async def open(self) -> None:
-        """Open an outbox of its own."""
+        """Open the outbox if it is the writer's own."""
         if self._is_own:
             await self._outbox.open()
 
     async def count_partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has."""
+        """Return a topic's number of partitions."""
         return await (await self._outbox.lease()).count_partitions(topic)
 
     async def write(self, dead: DeadRecord, letter: Letter) -> None:
-        """Have a letter written in the next transaction, and wait until that is committed."""
+        """Add a letter to the next transaction, and wait for its commit."""
         if dead.job is None:
             raise IllegalStateError("only a record of consumer.run() has an offset to commit")
         output = ProducerLease.output(
@@ -146,6 +146,6 @@ class OutboxWriter:
         await self._outbox.deliver(dead.job, output)
 
     async def close(self) -> None:
-        """Close an outbox of its own."""
+        """Close the outbox if it is the writer's own."""
         if self._is_own:
             await self._outbox.close()

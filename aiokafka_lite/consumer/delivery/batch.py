@@ -1,8 +1,8 @@
-"""`async with consumer.batch()`: records that hold their partitions until they are processed.
+"""`async with consumer.batch()`: records whose partitions stay assigned until the block ends.
 
-The block is the unit of work. A rebalance that wants one of its partitions waits for its end, and
-only its end counts the records as processed. So within it a commit is as good as ever, and the
-application knows where it stands without asking for more records.
+The block is the unit of work. A rebalance that revokes one of its partitions waits for its end,
+which also finishes the records. So a commit in the block succeeds during a rebalance, and the
+application needs no further read to finish its records.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Deliver = Callable[["DeliveredRecords"], "DeliveryToCommit"]
 
 
 class Revoking:
-    """Tells a batch's block that a rebalance waits for it: ``await batch.revoking`` until then.
+    """Set when a rebalance waits for the batch: ``await batch.revoking`` waits until then.
 
-    Once it is set it stays so: what the rebalance wants goes when the block ends, or when the time
-    is up. A group-less consumer's never is.
+    It stays set: the partitions are revoked when the block ends, or after its time limit. Without a
+    group it is never set.
     """
 
     __slots__ = ("_batch", "_loop")
@@ -45,11 +45,11 @@ class Revoking:
         self._loop = asyncio.get_running_loop()
 
     def is_set(self) -> bool:
-        """Whether a rebalance waits for the batch, or has taken partitions of it."""
+        """Whether a rebalance waits for the batch, or has revoked partitions of it."""
         return self._batch.revoking.is_set()
 
     async def wait(self) -> None:
-        """Wait until one does; may be cancelled."""
+        """Wait until a rebalance waits for the batch; may be cancelled."""
         await self._batch.revoking.wait()
 
     def __await__(self) -> Generator[object, None, None]:
@@ -57,18 +57,19 @@ class Revoking:
 
     @property
     def left_s(self) -> float:
-        """For how many seconds it still waits; infinity while none does, 0 when time is up."""
+        """Seconds until the rebalance stops waiting; infinity without one, 0 after the limit."""
         return max(0.0, self._batch.until - self._loop.time())
 
 
 class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
-    """Records in the block of ``async with consumer.batch() as batch``; empty if the time was up.
+    """The records of an ``async with consumer.batch()`` block; empty after its timeout.
 
     Attributes:
-        by_partition: The records by partition, in their order.
-        records: All of them, one partition after the other.
-        revoking: Set when a rebalance waits for this batch, to be awaited; `revoking.is_set()` says
-            whether one does, `revoking.left_s` for how many seconds it still will.
+        by_partition: The records by partition, in order.
+        records: All records, one partition after the other.
+        revoking: An awaitable that is set when a rebalance waits for this batch.
+            `revoking.is_set()` returns whether one does, `revoking.left_s` is the number of seconds
+            that it still waits.
     """
 
     __slots__ = ("_batch", "_commit", "_deliver", "by_partition", "records", "revoking")
@@ -106,18 +107,18 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
         return self.records[index]
 
     async def commit(self) -> None:
-        """Commit the batch: all its records, and nothing that other tasks work on.
+        """Commit all records of the batch, and no others.
 
-        While the batch holds its partitions no rebalance makes this fail; it may have to wait for
-        the end of one. When it is cancelled the offsets may or may not have been committed.
+        While the batch holds its partitions, a rebalance cannot make the commit fail, only delay
+        it. If it is cancelled, the offsets may or may not be committed.
 
         Raises:
-            BatchRevokedError: Partitions went before this: `max_hold_ms` was over, or the group
-                went on without this member, or the consumer was stopped. What is still held is
+            BatchRevokedError: Partitions were revoked before the commit: after `max_hold_ms`, by
+                the group's removal of this member, or by `stop`. The other partitions are
                 committed.
             IllegalStateError: The block has ended.
             IllegalOperation: The consumer has no group; or an open transaction commits the batch.
-            KafkaError: The broker refused, or could not be reached in time.
+            KafkaError: The broker rejected the commit, or could not be reached in time.
         """
         batch = self._batch
         if not batch.is_open or batch.is_left:
@@ -144,12 +145,13 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
             ) from cause
 
     def delivery(self) -> DeliveryToCommit:
-        """Return the batch's records as a value, which `tx.commit_offsets(batch)` commits.
+        """Return the batch's records as a value for `tx.commit_offsets(batch)`.
 
-        Also after its block: if the transaction is aborted, the records are returned again.
+        It may be used after the block too: if the transaction is aborted, the records are returned
+        again.
 
         Raises:
-            IllegalStateError: Its records are returned again already; or they are acknowledged.
+            IllegalStateError: The records have already been returned again, or acknowledged.
             IllegalOperation: The consumer has no group.
             ConsumerStoppedError: The consumer is stopped.
         """
@@ -158,13 +160,13 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
 
 
 class BatchScope(Generic[KT, VT]):
-    """What `consumer.batch()` returns: the block of one batch.
+    """The `async with` block of one batch; `consumer.batch()` returns it.
 
     Args:
         batch: The block.
-        take: Waits for records, and opens the block as they are handed out.
+        take: Waits for records, and opens the block when they are returned.
         commit: Commits offsets.
-        deliver: Makes a delivery ready for a transaction.
+        deliver: Prepares a delivery for a transaction.
     """
 
     __slots__ = ("_batch", "_commit", "_deliver", "_is_used", "_take")
@@ -183,7 +185,7 @@ class BatchScope(Generic[KT, VT]):
         self._is_used = False
 
     async def __aenter__(self) -> Batch[KT, VT]:
-        """Wait for records, and open the block; when it is cancelled nothing was taken."""
+        """Wait for records, and open the block; a cancelled wait takes no records."""
         if self._is_used:
             raise IllegalStateError(
                 "a batch can be entered only once: call consumer.batch() for the next one"
@@ -202,5 +204,5 @@ class BatchScope(Generic[KT, VT]):
         exc: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """End the block: its records are processed, or left by an exception handed out again."""
+        """End the block: its records are finished, or after an exception returned again."""
         self._batch.close(is_done=exc_type is None)

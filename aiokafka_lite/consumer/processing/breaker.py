@@ -33,19 +33,19 @@ from aiokafka_lite.client.backoff import delay_after
 
 @dataclass(frozen=True)
 class CircuitBreaker:
-    """Says when handling pauses because what it depends on seems to be down.
+    """Decides when processing pauses, because the handlers' dependencies seem to be down.
 
     Args:
-        failure_rate: The part of the calls of a window that fail, from which on it pauses.
-        min_calls: How many calls there are before a rate says anything.
-        window_ms: How long calls are counted, from a failure on, before counting begins anew.
-        first_pause_ms: How long it pauses before one record is tried. It doubles with each that
-            fails, and varies by a fifth.
+        failure_rate: The part of a window's calls that has to fail before processing pauses.
+        min_calls: The least number of calls for a rate.
+        window_ms: The length of a window, which begins with a failure.
+        first_pause_ms: The pause before one record is tried. It doubles with each failure, and
+            varies by a fifth.
         max_pause_ms: The longest pause.
-        probes: How often a record whose attempts are used up is tried again if it is the only one
-            that has failed since a call succeeded. Then it counts as bad.
-        give_up_ms: How long nothing succeeds before all records that have failed count as bad, once
-            no other is left to try. `math.inf`: for ever.
+        probes: How often a record without attempts left is tried again, if only this record has
+            failed since a call succeeded. After that it counts as bad.
+        give_up_ms: How long no call has to succeed before all failed records count as bad, if no
+            other record is left to try. `math.inf`: without limit.
 
     Raises:
         ValueError: A number is out of range.

@@ -1,4 +1,4 @@
-"""What `consumer.run` is told: how records are handled, and what becomes of those that are dead."""
+"""Arguments of `consumer.run`: how records are handled, and where failed ones are written."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DeadRecord:
-    """A record that nothing is left to try with.
+    """A record without attempts left.
 
     Attributes:
-        record: As the handler got it.
-        error: What the last attempt failed by.
-        attempts: How often it was tried.
+        record: The record as the handler received it.
+        error: The error of the last attempt.
+        attempts: The number of attempts.
     """
 
     record: ConsumerRecord
@@ -38,12 +38,12 @@ class DeadRecord:
 
     @property
     def key(self) -> bytes | None:
-        """The key's bytes, whatever a deserialiser has made of them."""
+        """The key's bytes, also if it was deserialised."""
         return serialized(self.record)[0]
 
     @property
     def value(self) -> bytes | None:
-        """The value's bytes, whatever a deserialiser has made of them."""
+        """The value's bytes, also if it was deserialised."""
         return serialized(self.record)[1]
 
 
@@ -51,14 +51,14 @@ DeadLetter = Callable[[DeadRecord], Awaitable[object]]
 
 
 class RunContext(NamedTuple):
-    """Whose dead letters are to be kept.
+    """The run whose dead letters are written.
 
     Attributes:
-        arguments: Of the consumer: how to reach the cluster, and as whom.
-        group_id: Whose offsets are committed.
-        offsets: For a transaction that commits them; None: the consumer commits nothing by itself.
-        finish: Counts a record as finished at once, before the keeper of its letter returns.
-        outbox: Writes into the transactions of the run; None: it has none.
+        arguments: The consumer's, for a connection to the cluster.
+        group_id: The group whose offsets are committed.
+        offsets: For a transaction that commits them; None: the consumer does not commit.
+        finish: Marks a record as finished at once, before the writer of its letter returns.
+        outbox: The outbox of the run's transactions; None: it has none.
     """
 
     arguments: ClientArguments
@@ -70,20 +70,20 @@ class RunContext(NamedTuple):
 
 @runtime_checkable
 class DeadLetterKeeper(Protocol):
-    """A `DeadLetter` that is told when a run begins and ends."""
+    """A `DeadLetter` with calls at the start and the end of a run."""
 
     async def open(self, run: RunContext) -> None:
-        """Make ready to keep records; what it raises `run` raises."""
+        """Prepare for records; `run` raises its exceptions."""
 
     async def close(self) -> None:
-        """Keep no more."""
+        """End the run."""
 
     async def __call__(self, dead: DeadRecord) -> object:
-        """Keep a record; its end says that it is kept."""
+        """Store a record, and return when it is stored."""
 
 
 def retry_of(retry: object) -> Retry:
-    """Return what an argument `retry` means.
+    """Convert an argument `retry`.
 
     Raises:
         TypeError: It is neither a Retry, nor a number of attempts, nor None.
@@ -98,7 +98,7 @@ def retry_of(retry: object) -> Retry:
 
 
 def dead_letter_of(dead_letter: object) -> DeadLetter | None:
-    """Return what an argument `dead_letter` means.
+    """Convert an argument `dead_letter`.
 
     Raises:
         TypeError: It is neither DeadLetters, nor a topic, nor an async function, nor None.
@@ -116,7 +116,7 @@ def dead_letter_of(dead_letter: object) -> DeadLetter | None:
 
 
 def breaker_of(breaker: object) -> CircuitBreaker | None:
-    """Return what an argument `breaker` means.
+    """Convert an argument `breaker`.
 
     Raises:
         TypeError: It is neither a CircuitBreaker, nor "default", nor None.

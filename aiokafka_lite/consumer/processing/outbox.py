@@ -80,11 +80,11 @@ LONGEST_END_S: Final = 10.0
 
 
 class Outputs:
-    """Takes what one call of a handler wants to have written.
+    """The records that one call of a handler sends.
 
-    A handler of `AIOKafkaConsumer.run` with `transactions` gets one. What it has taken is written
-    in one transaction with the offsets of the call's records if the handler returns, and not at
-    all if it raises, or is cancelled.
+    A handler of `AIOKafkaConsumer.run` with `transactions` receives one. If the handler returns,
+    its outputs are written in one transaction with the offsets of the call's records. If it raises
+    or is cancelled, they are dropped.
     """
 
     __slots__ = ("_encoded", "_is_closed", "_taken")
@@ -103,20 +103,20 @@ class Outputs:
         timestamp_ms: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] | None = None,
     ) -> None:
-        """Have a record written when the handler has returned; waits for nothing.
+        """Add a record, to be written after the handler has returned. Does not wait.
 
         Args:
-            topic: Where to.
-            value: In bytes, or what the producer's `value_serializer` takes; None is a tombstone.
-            key: In bytes, or what its `key_serializer` takes.
-            partition: None leaves it to the partitioner.
-            timestamp_ms: Since the epoch; None for now.
-            headers: Pairs of name and value, in bytes.
+            topic: The record's topic.
+            value: Bytes, or an argument of the producer's `value_serializer`; None is a tombstone.
+            key: Bytes, or an argument of the producer's `key_serializer`.
+            partition: The partition's number; None: the partitioner decides.
+            timestamp_ms: Milliseconds since the epoch; None: now.
+            headers: Pairs of name and value (bytes).
 
         Raises:
-            TypeError, ValueError: It is not what can be written.
-            MessageSizeTooLargeError: It is larger than `max_request_size`.
-            IllegalStateError: The handler has returned already.
+            TypeError, ValueError: An argument is invalid.
+            MessageSizeTooLargeError: The record is larger than `max_request_size`.
+            IllegalStateError: The handler has already returned.
         """
         if self._is_closed:
             raise IllegalStateError(

@@ -1,4 +1,4 @@
-"""After which errors of a handler there is another attempt, how many there are, and when."""
+"""The errors of handlers that are retried, the number of attempts, and the pauses."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ Verdict = Literal["retry", "dead", "stop"]
 
 @dataclass(frozen=True)
 class Retry:
-    """Says which errors of a handler are met by another attempt, how many there are, and when.
+    """Decides which errors of a handler are retried, how often and when.
 
-    A record that waits for its next attempt holds up its lane (the records of its key), and nothing
-    else: neither other records nor the place of a handler. Where nothing is left to try, it goes to
-    the dead letters; without those `run` ends with the handler's error.
+    A record that waits for its next attempt delays only its lane (the records of its key). It takes
+    no place of a handler. After its last attempt it is written to the dead letters; without them
+    `run` raises the handler's error.
 
-    A group of exceptions, as of asyncio.TaskGroup, is of a kind if all exceptions in it are. It
-    stops everything if one of them does.
+    An exception group, such as asyncio.TaskGroup's, is of a kind if all its exceptions are. But it
+    stops `run` if one of them does.
 
     Args:
-        attempts: How often a record is tried, in all; None: without end.
+        attempts: Attempts per record, including the first; None: no limit.
         first_delay_ms: The pause before the second attempt. It doubles each time, and varies by a
             fifth.
         max_delay_ms: The longest pause.
-        on: The errors after which it is worth to try again. All others count as the last attempt's.
-        dead: Errors that say that the record is bad: it goes to the dead letters at once. They say
-            nothing of what the handler depends on, so a circuit breaker does not count them.
-        stop: Errors after which nothing more is processed: `run` raises them.
+        on: The errors that are retried. Any other error ends the attempts.
+        dead: Errors of a bad record, which is written to the dead letters at once. A circuit
+            breaker does not count them.
+        stop: Errors after which processing stops; `run` raises them.
 
     Raises:
         ValueError: A number is too small.
-        TypeError: `on`, `dead` or `stop` are no classes of exceptions.
+        TypeError: `on`, `dead` or `stop` are not exception classes.
     """
 
     attempts: int | None = 5
@@ -66,9 +66,9 @@ class Retry:
                     )
 
     def verdict(self, error: BaseException, attempts: int) -> Verdict:
-        """Return what is to become of a record after so many attempts, and this error of the last.
+        """Return the decision about a record after `attempts` attempts, and the last one's error.
 
-        "dead" also says that nothing is left to try.
+        "dead" also means that no attempts are left.
         """
         if self.stops(error):
             return "stop"
@@ -80,22 +80,22 @@ class Retry:
         return "retry" if is_passing and has_more else "dead"
 
     def is_bad_record(self, error: BaseException) -> bool:
-        """Whether an error says something of the record, and nothing of what is around."""
+        """Whether an error is the record's, not that of a dependency."""
         return _is_all(error, self.dead)
 
     def stops(self, error: BaseException) -> bool:
-        """Whether nothing more is processed after an error."""
+        """Whether processing stops after an error."""
         return isinstance(error, self.stop) or any(
             isinstance(leaf, self.stop) for leaf in leaves(error)
         )
 
     def delay_s(self, failures: int, rng: random.Random) -> float:
-        """Return the pause after so many failures in a row."""
+        """Return the pause after a number of failures in a row."""
         return delay_after(failures - 1, self.first_delay_ms / 1000, self.max_delay_ms / 1000, rng)
 
 
 def _is_all(error: BaseException, kinds: Kinds) -> bool:
-    """Whether an error is of these kinds, or a group of such errors only."""
+    """Whether an error is of these kinds, or a group of only such errors."""
     return isinstance(error, kinds) or all(isinstance(leaf, kinds) for leaf in leaves(error))
 
 
