@@ -1,4 +1,4 @@
-"""Rules by which a group's leader shares out partitions among the members."""
+"""Assignors: the group's leader uses one to assign partitions to members."""
 
 from aiokafka_lite.consumer.assignors.abstract import (
     AbstractPartitionAssignor,

@@ -1,7 +1,7 @@
-"""What an assignor is: a rule by which the group's leader shares out partitions.
+"""The interface of assignors, which compute a group's assignment on the leader.
 
-The shapes are aiokafka's, so that assignors written for it work here; the fields behind the
-first three of ``ConsumerProtocolMemberMetadata`` are ours and have defaults.
+The interface is aiokafka's, so assignors written for it work here.
+``ConsumerProtocolMemberMetadata`` has further fields after aiokafka's three, with defaults.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ __all__ = [
 
 
 class RebalanceProtocol(enum.IntEnum):
-    """What a member does with its partitions while the group rebalances (Java's of this name)."""
+    """Which partitions a member revokes in a rebalance (Java's class of this name)."""
 
     EAGER = 0  # it gives all of them back before it joins
     COOPERATIVE = 1  # it keeps them, and gives back afterwards what it is not assigned any more
 
 
 class ClusterTopics(Protocol):
-    """What an assignor may ask of the cluster."""
+    """The cluster as an assignor sees it."""
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the partition numbers of a topic; None when the topic is not known."""
+        """Return a topic's partition numbers; None if the topic is unknown."""
 
 
 @runtime_checkable
 class KnowsRacks(Protocol):
-    """What a cluster that knows where its replicas are answers on top."""
+    """A further method of clusters with known racks."""
 
     def replica_racks(self, topic: str) -> Mapping[int, frozenset[str]]:
-        """Return for each partition of a topic the racks of its replicas, as far as known."""
+        """Return, for each partition of a topic, the known racks of its replicas."""
 
 
 class ConsumerProtocolMemberMetadata(NamedTuple):
-    """What a member says about itself when it joins."""
+    """The subscription that a member sends when it joins."""
 
     version: int
     subscription: Sequence[str]
@@ -63,17 +63,17 @@ class ConsumerProtocolMemberMetadata(NamedTuple):
     rack_id: str | None = None
 
     def encode(self) -> bytes:
-        """Return the bytes that members send: Kafka's ConsumerProtocolSubscription."""
+        """Return the bytes of Kafka's ConsumerProtocolSubscription."""
         from aiokafka_lite.consumer.assignors.blobs import encode_subscription
 
         return encode_subscription(self)
 
     @classmethod
     def decode(cls, data: bytes) -> ConsumerProtocolMemberMetadata:
-        """Read what a member has sent.
+        """Decode a member's subscription.
 
         Raises:
-            KafkaProtocolError, UnsupportedVersionError: It makes no sense.
+            KafkaProtocolError, UnsupportedVersionError: The bytes are malformed.
         """
         from aiokafka_lite.protocol.messages import consumer_protocol as protocol
 
@@ -82,24 +82,24 @@ class ConsumerProtocolMemberMetadata(NamedTuple):
 
 
 class ConsumerProtocolMemberAssignment(NamedTuple):
-    """What the leader gives to one member: pairs of topic and partition numbers."""
+    """One member's assignment: pairs of topic and partition numbers."""
 
     version: int
     assignment: Sequence[tuple[str, Sequence[int]]]
     user_data: bytes = b""
 
     def encode(self) -> bytes:
-        """Return the bytes that leaders send: Kafka's ConsumerProtocolAssignment."""
+        """Return the bytes of Kafka's ConsumerProtocolAssignment."""
         from aiokafka_lite.consumer.assignors.blobs import encode_assignments
 
         return encode_assignments({"": self})[""]
 
     @classmethod
     def decode(cls, data: bytes) -> ConsumerProtocolMemberAssignment:
-        """Read what a leader has sent.
+        """Decode a leader's assignment.
 
         Raises:
-            KafkaProtocolError, UnsupportedVersionError: It makes no sense.
+            KafkaProtocolError, UnsupportedVersionError: The bytes are malformed.
         """
         from aiokafka_lite.protocol.messages import consumer_protocol as protocol
 
@@ -108,7 +108,7 @@ class ConsumerProtocolMemberAssignment(NamedTuple):
         return cls(0, shares, message.user_data or b"")
 
     def partitions(self) -> list[TopicPartition]:
-        """Return the assigned partitions in the order in which they were given."""
+        """Return the assigned partitions in the assignment's order."""
         return [
             TopicPartition(topic, partition)
             for topic, partitions in self.assignment
@@ -117,46 +117,46 @@ class ConsumerProtocolMemberAssignment(NamedTuple):
 
 
 class Assignor(Protocol):
-    """An assignor as the group sees it: an object, or a class with class methods."""
+    """The interface of an assignor: an object, or a class with class methods."""
 
     @property
     def name(self) -> str:
-        """The name under which all members of a group must know the rule."""
+        """The assignor's name in the protocol, the same in all members of a group."""
 
     def assign(
         self, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> Mapping[str, ConsumerProtocolMemberAssignment]:
-        """Share out the partitions of all subscribed topics."""
+        """Assign the partitions of all subscribed topics."""
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """Return what this member sends to the leader when it joins."""
+        """Return the subscription that this member sends when it joins."""
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> object:
-        """Learn what this member was given."""
+        """Receive this member's assignment."""
 
 
 @runtime_checkable
 class LearnsGeneration(Protocol):
-    """What an assignor may have on top, under the name that aiokafka's sticky assignor has."""
+    """An optional method of assignors, with the name in aiokafka's sticky assignor."""
 
     def on_generation_assignment(self, generation: int) -> object:
-        """Learn of which generation the assignment is; called after `on_assignment`."""
+        """Receive the assignment's generation; called after `on_assignment`."""
 
 
 class AbstractPartitionAssignor(abc.ABC):
-    """Base of assignors, under aiokafka's interface.
+    """Base of assignors, with aiokafka's interface.
 
-    A consumer makes its own instance of the class, so that an assignor which keeps state on
-    ``self`` never shares it with another consumer of the process. One that has a method
-    ``on_generation_assignment(generation)`` is told the group's generation as well.
+    A consumer creates its own instance of the class, so consumers of a process do not share state
+    on ``self``. A method ``on_generation_assignment(generation)``, if there is one, receives the
+    group's generation.
 
     Attributes:
-        rebalance_protocols: The protocols that the rule is good for. A member speaks the newest
-            one that all of its assignors are good for.
-        may_assign_in_thread: Whether `assign` uses nothing but its arguments, so that a large
-            group's runs in a thread and does not hold the event loop. Ours may.
-        is_rack_aware: Whether it makes a difference to `assign` in which racks members and
-            replicas are. If so, the group shares out anew when replicas move to other racks.
+        rebalance_protocols: The protocols that the assignor supports. A member uses the newest one
+            that all its assignors support.
+        may_assign_in_thread: Whether `assign` uses only its arguments. For a large group it then
+            runs in a thread and does not block the event loop. True for this package's assignors.
+        is_rack_aware: Whether `assign` uses the racks of members and replicas. If so, the group
+            rebalances when replicas move to other racks.
     """
 
     rebalance_protocols: frozenset[RebalanceProtocol] = frozenset({RebalanceProtocol.EAGER})
@@ -166,41 +166,41 @@ class AbstractPartitionAssignor(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The name under which all members of a group must know the rule."""
+        """The assignor's name in the protocol, the same in all members of a group."""
 
     @classmethod
     @abc.abstractmethod
     def assign(
         cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Share out the partitions of all subscribed topics; only the leader is asked.
+        """Assign the partitions of all subscribed topics; only called in the leader.
 
         Args:
-            cluster: Answers ``partitions_for_topic(topic) -> set[int] | None``, and
+            cluster: Has ``partitions_for_topic(topic) -> set[int] | None``, and
                 ``replica_racks(topic)`` with the racks of each partition's replicas.
-            members: Metadata by member id, one entry for each member of the group.
+            members: Metadata by member id, for each member of the group.
 
         Returns:
-            An assignment for every member, empty where there is nothing to give.
+            An assignment for every member, perhaps an empty one.
         """
 
     @classmethod
     @abc.abstractmethod
     def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """Return what this member sends to the leader when it joins."""
+        """Return the subscription that this member sends when it joins."""
 
     @classmethod
     @abc.abstractmethod
     def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Learn what this member was given; called after each rebalance."""
+        """Receive this member's assignment; called after each rebalance."""
 
 
 def members_in_order(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> list[str]:
-    """Return the member ids in the order in which shares are dealt.
+    """Return the member ids in the order in which partitions are assigned.
 
-    Static members come first, by instance id: the member id of a restarted one is new, and an
-    order by member id would move partitions for nothing (KIP-345). Metadata of assignors that
-    were written for aiokafka has no instance id.
+    Static members are first, by instance id. A restarted one has a new member id, and an order by
+    member id would move partitions without need (KIP-345). Metadata of assignors that were written
+    for aiokafka have no instance id.
     """
 
     def rank(member_id: str) -> tuple[bool, str, str]:

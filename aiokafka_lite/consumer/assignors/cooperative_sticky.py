@@ -1,4 +1,4 @@
-"""Holds the cooperative sticky assignor: as the sticky one, but no partition moves in one step."""
+"""The cooperative sticky assignor: the sticky one, but partitions move in two rebalances."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ GENERATION: Final = struct.Struct(">i")
 
 
 class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
-    """Keeps members' partitions with them while the group rebalances (KIP-429).
+    """Lets members keep their partitions while the group rebalances (KIP-429).
 
-    It assigns as `StickyPartitionAssignor` does. But a partition that another member still has is
-    left out: first that member gives it back, then a second rebalance assigns it. Meanwhile only
-    such partitions stop; all others are read on.
+    It assigns as `StickyPartitionAssignor` does, except for partitions that another member still
+    has: that member revokes them first, and a second rebalance assigns them. Only such partitions
+    stop; all others are read during the rebalance.
 
-    A group changes over from another assignor by two rolling restarts: first with both in
-    `partition_assignment_strategy`, this one first, then with this one alone. A member is
-    cooperative if all of its assignors are.
+    To change a group over from another assignor, restart its members twice, one by one: first with
+    both in `partition_assignment_strategy`, this one first, then with this one alone. A member is
+    cooperative if all its assignors are.
 
-    Names and bytes are those of Kafka's ``CooperativeStickyAssignor``: Java's and librdkafka's
-    members may be in one group with these. What a member has and of which generation stands in its
-    subscription (KIP-429, KIP-792); the generation also in the user data, for older leaders.
+    Names and bytes are those of Kafka's ``CooperativeStickyAssignor``, so one group may have
+    members of Java and librdkafka. The subscription contains a member's partitions and their
+    generation (KIP-429, KIP-792). The user data contain the generation too, for older leaders.
     """
 
     name = "cooperative-sticky"
@@ -50,7 +50,7 @@ class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
     def assign(
         cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Assign as the sticky assignor does, but nothing that another member still has."""
+        """Assign as the sticky assignor does, except partitions that another member still has."""
         # Imported where it is used: every consumer has this assignor, and few lead by it.
         from aiokafka_lite.consumer.assignors.sticky import by_topic, share_out
 
@@ -75,7 +75,7 @@ class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
     def on_assignment(  # type: ignore[override]
         self, assignment: ConsumerProtocolMemberAssignment
     ) -> None:
-        """Keep nothing: what the member has is said beside the user data."""
+        """Do nothing: the subscription contains the member's partitions."""
 
     def on_generation_assignment(self, generation: int) -> None:
         """Remember the generation of the assignment."""
@@ -83,10 +83,10 @@ class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
 
 
 def read_owned(metadata: ConsumerProtocolMemberMetadata) -> Claim:
-    """Return what a member has, as it says, and of which generation.
+    """Return a member's partitions and their generation, from its subscription.
 
-    Before version 2 of the subscription the generation stands in the user data. Java's members
-    write nothing else there, librdkafka's what Java's StickyAssignor writes.
+    Before version 2 of the subscription the user data contain the generation. Java's members write
+    only that there, librdkafka's the format of Java's StickyAssignor.
     """
     from aiokafka_lite.consumer.assignors.sticky import Claim, read_claim
 
@@ -102,7 +102,7 @@ def _moving(
     shares: Mapping[str, Iterable[TopicPartition]],
     members: Mapping[str, ConsumerProtocolMemberMetadata],
 ) -> dict[TopicPartition, str]:
-    """Return the partitions that members get while others have them, with who gets them."""
+    """Return the assigned partitions that other members still have, with their new owners."""
     gained: dict[TopicPartition, str] = {}
     given_up: set[TopicPartition] = set()
     for member, partitions in shares.items():

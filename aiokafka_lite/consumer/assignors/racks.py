@@ -1,9 +1,9 @@
-"""Which members are near which partitions: in the rack of one of their replicas (KIP-881).
+"""The members near partitions: in the rack of one of their replicas (KIP-881).
 
-Who reads from a replica in its own rack pays for no traffic between racks (`client_rack`, KIP-392).
-So of shares that are equally balanced those are better that have more partitions near their owners.
-Racks count only where they make a difference: not while no member names a rack that partitions
-are in, and not while every partition is in all of the racks there are.
+A member that reads from a replica in its own rack causes no traffic between racks (`client_rack`,
+KIP-392). So of equally balanced assignments, the one with more partitions near their owners is
+better. Racks have no effect while no member is in a rack with replicas, or while every partition
+has a replica in all racks.
 
 References: KIP-881, Kafka's RangeAssignor.java and AbstractStickyAssignor.java.
 """
@@ -25,7 +25,7 @@ NOWHERE: Racks = frozenset()
 def racks_of_members(
     members: Mapping[str, ConsumerProtocolMemberMetadata],
 ) -> dict[str, str | None]:
-    """Return where each member is; None for those that do not say."""
+    """Return each member's rack; None for members without one."""
     # Metadata of assignors that were written for aiokafka has no rack.
     return {member: getattr(said, "rack_id", None) or None for member, said in members.items()}
 
@@ -33,13 +33,13 @@ def racks_of_members(
 def racks_of_partitions(
     cluster: ClusterTopics, topic: str, numbers: Sequence[int]
 ) -> dict[int, Racks]:
-    """Return in which racks each partition has replicas, as far as the cluster knows."""
+    """Return the known racks of each partition's replicas."""
     known = cluster.replica_racks(topic) if isinstance(cluster, KnowsRacks) else {}
     return {number: known.get(number, NOWHERE) for number in numbers}
 
 
 def do_racks_matter(of_members: Iterable[str | None], of_partitions: Iterable[Racks]) -> bool:
-    """Whether shares can be better or worse by where members and partitions are."""
+    """Whether the racks of members and partitions can affect an assignment."""
     named = {rack for rack in of_members if rack is not None}
     different = set(of_partitions)
     every = NOWHERE.union(*different)

@@ -1,4 +1,4 @@
-"""The range assignor: each topic is cut into one run of partitions per member."""
+"""The range assignor: each topic is divided into one range of partitions per member."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ Shares = dict[str, list[tuple[str, list[int]]]]
 
 
 class RangePartitionAssignor(AbstractPartitionAssignor):
-    """Gives each subscriber of a topic a run of neighbouring partitions of it.
+    """Assigns each subscriber of a topic a range of consecutive partitions.
 
-    Every topic is dealt on its own: with P partitions and M subscribers each gets P // M, and
-    the first P % M subscribers one more. Topics with the same number of partitions and the same
-    subscribers are cut alike, so that one member holds the same partition numbers of all of
-    them. Two members, topics ``a`` and ``b`` with 3 partitions each: the first member gets
-    a0 a1 b0 b1, the second a2 b2.
+    Every topic is divided on its own: with P partitions and M subscribers, each subscriber has P //
+    M, and the first P % M subscribers one more. Topics with equal numbers of partitions and equal
+    subscribers are divided in the same way, so a member has the same partition numbers of all of
+    them. Two members, topics ``a`` and ``b`` with 3 partitions each: the first member has a0 a1 b0
+    b1, the second a2 b2.
 
-    Where members have a rack (`client_rack`), and replicas are not in all racks, each first gets
-    partitions that have a replica in its own, as many as its share is large (KIP-881, as Kafka's
-    ``RangeAssignor``). Then a share need not be a run. Topics that are cut alike still are, where
-    the same partition numbers are near a member in all of them.
+    If members have a rack (`client_rack`), and replicas are not in all racks, each member is first
+    assigned partitions with a replica in its own rack, up to the size of its share (KIP-881, as
+    Kafka's ``RangeAssignor``). A share may then have gaps. Topics that are divided in the same way
+    still are if, in all of them, the same partition numbers are near a member.
     """
 
     name = "range"
@@ -50,7 +50,7 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
     def assign(
         cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Cut each topic into as many runs as it has subscribers."""
+        """Divide each topic into as many ranges as it has subscribers."""
         shares: Shares = {member: [] for member in members}
         subscribers: dict[str, list[str]] = {}
         for member in members_in_order(members):
@@ -80,12 +80,12 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
 
     @classmethod
     def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """Return the topics alone: the rule needs nothing else."""
+        """Return only the topics."""
         return ConsumerProtocolMemberMetadata(cls.version, sorted(topics), b"")
 
     @classmethod
     def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Keep nothing: the rule has no memory."""
+        """Do nothing: the assignor has no state."""
 
 
 class _Cut:

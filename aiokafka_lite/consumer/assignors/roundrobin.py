@@ -1,4 +1,4 @@
-"""The round-robin assignor: partitions of all topics are dealt like cards."""
+"""The round-robin assignor: members take the partitions of all topics in turn."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ log = logging.getLogger(__name__)
 
 
 class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
-    """Deals the partitions of all topics, in order, to the members in turn.
+    """Assigns the partitions of all topics, in order, to the members in turn.
 
-    When all members subscribe to the same topics their counts differ by one at most. A member
-    that does not subscribe to the topic of the next partition is passed over, and then counts
-    may differ by more. Two members, topics ``a`` and ``b`` with 3 partitions each: the first
-    member gets a0 a2 b1, the second a1 b0 b2.
+    If all members subscribe to the same topics, their numbers of partitions differ by one at most.
+    A member that does not subscribe to the topic of the next partition is skipped, so the numbers
+    may then differ by more. Two members, topics ``a`` and ``b`` with 3 partitions each: the first
+    member has a0 a2 b1, the second a1 b0 b2.
     """
 
     name = "roundrobin"
@@ -33,7 +33,7 @@ class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
     def assign(
         cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Deal every partition to the next member that subscribes to its topic."""
+        """Assign every partition to the next member that subscribes to its topic."""
         order = members_in_order(members)
         topics_of = {member: set(members[member].subscription) for member in members}
         shares: dict[str, dict[str, list[int]]] = {member: {} for member in members}
@@ -56,9 +56,9 @@ class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
 
     @classmethod
     def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """Return the topics alone: the rule needs nothing else."""
+        """Return only the topics."""
         return ConsumerProtocolMemberMetadata(cls.version, sorted(topics), b"")
 
     @classmethod
     def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Keep nothing: the rule has no memory."""
+        """Do nothing: the assignor has no state."""

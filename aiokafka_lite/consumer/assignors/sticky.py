@@ -1,4 +1,4 @@
-"""The sticky assignor: balanced shares, of which as much as possible stays where it was."""
+"""The sticky assignor: balanced assignments in which few partitions move."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ NO_GENERATION: Final = -1
 
 
 class Claim(NamedTuple):
-    """What a member says it has, and of which generation of the group."""
+    """A member's former partitions and their generation, from its metadata."""
 
     generation: int = NO_GENERATION
     partitions: tuple[TopicPartition, ...] = ()
 
 
 class StickyPartitionAssignor(AbstractPartitionAssignor):
-    """Keeps members' partitions with them, and moves only what balance asks for (KIP-54).
+    """Lets members keep their partitions, and moves only those needed for balance (KIP-54).
 
-    Balanced means: the members' counts differ by one at most, or, where not everybody subscribes
-    to everything, no member has a partition that a subscriber with two fewer could take over.
-    Members tell the leader what they had and of which generation (KIP-341). Of two that claim a
-    partition the one of the later generation keeps it, so that a member which slept through a
-    rebalance takes nothing away from its successors.
+    Balanced means: the members' numbers of partitions differ by one at most. If subscriptions
+    differ, it means: no member has a partition that a subscriber with two fewer could take. Members
+    send the leader their former partitions and the generation (KIP-341). If two members claim a
+    partition, the one of the later generation keeps it. So a member that missed a rebalance takes
+    no partition from its successors.
 
-    Where members have a rack (`client_rack`), and replicas are not in all racks, of shares that are
-    equally balanced one is chosen in which many partitions have a replica in their owner's rack
-    (KIP-881). A partition moves for that if somebody near has fewer, or has one in exchange that is
-    no nearer there. Kafka's own assignors rank balance, racks and staying in the same order.
+    If members have a rack (`client_rack`), and replicas are not in all racks, an equally balanced
+    assignment is chosen in which many partitions have a replica in their owner's rack (KIP-881).
+    For that, a partition moves if a member near it has fewer partitions, or one to exchange that is
+    no nearer there. Kafka's own assignors have the same order: balance, racks, few moves.
 
-    The user data is that of Kafka's ``StickyAssignor``: both may be in one group. An instance
-    remembers the share of one member; the consumer makes its own.
+    The user data are those of Kafka's ``StickyAssignor``, so both may be in one group. An instance
+    remembers the assignment of one member; the consumer creates its own.
     """
 
     name = "sticky"
@@ -69,7 +69,7 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
     def assign(
         cls, cluster: ClusterTopics, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Keep what can be kept, give the rest to those with least, and even out."""
+        """Keep claimed partitions, assign the rest to the members with the fewest, and balance."""
         claims = {member: read_claim(members[member].user_data) for member in members}
         return {
             member: ConsumerProtocolMemberAssignment(cls.version, by_topic(partitions), b"")
@@ -80,7 +80,7 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
     def metadata(  # type: ignore[override]
         self, topics: Iterable[str]
     ) -> ConsumerProtocolMemberMetadata:
-        """Return the topics, and what this member had when it last knew."""
+        """Return the topics, and the member's last known partitions."""
         user_data = StickyUserData(
             previous_assignment=[
                 PreviousShare(topic=topic, partitions=numbers)
@@ -93,11 +93,11 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
     def on_assignment(  # type: ignore[override]
         self, assignment: ConsumerProtocolMemberAssignment
     ) -> None:
-        """Remember the share, to claim it in the next rebalance."""
+        """Remember the assignment, to claim it in the next rebalance."""
         self._claim = self._claim._replace(partitions=tuple(assignment.partitions()))
 
     def on_generation_assignment(self, generation: int) -> None:
-        """Remember the generation of the share."""
+        """Remember the generation of the assignment."""
         self._claim = self._claim._replace(generation=generation)
 
 

@@ -1,4 +1,4 @@
-"""Names ``CooperativeStickyPartitionAssignor`` beside aiokafka's path for the sticky assignor."""
+"""``CooperativeStickyPartitionAssignor``, next to aiokafka's module for the sticky assignor."""
 
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 
