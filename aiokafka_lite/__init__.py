@@ -6,12 +6,12 @@
         async for message in consumer:
             print(message.topic, message.partition, message.offset, message.value)
 
-What is here is imported when it is asked for: the embedded broker, its command and the pytest
-plugin need nothing of the consumer, and the plugin is imported by every run of pytest.
+The names of this package are imported on first use: the embedded broker, its command and the pytest
+plugin do not need the consumer, and every run of pytest imports the plugin.
 
 Programs written for aiokafka find its module paths here. AIOKafkaClient and the admin client are
-aiokafka's own, and ask for it to be installed when they are used; they are not in ``__all__``, so
-that ``import *`` works without it.
+aiokafka's own, which has to be installed for their use. They are not in ``__all__``, so ``import
+*`` works without it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ConsumerRecord in plain Python: the fallback, and the model the extension type is held to."""
+"""ConsumerRecord in plain Python: the fallback, and the model for the extension type."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from aiokafka_lite._compat import KT, VT
 
 @dataclass
 class ConsumerRecord(Generic[KT, VT]):
-    """One record as it was read from a partition.
+    """One record of a partition.
 
-    Key and value are of the types that the consumer's deserialisers make, and without one bytes, or
-    None: `ConsumerRecord` alone means `ConsumerRecord[bytes | None, bytes | None]`.
+    Key and value have the types that the consumer's deserialisers return, and without a
+    deserialiser are bytes or None: `ConsumerRecord` means `ConsumerRecord[bytes | None, bytes |
+    None]`.
 
     Attributes:
-        topic: The topic it was read from.
-        partition: The partition of that topic.
-        offset: Its position in the partition.
+        topic: The topic.
+        partition: The partition's number.
+        offset: The offset in the partition.
         timestamp: Milliseconds since the epoch; None from brokers older than 0.10 (magic 0).
-        timestamp_type: 0 when the producer set the timestamp, 1 when the broker did at append.
-        key: The key; without a deserialiser None if there is none.
+        timestamp_type: 0: the producer set the timestamp; 1: the broker did, at append.
+        key: The key; without a deserialiser None if there is no key.
         value: The value; without a deserialiser None for null (a tombstone in a compacted topic).
-        checksum: The CRC of messages older than magic 2, else None.
+        checksum: The CRC of messages older than magic 2, otherwise None.
         serialized_key_size: The key's size on the wire in bytes, -1 without a key.
         serialized_value_size: The value's size on the wire in bytes, -1 without a value.
         headers: Pairs of name and value.
@@ -44,40 +45,40 @@ class ConsumerRecord(Generic[KT, VT]):
     headers: Sequence[tuple[str, bytes]]
 
     def ack(self) -> bool:
-        """Say that the record is processed: for a consumer with ``ack_mode="explicit"``.
+        """Mark the record as processed: for a consumer with ``ack_mode="explicit"``.
 
-        In any order, and at any time; no request is sent. What is acknowledged is committed soon.
+        In any order, and at any time. The call sends no request; a commit follows soon.
 
         Returns:
-            False where it counts no more: the record is acknowledged already, or its partition was
-            taken away since, so that others may have it.
+            False if it has no effect: the record is already acknowledged, or its partition was
+                revoked, so that another member may read the record again.
 
         Raises:
-            RuntimeError: It was not handed out by such a consumer.
-            WrongLoopError: Another thread calls it.
+            RuntimeError: The record is not from such a consumer.
+            WrongLoopError: The call is in another thread.
         """
         return receipt_of(self).ack()
 
     def nack(self, delay_ms: float = 0) -> bool:
-        """Have the record returned again, by a read after so many milliseconds.
+        """Have a later read return the record again, after `delay_ms` milliseconds.
 
-        Other records of its partition go on; nothing is fetched for it. Without a delay the first
-        refusal returns it at once. From the second on the record waits, for 0.1 s, then twice as
-        long each time, 30 s at most.
+        Other records of its partition continue to be returned, and no fetch is needed. Without a
+        delay, the first rejection returns it at once. From the second one on it waits 0.1 s, then
+        twice as long each time, 30 s at most.
 
         Returns:
-            False where it counts no more, as with `ack`.
+            False if it has no effect, as with `ack`.
 
         Raises:
-            RuntimeError: It was not handed out by a consumer with ``ack_mode="explicit"``.
+            RuntimeError: The record is not from a consumer with ``ack_mode="explicit"``.
             ValueError: The delay is negative.
-            WrongLoopError: Another thread calls it.
+            WrongLoopError: The call is in another thread.
         """
         return receipt_of(self).nack(delay_ms)
 
 
 class Receipt(Protocol):
-    """What a record is acknowledged by."""
+    """Acknowledges a record."""
 
     def ack(self) -> bool: ...
 
@@ -89,7 +90,7 @@ HANDLED: ContextVar[Callable[[Any], Any]] = ContextVar("HANDLED")
 
 
 def record_delivery(record: object) -> Any:
-    """Return what a transaction commits of a record.
+    """Return the value of a record that a transaction commits.
 
     Raises:
         RuntimeError: Its consumer does not finish records one by one.
@@ -111,10 +112,10 @@ RECEIPT = "_receipt"
 
 
 def receipt_of(record: object) -> Receipt:
-    """Return what a record is acknowledged by.
+    """Return a record's receipt.
 
     Raises:
-        RuntimeError: Nothing.
+        RuntimeError: It has none.
     """
     receipt: Receipt | None = getattr(record, RECEIPT, None)
     if receipt is None:

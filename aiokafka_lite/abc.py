@@ -1,4 +1,4 @@
-"""Interfaces that users subclass, under aiokafka's names."""
+"""Base classes for users, under aiokafka's names."""
 
 from __future__ import annotations
 
@@ -11,54 +11,55 @@ __all__ = ["AbstractTokenProvider", "ConsumerRebalanceListener"]
 
 
 class ConsumerRebalanceListener(abc.ABC):
-    """Told when partitions are taken away and given; all methods may be plain or async.
+    """Called when partitions are revoked, lost and assigned; methods may be sync or async.
 
-    By KIP-848, which is the default where brokers offer it, and with cooperative assignors each
-    hears of what moves: what is new, and what goes. In an eager group each gets the whole
-    assignment, and the first call of all is ``on_partitions_revoked(set())``. ``docs/groups.md``
-    compares them.
+    With KIP-848, which is the default if brokers support it, and with cooperative assignors, the
+    arguments are the partitions that move. In an eager group they are the whole assignment, and the
+    first call is ``on_partitions_revoked(set())``. ``docs/groups.md`` compares them.
 
-    Nothing of the partitions in question is handed out while a callback runs; in an eager group
-    those are all. It may call ``commit``, ``committed``, ``position``, ``seek`` and ``stop``. A get
-    without a timeout is an IllegalStateError, one with a timeout returns nothing, and neither
-    counts as the next get, for auto-commit or for ``max_poll_interval_ms``. What a callback raises
-    is logged and an event, ``poll()`` raises it once, and the rebalance goes on in any case.
+    While a callback runs, the records of its partitions are withheld, in an eager group all
+    records. A callback may call ``commit``, ``committed``, ``position``, ``seek`` and ``stop``. A
+    read without a timeout raises IllegalStateError there, and one with a timeout returns no
+    records. Neither counts as a read for auto-commit or ``max_poll_interval_ms``. An exception of a
+    callback is logged and published as an event, ``poll()`` raises it once, and the rebalance
+    continues.
 
-    The rebalance timeout (``rebalance_timeout_ms``, or else ``session_timeout_ms``) bounds
-    ``on_partitions_revoked`` and ``on_partitions_lost``; then the callback is cancelled, and the
-    rebalance goes on. ``on_partitions_assigned`` may take ``max_poll_interval_ms``, for example to
-    load the state of partitions. If it is cancelled then, no records are returned: every get
-    raises KafkaTimeoutError until the partitions are revoked, or assigned again.
+    The rebalance timeout (``rebalance_timeout_ms``, or else ``session_timeout_ms``) limits
+    ``on_partitions_revoked`` and ``on_partitions_lost``. After that the callback is cancelled, and
+    the rebalance continues. ``on_partitions_assigned`` may take ``max_poll_interval_ms``, for
+    example to load the state of partitions. If it is cancelled after that, every read raises
+    KafkaTimeoutError until the partitions are revoked, or assigned again.
 
-    A callback is cancelled if it waits for a lock whose holder waits in ``getone()``, which returns
-    only after the rebalance: hold no such lock around a get that has no timeout.
+    Do not hold a lock in ``getone()`` that a callback needs: ``getone()`` returns after the
+    rebalance, so the callback would wait until it is cancelled.
     """
 
     @abc.abstractmethod
     def on_partitions_revoked(self, revoked: set[TopicPartition]) -> Awaitable[None] | None:
-        """Finish work on the partitions, and commit it: another member may own them next."""
+        """Finish the records of the partitions, and commit: another member may own them next."""
 
     def on_partitions_lost(self, lost: set[TopicPartition]) -> Awaitable[None] | None:
-        """Drop work on partitions that are gone already: others may own them, no commit is taken.
+        """Drop state of partitions that other members may own; commits for them fail.
 
-        Called in place of `on_partitions_revoked` when the group threw this consumer out: after
-        a silence longer than the session (a blocked event loop, say), or when another
-        took its ``group_instance_id``. By default it does what `on_partitions_revoked` does, as
-        in Java's ConsumerRebalanceListener; aiokafka has no such method.
+        Called instead of `on_partitions_revoked` when the group has removed this consumer: because
+        no heartbeat arrived within the session, for example from a blocked event loop, or because
+        another consumer took its ``group_instance_id``. By default it calls
+        `on_partitions_revoked`, as Java's ConsumerRebalanceListener does; aiokafka has no such
+        method.
         """
         return self.on_partitions_revoked(lost)
 
     @abc.abstractmethod
     def on_partitions_assigned(self, assigned: set[TopicPartition]) -> Awaitable[None] | None:
-        """Prepare for the partitions, before the first of their records is handed out."""
+        """Prepare for the partitions, before their first records are returned."""
 
 
 class AbstractTokenProvider(abc.ABC):
-    """Source of OAuth bearer tokens for SASL/OAUTHBEARER (KIP-255)."""
+    """A source of OAuth bearer tokens for SASL/OAUTHBEARER (KIP-255)."""
 
     @abc.abstractmethod
     async def token(self) -> str:
-        """Return a token that is valid now; called for each new connection."""
+        """Return a currently valid token; called for each new connection."""
 
     def extensions(self) -> dict[str, str]:
         """Return the SASL extensions to send with the token (KIP-342); none by default."""

@@ -1,11 +1,11 @@
-"""What cannot be delivered as it is, and what to do about it: `on_bad_record`.
+"""Records that cannot be delivered, and the decision about them: `on_bad_record`.
 
-A record is bad when a deserialiser refuses it. A batch is bad as a whole when its checksum is
-wrong, its codec unknown, when it would be decompressed to more than is allowed, or is too large to
-be fetched.
+A record is bad if a deserialiser rejects it. A batch is bad as a whole if its checksum is wrong,
+its codec is unknown, its decompressed size exceeds the limit, or it does not fit into a fetch
+response.
 """
 
-# No annotations from __future__: NamedTuple's constructors would have strings that nobody can read.
+# No annotations from __future__: NamedTuple's constructors would have unreadable strings.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -21,11 +21,11 @@ class BadRecord(NamedTuple):
 
     Attributes:
         tp: Its partition.
-        offset: Its offset; of a batch the first of those that are not to be had.
-        next_offset: Where reading goes on if it is skipped: the next record, or behind the batch.
-        error: Why it is bad; the cause, if a deserialiser raised it, is ``error.__cause__``.
+        offset: Its offset; of a batch the first unreadable one.
+        next_offset: The position after a skip: the next record, or the end of the batch.
+        error: The reason. ``error.__cause__`` is the exception of a deserialiser.
         timestamp: Milliseconds since the epoch; None for a batch.
-        headers: Pairs of name and value; none for a batch.
+        headers: Pairs of name and value; empty for a batch.
         key: The key's bytes, or None.
         value: The value's bytes, or None.
     """
@@ -41,18 +41,18 @@ class BadRecord(NamedTuple):
 
     @property
     def is_batch(self) -> bool:
-        """Whether it is a whole batch, of which there is no record to look at."""
+        """Whether it is a whole batch, without a readable record."""
         return self.timestamp is None
 
 
 class RawRecord(ConsumerRecord[KT, VT]):
     """A record whose key and value are bytes, because they could not be deserialised.
 
-    It stands where the consumer's type promises a key and value of other types: ask whether it is
-    one, by isinstance, before you use them.
+    The consumer's type promises a key and value of other types. So test with isinstance before you
+    use them.
 
     Attributes:
-        error: Why not.
+        error: The reason.
     """
 
     error: KafkaError
@@ -62,10 +62,10 @@ class RawRecord(ConsumerRecord[KT, VT]):
 
 
 Verdict: TypeAlias = Literal["raise", "skip", "raw"] | ConsumerRecord[object, object]
-"""What becomes of a bad record: a record to be delivered has its partition and its offset."""
+"""The decision about a bad record. A record to deliver instead has its partition and offset."""
 
 BadRecordHandler: TypeAlias = Callable[[BadRecord], Verdict | Awaitable[Verdict]]
-"""Decides on each; what it returns may have to be awaited."""
+"""A sync or async callable that decides about each bad record."""
 
 OnBadRecord: TypeAlias = Literal["raise", "skip", "raw"] | BadRecordHandler
-"""The consumer's argument: the same for all, or a callable that decides on each."""
+"""The consumer's argument: a decision about all bad records, or a callable about each."""

@@ -1,19 +1,17 @@
-"""Deserialisers that know more than bytes, may wait, or work on many records at a time.
+"""Deserialisers that need more than bytes, that await, or that convert many records at once.
 
-A plain callable of the bytes, as in aiokafka, is the fastest; for null it is called with None.
-Whoever needs topic and headers, or has to ask a schema registry, subclasses one of these and gives
-an instance as `key_deserializer` or `value_deserializer`. Which kind it is follows from the class
-alone. What it makes is said to type checkers: with a ``Deserializer[Order]`` a record's value is an
-Order, or None for null.
+A plain callable of the bytes, as in aiokafka, is the fastest; for null it is called with None. If
+you need topic and headers, or a request to a schema registry, subclass one of these classes, and
+pass an instance as `key_deserializer` or `value_deserializer`. The class decides how it is called.
+For type checkers, a record's value with a ``Deserializer[Order]`` is an Order, or None for null.
 
-What a deserialiser raises is about its record: the get that comes to the record raises
-`DeserializationError`, unless `on_bad_record` says otherwise. Exceptions that say "not now"
-instead (a `KafkaError` that is `retriable`, ConnectionError, TimeoutError) are no verdict on the
-record: the get raises `DeserializerUnavailableError`, `on_bad_record` is not asked, and the next
-get tries again.
+An exception of a deserialiser rejects its record: the read that reaches the record raises
+`DeserializationError`, unless `on_bad_record` decides otherwise. Temporary errors (a `KafkaError`
+that is `retriable`, ConnectionError, TimeoutError) do not reject it: the read raises
+`DeserializerUnavailableError` without asking `on_bad_record`, and the next read tries again.
 """
 
-# No annotations from __future__: NamedTuple's constructors would have strings that nobody can read.
+# No annotations from __future__: NamedTuple's constructors would have unreadable strings.
 import abc
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -31,11 +29,11 @@ Made_co = TypeVar("Made_co", covariant=True)
 
 
 class Serialized(NamedTuple):
-    """A key or a value as it was read, and where it stood.
+    """A key or a value in bytes, and its record.
 
     Attributes:
-        payload: The bytes. Null is not given to deserialisers: it stays None.
-        is_key: Whether it is a key; one deserialiser may serve both.
+        payload: The bytes. Null is not deserialised: it stays None.
+        is_key: Whether it is a key; one deserialiser may convert both.
         topic: The record's topic.
         partition: The record's partition.
         offset: The record's offset.
@@ -53,47 +51,45 @@ class Serialized(NamedTuple):
 
 
 class DeserializerOf(abc.ABC, Generic[Made_co]):
-    """What the three kinds have in common: the type of a record's key or value. Not to subclass."""
+    """The base of the three classes, with the type of the key or value. Do not subclass it."""
 
 
 class Deserializer(DeserializerOf[Made_co | None], Generic[Made_co]):
-    """Makes a key or value of bytes, topic and headers; called for each record."""
+    """Converts a key or value with its topic and headers; called for each record."""
 
     @abc.abstractmethod
     def deserialize(self, item: Serialized) -> Made_co:
-        """Return what `item.payload` means.
+        """Return the value of `item.payload`.
 
         Raises:
-            Exception: Whatever is wrong with it.
+            Exception: The payload is invalid, or the error is temporary.
         """
 
 
 class AsyncDeserializer(DeserializerOf[Made_co | None], Generic[Made_co]):
-    """Like `Deserializer`, but may wait; awaited for one record after the other, in order.
+    """An async `Deserializer`: awaited for one record after the other, in order.
 
-    It runs within the application's get. Is that cancelled, so is this, and the next get calls
-    it again for the same record.
+    It runs in the application's read. If the read is cancelled, so is the call, and the next read
+    calls it again for the same record.
     """
 
     @abc.abstractmethod
     async def deserialize(self, item: Serialized) -> Made_co:
-        """Return what `item.payload` means.
+        """Return the value of `item.payload`.
 
         Raises:
-            Exception: Whatever is wrong with it.
+            Exception: The payload is invalid, or the error is temporary.
         """
 
 
 class BatchDeserializer(DeserializerOf[Made_co | None], Generic[Made_co]):
-    """Makes keys or values of many records of a partition at once, and may wait.
+    """Converts the keys or values of many records of a partition in one async call.
 
-    So what they need in common, as schemas, is fetched once for all. It runs within the
-    application's get. Is that cancelled, so is this, and the next get calls it again for the same
-    records.
+    So a schema that they share is fetched once. The call runs in the application's read. If the
+    read is cancelled, so is the call, and the next read calls it again for the same records.
 
     Attributes:
-        max_items: The most items of one call. What a call does without waiting holds up the
-            event loop.
+        max_items: The most items of one call. Code between two awaits blocks the event loop.
     """
 
     max_items: int = 100
@@ -102,17 +98,17 @@ class BatchDeserializer(DeserializerOf[Made_co | None], Generic[Made_co]):
     async def deserialize_batch(
         self, items: Sequence[Serialized]
     ) -> Sequence["Made_co | Undeserializable"]:
-        """Return what the payloads mean, in their order: as many objects as there are items.
+        """Return the values of all payloads in order, one for each item.
 
-        In the place of one that is bad `Undeserializable(error)` may stand. A call that raises is
-        repeated with half the items, until it succeeds or the bad one is found.
+        `Undeserializable(error)` may replace the value of a bad payload. A call that raises is
+        repeated with half of the items, until it succeeds or the bad one is found.
 
         Raises:
-            Exception: Whatever is wrong with one of them.
+            Exception: A payload is invalid, or the error is temporary.
         """
 
 
 class Undeserializable(NamedTuple):
-    """Stands for a payload that cannot be deserialised, in what `deserialize_batch` returns."""
+    """Replaces the value of a bad payload in the result of `deserialize_batch`."""
 
     error: Exception

@@ -24,16 +24,16 @@ def create_ssl_context(
     keyfile: _Path | None = None,
     password: Callable[[], _Password] | _Password | None = None,
 ) -> ssl.SSLContext:
-    """Make a TLS context for ``ssl_context=``: TLS 1.2 or newer, host names always checked.
+    """Return a context for ``ssl_context=``: TLS 1.2 or newer, with verified host names.
 
     Args:
-        cafile: A PEM file of trusted certificates. The system's are trusted when neither this nor
-            the next two are given.
-        capath: A folder of them, hashed PEM files.
-        cadata: The certificates themselves, PEM text or DER bytes.
-        certfile: The client's own certificate chain, for brokers that ask for one.
-        keyfile: Its key; None if it is in `certfile`.
-        password: The key's, or what returns it.
+        cafile: A PEM file of trusted certificates. Without it, `capath` and `cadata`, the system's
+            are trusted.
+        capath: A folder of hashed PEM files of trusted certificates.
+        cadata: Trusted certificates as PEM text or DER bytes.
+        certfile: The client's certificate chain, for brokers that request one.
+        keyfile: The client's key; None if it is in `certfile`.
+        password: The key's password, or a callable that returns it.
 
     Raises:
         ssl.SSLError, OSError: A file is missing or cannot be read as certificates.

@@ -1,4 +1,4 @@
-"""Values that users meet, under aiokafka's names and with its fields."""
+"""Values of the public API, under aiokafka's names and with its fields."""
 
 # No annotations from __future__: they would be strings, and NamedTuple compiles each of those.
 from typing import NamedTuple
@@ -28,14 +28,14 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: the next record to read, and a string kept beside it."""
+    """A committed offset: the next record to read, and a string stored with it."""
 
     offset: int
     metadata: str
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The first offset at or after a time, with its record's timestamp (ms since the epoch)."""
+    """The first record at or after a timestamp: offset and timestamp (ms since the epoch)."""
 
     offset: int
     timestamp: int | None
@@ -51,7 +51,7 @@ class BrokerMetadata(NamedTuple):
 
 
 class PartitionMetadata(NamedTuple):
-    """Where a partition lives."""
+    """A partition's leader and replicas."""
 
     topic: str
     partition: int
@@ -62,10 +62,10 @@ class PartitionMetadata(NamedTuple):
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """As whom a consumer holds its partitions: what a transaction that commits offsets shows.
+    """A group member, for a transaction that commits offsets: the coordinator verifies it.
 
-    The generation is the member epoch in a group by the consumer protocol. It is -1, and the member
-    id empty, where partitions were assigned by hand.
+    With KIP-848 the generation is the member epoch. For partitions of `assign` it is -1, and the
+    member id is empty.
     """
 
     group_id: str
@@ -75,7 +75,7 @@ class ConsumerGroupMetadata(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a produced record is."""
+    """The partition, offset and timestamp of a produced record."""
 
     topic: str
     partition: int

@@ -1,6 +1,6 @@
-"""Has programs and frameworks that import ``aiokafka`` get this package's consumer and producer.
+"""Makes ``import aiokafka`` load this package's consumer and producer.
 
-For code that cannot be changed, as FastStream's. In the program's first lines::
+For code that cannot be changed, such as FastStream. In the program's first lines::
 
     from aiokafka_lite import as_aiokafka
 
@@ -8,12 +8,12 @@ For code that cannot be changed, as FastStream's. In the program's first lines::
 
     from faststream.kafka import KafkaBroker
 
-aiokafka has to be installed: its admin client and all else that this package does not have stay its
-own. They come to use the errors and structs of this package, so that a program meets only one
-``KafkaError`` and one ``TopicPartition``. So do the inner parts of aiokafka's consumer and
-producer, which some import or patch by name: they are there, but nothing here runs on them.
+aiokafka has to be installed: its admin client, and the other parts that this package does not have,
+stay aiokafka's. They use this package's errors and structs, so a program has only one
+``KafkaError`` and one ``TopicPartition``. The inner parts of aiokafka's consumer and producer,
+which some programs import or patch by name, exist but have no effect.
 
-``aiokafka.AIOKafkaConsumer`` then has aiokafka's defaults for groups, too: ``group_protocol`` is
+``aiokafka.AIOKafkaConsumer`` then also has aiokafka's defaults for groups: ``group_protocol`` is
 "classic", and the assignor is round robin.
 """
 
@@ -55,10 +55,10 @@ INNER_PARTS: Final = (
 
 
 def install() -> None:
-    """Put this package's modules in the place of aiokafka's, for the whole process.
+    """Replace aiokafka's modules with this package's, in the whole process.
 
     Raises:
-        RuntimeError: aiokafka was imported already: others have got hold of its own classes.
+        RuntimeError: aiokafka was imported before, so other modules may refer to its classes.
         ImportError: aiokafka is not installed.
     """
     if is_installed():
@@ -93,5 +93,5 @@ def install() -> None:
 
 
 def is_installed() -> bool:
-    """Whether `install` was called, and who imports aiokafka's consumer gets ours."""
+    """Whether `install` was called, so that importing aiokafka's consumer loads this package's."""
     return sys.modules.get("aiokafka.consumer") is sys.modules.get(f"{__name__}.consumer", ...)

@@ -1,17 +1,17 @@
-"""Every error a user can meet, under aiokafka's names.
+"""All errors of the public API, under aiokafka's names.
 
 ::
 
     KafkaError(RuntimeError)          .retriable  .invalid_metadata  .tp  .offset
-    ├─ BrokerResponseError            a broker's answer: .errno .message .description
+    ├─ BrokerResponseError            a broker's response: .errno .message .description
     │  └─ one class per error code    (_broker.py); UnsupportedVersionError
-    │     └─ IncompatibleBrokerVersion    found before anything was sent
+    │     └─ IncompatibleBrokerVersion    found before a request was sent
     ├─ IllegalStateError, IllegalArgumentError, KafkaConfigurationError      the caller's mistake
     │  ├─ WrongLoopError, ForkedError, AutoCommitError (an IllegalOperation, too)
     │  └─ InsecureConfigError, OptionError
     ├─ KafkaConnectionError, NoBrokersAvailable, KafkaTimeoutError …         the network
     │  └─ TLSError
-    ├─ KafkaProtocolError             the peer does not speak Kafka
+    ├─ KafkaProtocolError             the peer violates the protocol
     │  └─ CorrelationIdError, FrameTooLargeError
     ├─ UnsupportedCodecError, UnsupportedMagicError, DecompressionLimitError,
     │  RecordTooLargeError, DeserializationError                             a record at .tp .offset
@@ -20,9 +20,9 @@
        └─ MaxPollIntervalError, BatchRevokedError
     ConsumerStoppedError, IllegalOperation (plain Exceptions, as in aiokafka)
 
-An error that is tied to one record, or batch, is raised once per get: the position stays on it,
-other partitions go on, and ``seek(error.tp, error.next_offset)`` skips it. The consumer's argument
-`on_bad_record` has that done for you.
+A read raises at most one error of a record or batch. The position stays before it, other
+partitions are read on, and ``seek(error.tp, error.next_offset)`` skips it. The consumer's argument
+`on_bad_record` does this automatically.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from aiokafka_lite.errors._client import *  # noqa: F403 -- the client's own err
 
 
 def for_code(error_code: int) -> type[BrokerResponseError]:
-    """Return the class for one of Kafka's error codes; UnknownError for codes not known."""
+    """Return the class for one of Kafka's error codes; UnknownError for unknown codes."""
     return BrokerResponseError.by_code.get(error_code, UnknownError)
 
 

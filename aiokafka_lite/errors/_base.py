@@ -11,15 +11,16 @@ if TYPE_CHECKING:
 
 
 class KafkaError(RuntimeError):
-    """Root of everything this package raises about Kafka.
+    """Root of this package's errors.
 
     Attributes:
         retriable: The same call may succeed later without any change.
-        invalid_metadata: The cluster's metadata should be refreshed before trying again.
-        tp: The partition concerned, when the error is tied to one.
-        offset: The offset concerned, when the error is tied to one record or batch.
-        next_offset: Where reading can go on behind that record or batch, when it is tied to one.
-        batch_indexes: Which records of a batch a broker names as at fault (KIP-467), from 0 on.
+        invalid_metadata: The cluster's metadata should be refreshed before another attempt.
+        tp: The partition, if the error concerns one.
+        offset: The offset, if the error concerns one record or batch.
+        next_offset: The position after that record or batch, to skip it with a seek.
+        batch_indexes: The indexes of the records of a batch that a broker rejects (KIP-467), from
+            0.
     """
 
     retriable: ClassVar[bool] = False
@@ -32,7 +33,7 @@ class KafkaError(RuntimeError):
     def at(
         self, tp: TopicPartition, offset: int | None = None, next_offset: int | None = None
     ) -> Self:
-        """Tie the error to a place in a partition and return it, for use in a raise."""
+        """Set the error's partition and offsets, and return it, for use in a raise."""
         self.tp = tp
         self.offset = offset
         self.next_offset = next_offset
@@ -45,12 +46,12 @@ class KafkaError(RuntimeError):
 
 
 class BrokerResponseError(KafkaError):
-    """A broker answered with an error code.
+    """A broker responded with an error code.
 
     Attributes:
         errno: Kafka's error code.
         message: Kafka's name of the code.
-        description: What it means, in a sentence.
+        description: Its meaning, in a sentence.
     """
 
     errno: ClassVar[int] = -1

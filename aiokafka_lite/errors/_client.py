@@ -1,4 +1,4 @@
-"""Errors that the client itself finds: misuse, connections, protocol, records, group."""
+"""Errors that the client finds: misuse, connections, protocol, records, group."""
 
 from __future__ import annotations
 
@@ -12,78 +12,78 @@ if TYPE_CHECKING:
 
 # --- The caller's mistakes -----------------------------------------------------------------
 class IllegalStateError(KafkaError):
-    """The call does not fit the consumer's present state."""
+    """The consumer's present state does not allow the call."""
 
 
 class IllegalArgumentError(KafkaError):
-    """An argument's value cannot be used."""
+    """An argument's value is invalid."""
 
 
 class KafkaConfigurationError(KafkaError):
-    """The configuration contradicts itself or cannot be used."""
+    """The configuration is invalid or contradictory."""
 
 
 class InsecureConfigError(KafkaConfigurationError):
-    """Credentials would cross the network without TLS."""
+    """Credentials would be sent over the network without TLS."""
 
 
 class OptionError(KafkaConfigurationError):
-    """An option of a Spark source cannot be used: unknown, malformed, or not with the others."""
+    """An option of a Spark source is unknown, malformed, or not allowed with the others."""
 
 
 class WrongLoopError(IllegalStateError, AssertionError):
-    """The consumer was used from another event loop or thread than the one it started on."""
+    """The consumer was used on another event loop or thread than its own."""
 
 
 class ForkedError(IllegalStateError):
-    """A consumer or producer was used in a forked child: sockets belong to the parent."""
+    """A consumer or producer was used in a forked child: its sockets belong to the parent."""
 
 
 class ConsumerStoppedError(Exception):
-    """The consumer was stopped: no call can get records from it any more."""
+    """The consumer was stopped: it returns no more records."""
 
 
 class IllegalOperation(Exception):
-    """The operation needs something that the consumer was made without, as a group id."""
+    """The operation needs an argument that the consumer does not have, such as a group id."""
 
 
 class AutoCommitError(IllegalStateError, IllegalOperation):
-    """A transaction is to commit records that auto-commit may commit though it is aborted.
+    """Auto-commit may commit the records of a transaction even if it is aborted.
 
-    Give the consumer ``enable_auto_commit=False``, or read by ``consumer.batch()``.
+    Give the consumer ``enable_auto_commit=False``, or read with ``consumer.batch()``.
     """
 
 
 # --- Brokers and connections ---------------------------------------------------------------
 class KafkaConnectionError(KafkaError):
-    """A connection could not be made, or was lost."""
+    """A connection failed or was lost."""
 
     retriable = True
     invalid_metadata = True
 
 
 class ClientClosedError(KafkaConnectionError):
-    """This client was closed: whatever waits for its brokers waits in vain."""
+    """The client was closed, so waiting for its brokers is useless."""
 
     retriable = False
     invalid_metadata = False
 
 
 class NoBrokersAvailable(KafkaError):
-    """None of the brokers could be reached."""
+    """No broker could be reached."""
 
     retriable = True
     invalid_metadata = True
 
 
 class NodeNotReadyError(KafkaError):
-    """The node has no usable connection just now."""
+    """The node has no usable connection now."""
 
     retriable = True
 
 
 class KafkaTimeoutError(KafkaError):
-    """A call did not finish within its time."""
+    """A call exceeded its timeout."""
 
     retriable = True
 
@@ -93,26 +93,26 @@ class KafkaUnavailableError(KafkaError):
 
 
 class TooManyInFlightRequests(KafkaError):
-    """The connection already has as many requests in flight as it may."""
+    """The connection has the maximum number of requests in flight."""
 
     retriable = True
 
 
 class StaleMetadata(KafkaError):
-    """The metadata at hand is too old to act on."""
+    """The client's metadata are too old to use."""
 
     retriable = True
     invalid_metadata = True
 
 
 class MetadataEmptyBrokerList(KafkaError):
-    """A broker answered with metadata that names no brokers."""
+    """A metadata response contains no brokers."""
 
     retriable = True
 
 
 class Cancelled(KafkaError):
-    """The request was given up before its answer came."""
+    """The request was cancelled before its response arrived."""
 
     retriable = True
 
@@ -122,14 +122,14 @@ class QuotaViolationError(KafkaError):
 
 
 class TLSError(KafkaConnectionError):
-    """The TLS handshake failed, for a reason that does not pass by itself."""
+    """The TLS handshake failed with a permanent error."""
 
     retriable = False
     invalid_metadata = False
 
 
 class AuthenticationFailedError(KafkaError):
-    """The broker refused the credentials."""
+    """The broker rejected the credentials."""
 
 
 class AuthenticationMethodNotSupported(KafkaError):
@@ -138,21 +138,21 @@ class AuthenticationMethodNotSupported(KafkaError):
 
 # --- A peer that breaks the protocol -------------------------------------------------------
 class KafkaProtocolError(KafkaError):
-    """The peer sent bytes that are not the Kafka protocol."""
+    """The peer violated the Kafka protocol."""
 
     retriable = True
 
 
 class CorrelationIdError(KafkaProtocolError):
-    """An answer carries a correlation id that was never sent."""
+    """A response has a correlation id that was never sent."""
 
 
 class FrameTooLargeError(KafkaProtocolError):
-    """A frame claims a size beyond the limit.
+    """The size of a frame exceeds the limit.
 
     Attributes:
-        size_bytes: What it claims; None when it is no frame of a Kafka broker at all.
-        limit_bytes: What is accepted.
+        size_bytes: The size; None if the bytes are not a frame of a Kafka broker.
+        limit_bytes: The limit.
     """
 
     size_bytes: int | None = None
@@ -160,32 +160,32 @@ class FrameTooLargeError(KafkaProtocolError):
 
 
 class UnrecognizedBrokerVersion(KafkaError):
-    """The broker's version could not be told."""
+    """The broker's version is unknown."""
 
 
 # --- Records -------------------------------------------------------------------------------
 class UnsupportedCodecError(KafkaError):
-    """The batch is compressed with a codec that is unknown or not installed."""
+    """The batch's compression codec is unknown or not installed."""
 
 
 class UnsupportedMagicError(KafkaError):
-    """The batch has a message format that does not exist."""
+    """The batch's message format does not exist."""
 
 
 class DecompressionLimitError(KafkaError):
-    """The batch decompresses to more than the limit."""
+    """The batch's decompressed size exceeds the limit."""
 
 
 class RecordTooLargeError(KafkaError):
-    """A record batch does not fit into what one fetch may bring."""
+    """A record batch exceeds the size of a fetch response."""
 
 
 class DeserializationError(KafkaError):
-    """A key or value deserialiser failed; ``__cause__`` is what it raised.
+    """A key or value deserialiser failed; ``__cause__`` is its exception.
 
     Attributes:
-        record: The record with key and value still as bytes.
-        is_key: Whether it is the key that was refused.
+        record: The record, with key and value as bytes.
+        is_key: Whether the key was rejected.
     """
 
     record: object = None
@@ -193,13 +193,13 @@ class DeserializationError(KafkaError):
 
     @property
     def raw(self) -> bytes | None:
-        """The bytes that were refused."""
+        """The rejected bytes."""
         raw: bytes | None = getattr(self.record, "key" if self.is_key else "value", None)
         return raw
 
 
 class DeserializerUnavailableError(DeserializationError):
-    """A deserialiser could not do its work now, which says nothing of the record."""
+    """A deserialiser failed temporarily; the record is not rejected."""
 
     retriable = True
 
@@ -210,11 +210,11 @@ class NoOffsetForPartitionError(KafkaError):
 
 
 class LogTruncationError(KafkaError):
-    """The log was cut below the position after an unclean leader election (KIP-320).
+    """The log was truncated below the position by an unclean leader election (KIP-320).
 
     Attributes:
-        divergent_offset: The first offset whose record is not the one that was read there, or
-            would have been; None when the leader cannot tell.
+        divergent_offset: The first offset whose record differs from the one read, or to be read,
+            there; None if the leader does not know it.
     """
 
     def __init__(self, *args: object, divergent_offset: int | None = None) -> None:
@@ -223,12 +223,12 @@ class LogTruncationError(KafkaError):
 
 
 class CommitFailedError(KafkaError):
-    """The group rebalanced: its new owners will read the offsets' records again.
+    """The group has rebalanced: the new owners read the records again.
 
-    The consumer goes on: the next get has the records of what it is assigned by then.
+    The consumer continues: its next read returns records of its new assignment.
 
     Args:
-        args: Why, if more is known than that.
+        args: A more specific reason.
     """
 
     cause = "the group has rebalanced and assigned the partitions to another member"
@@ -242,7 +242,7 @@ class CommitFailedError(KafkaError):
 
 
 class MaxPollIntervalError(CommitFailedError):
-    """The time between two gets exceeded ``max_poll_interval_ms``."""
+    """The time between two reads exceeded ``max_poll_interval_ms``."""
 
     cause = "no records were requested within max_poll_interval_ms, so the partitions were revoked"
     remedy = (
@@ -252,12 +252,12 @@ class MaxPollIntervalError(CommitFailedError):
 
 
 class BatchRevokedError(CommitFailedError):
-    """A batch has lost partitions before its records were committed: others read them again.
+    """A batch lost partitions before the commit of their records, which are read again.
 
-    Its ``max_hold_ms`` was over, or the group went on without this member.
+    The batch took longer than ``max_hold_ms``, or the group removed this member.
 
     Attributes:
-        partitions: Those that it has lost; the others are committed.
+        partitions: The lost partitions; the others are committed.
     """
 
     cause = "the batch no longer owns its partitions"
@@ -277,7 +277,7 @@ class ProducerClosed(KafkaError):
 
 
 class ProducerFenced(KafkaError):
-    """A newer producer with the same transactional id took over: aiokafka's name for it.
+    """A newer producer has the same transactional id: aiokafka's name for it.
 
-    What is raised is a `ProducerFencedError`, which is one of these.
+    A `ProducerFencedError`, which derives from this class, is raised.
     """
