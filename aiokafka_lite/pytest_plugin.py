@@ -30,6 +30,8 @@ import pytest
 if TYPE_CHECKING:
     from aiokafka_lite.broker.thread import BrokerThread
 
+__all__ = ["MarkerOptions", "kafka_broker", "kafka_cluster", "kafka_topic"]
+
 CLUSTER_NODES: Final = 3
 MARKER: Final = "kafka_broker"
 # The earlier name of the marker, which other projects use for their own markers.

@@ -24,6 +24,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+__all__ = ["install", "is_installed"]
+
 # In the order in which packages come before what is in them.
 MODULES: Final = (
     "abc",

@@ -25,16 +25,75 @@ partitions are read on, and ``seek(error.tp, error.next_offset)`` skips it. The 
 `on_bad_record` does this automatically.
 """
 
+# ruff: noqa: F405 -- most names come from two star imports
+
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-# In these forms type checkers take the names for public; a computed `__all__` hides them.
-from aiokafka_lite.errors._base import BrokerResponseError as BrokerResponseError
-from aiokafka_lite.errors._base import KafkaError as KafkaError
+from aiokafka_lite.errors._base import BrokerResponseError, KafkaError
 from aiokafka_lite.errors._broker import *  # noqa: F403 -- the table of codes
 from aiokafka_lite.errors._broker import UnknownError
 from aiokafka_lite.errors._client import *  # noqa: F403 -- the client's own errors
+
+__all__ = [
+    "AuthenticationFailedError", "AuthenticationMethodNotSupported", "AutoCommitError",
+    "BatchRevokedError", "BrokerIdNotRegisteredError", "BrokerNotAvailableError",
+    "BrokerResponseError", "Cancelled", "ClientClosedError", "ClusterAuthorizationFailedError",
+    "CommitFailedError", "ConcurrentTransactions", "ConsumerStoppedError",
+    "CoordinatorLoadInProgressError", "CoordinatorNotAvailableError", "CorrelationIdError",
+    "CorruptRecordException", "DecompressionLimitError", "DelegationTokenAuthDisabled",
+    "DelegationTokenAuthorizationFailed", "DelegationTokenExpired", "DelegationTokenNotFound",
+    "DelegationTokenOwnerMismatch", "DelegationTokenRequestNotAllowed", "DeserializationError",
+    "DeserializerUnavailableError", "DuplicateBrokerRegistrationError", "DuplicateResourceError",
+    "DuplicateSequenceNumber", "DuplicateVoterError", "ElectionNotNeededError",
+    "EligibleLeadersNotAvailableError", "FeatureUpdateFailedError", "FencedInstanceIdError",
+    "FencedLeaderEpochError", "FencedMemberEpochError", "FencedStateEpochError",
+    "FetchSessionIdNotFound", "FetchSessionTopicIdError", "ForkedError", "FrameTooLargeError",
+    "GroupAuthorizationFailedError", "GroupCoordinatorNotAvailableError", "GroupIdNotFound",
+    "GroupLoadInProgressError", "GroupMaxSizeReachedError", "GroupSubscribedToTopicError",
+    "IllegalArgumentError", "IllegalGenerationError", "IllegalOperation", "IllegalSaslStateError",
+    "IllegalStateError", "IncompatibleBrokerVersion", "InconsistentClusterIdError",
+    "InconsistentGroupProtocolError", "InconsistentTopicIdError", "InconsistentVoterSetError",
+    "IneligibleReplicaError", "InsecureConfigError", "InvalidCommitOffsetSizeError",
+    "InvalidConfigurationError", "InvalidFetchRequestError", "InvalidFetchSessionEpoch",
+    "InvalidGroupIdError", "InvalidMessageError", "InvalidPartitionsError", "InvalidPrincipalType",
+    "InvalidProducerEpoch", "InvalidProducerIdMapping", "InvalidRecordError",
+    "InvalidRecordStateError", "InvalidRegistrationError", "InvalidRegularExpressionError",
+    "InvalidReplicationAssignmentError", "InvalidReplicationFactorError", "InvalidRequestError",
+    "InvalidRequiredAcksError", "InvalidSessionTimeoutError", "InvalidShareSessionEpochError",
+    "InvalidTimestampError", "InvalidTopicError", "InvalidTransactionTimeout", "InvalidTxnState",
+    "InvalidUpdateVersionError", "InvalidVoterKeyError", "KafkaConfigurationError",
+    "KafkaConnectionError", "KafkaError", "KafkaProtocolError", "KafkaStorageError",
+    "KafkaTimeoutError", "KafkaUnavailableError", "LeaderNotAvailableError", "ListenerNotFound",
+    "LogDirNotFound", "LogTruncationError", "MaxPollIntervalError", "MemberIdRequired",
+    "MessageSizeTooLargeError", "MetadataEmptyBrokerList", "MismatchedEndpointTypeError",
+    "NewLeaderElectedError", "NoBrokersAvailable", "NoError", "NoOffsetForPartitionError",
+    "NoReassignmentInProgressError", "NodeNotReadyError", "NonEmptyGroup", "NotControllerError",
+    "NotCoordinatorError", "NotCoordinatorForGroupError", "NotEnoughReplicasAfterAppendError",
+    "NotEnoughReplicasError", "NotLeaderForPartitionError", "OffsetMetadataTooLargeError",
+    "OffsetMovedToTieredStorageError", "OffsetNotAvailableError", "OffsetOutOfRangeError",
+    "OperationNotAttempted", "OptionError", "OutOfOrderSequenceNumber", "PolicyViolationError",
+    "PositionOutOfRangeError", "PreferredLeaderNotAvailableError", "PrincipalDeserializationError",
+    "ProducerClosed", "ProducerFenced", "ProducerFencedError", "QuotaViolationError",
+    "ReassignmentInProgress", "RebalanceInProgressError", "RebootstrapRequiredError",
+    "RecordListTooLargeError", "RecordTooLargeError", "ReplicaNotAvailableError",
+    "RequestTimedOutError", "ResourceNotFoundError", "SaslAuthenticationFailed", "SecurityDisabled",
+    "ShareSessionLimitReachedError", "ShareSessionNotFoundError", "SnapshotNotFoundError",
+    "StaleBrokerEpochError", "StaleControllerEpochError", "StaleLeaderEpochCodeError",
+    "StaleMemberEpochError", "StaleMetadata", "StreamsInvalidTopologyEpochError",
+    "StreamsInvalidTopologyError", "StreamsTopologyFencedError", "TLSError",
+    "TelemetryTooLargeError", "ThrottlingQuotaExceededError", "TooManyInFlightRequests",
+    "TopicAlreadyExistsError", "TopicAuthorizationFailedError", "TopicDeletionDisabledError",
+    "TransactionAbortableError", "TransactionCoordinatorFenced",
+    "TransactionalIdAuthorizationFailed", "TransactionalIdNotFoundError",
+    "UnacceptableCredentialError", "UnknownControllerIdError", "UnknownError",
+    "UnknownLeaderEpochError", "UnknownMemberIdError", "UnknownProducerId",
+    "UnknownSubscriptionIdError", "UnknownTopicIdError", "UnknownTopicOrPartitionError",
+    "UnrecognizedBrokerVersion", "UnreleasedInstanceIdError", "UnstableOffsetCommitError",
+    "UnsupportedAssignorError", "UnsupportedCodecError", "UnsupportedCompressionTypeError",
+    "UnsupportedEndpointTypeError", "UnsupportedForMessageFormatError", "UnsupportedMagicError",
+    "UnsupportedSaslMechanismError", "UnsupportedVersionError", "VoterNotFoundError",
+    "WrongLoopError", "for_code",
+]  # fmt: skip
 
 
 def for_code(error_code: int) -> type[BrokerResponseError]:
@@ -45,10 +104,7 @@ def for_code(error_code: int) -> type[BrokerResponseError]:
 # aiokafka's name for the table.
 kafka_errors = BrokerResponseError.by_code
 
-if not TYPE_CHECKING:
-    __all__ = ["for_code"]
-    for name, value in list(globals().items()):
-        if isinstance(value, type) and issubclass(value, Exception):
-            value.__module__ = __name__  # the path that programs import: tracebacks show it
-            __all__.append(name)
-    del name, value
+for _value in list(globals().values()):
+    if isinstance(_value, type) and issubclass(_value, Exception):
+        _value.__module__ = __name__  # the path that programs import: tracebacks show it
+del _value

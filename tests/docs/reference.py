@@ -33,13 +33,7 @@ def public() -> Iterator[Documented]:
     """Everything that the reference promises."""
     for name in MODULES:
         module = importlib.import_module(name)
-        names: list[str] = getattr(module, "__all__", None) or [
-            key
-            for key, value in vars(module).items()
-            if not key.startswith("_") and getattr(value, "__module__", "") == name
-        ]
-        assert names, name
-        for each in names:
+        for each in module.__all__:
             if each.startswith("__"):
                 continue
             value = getattr(module, each)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib
 import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterator
 
-from aiokafka_lite import errors
-from tests.docs.reference import EVERYTHING
+import pytest
+
+from aiokafka_lite import as_aiokafka, errors
+from tests.docs.reference import EVERYTHING, MODULES
 
 # What methods end with that is no error.
 ENDS = {"StopAsyncIteration", "NotImplementedError"}
@@ -20,6 +23,33 @@ def test_everything_public_says_what_it_is() -> None:
     assert len(EVERYTHING) > 700
     silent = [f"{each.module}: {each.anchor}" for each in EVERYTHING if not each.docstring]
     assert silent == []
+
+
+def defined(module: str) -> ast.Module:
+    """A public module's source."""
+    return ast.parse(inspect.getsource(importlib.import_module(module)))
+
+
+# Packages that only lead to others have nothing but a docstring.
+PUBLIC = sorted(
+    module
+    for module in {*MODULES, *(f"aiokafka_lite.{name}" for name in as_aiokafka.MODULES)}
+    if any(not isinstance(each, ast.Expr | ast.ImportFrom) for each in defined(module).body)
+)
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_a_public_module_lists_its_names_for_tools_that_do_not_run_it(module: str) -> None:
+    (listed,) = (
+        ast.literal_eval(each.value)
+        for each in defined(module).body
+        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__"
+    )
+    assert isinstance(listed, list)
+    assert listed
+    assert all(isinstance(name, str) for name in listed)
+    assert len(set(listed)) == len(listed)
+    assert [name for name in listed if not hasattr(importlib.import_module(module), name)] == []
 
 
 def test_what_a_method_raises_is_in_its_docstring() -> None:
