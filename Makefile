@@ -20,6 +20,7 @@ ARGS ?=
 # Kafka. The long ones keep the cores busy.
 WORKERS ?= 4
 SCENARIO ?= plain
+VERSION ?=
 CONTESTANT ?=
 comma := ,
 
@@ -137,6 +138,10 @@ profile: $(VENV)/.installed-dev ## flame graph of a benchmark (SCENARIO=trickle 
 
 kafka: ## run a real Kafka until Ctrl-C (NODES=3 for three, PORT= for the first port)
 	@$(PYTHON) -m tests.support.real_kafka --nodes $(NODES) --port $(PORT)
+
+.PHONY: release
+release: ## print what a release changes (VERSION=0.2.0); ARGS=--execute commits and tags it
+	@$(PYTHON) .ci/release.py $(VERSION) $(ARGS)
 
 clean: ## remove everything that make has made, the virtual environment too
 	rm -rf $(VENV) build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage

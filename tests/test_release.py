@@ -1,0 +1,126 @@
+"""`make release`: what it changes, tried on a temporary repository."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FILES = (
+    "pyproject.toml",
+    "aiokafka_lite/_version.py",
+    "README.md",
+    "CHANGELOG.md",
+    "docs/install.md",
+)
+SCRIPT = ROOT / ".ci" / "release.py"
+NEW = "7.1.0"
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A repository with the files that a release changes, as they are here."""
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    git(tmp_path, "init", "-q", "-b", "main")
+    git(tmp_path, "config", "user.name", "A Tester")
+    git(tmp_path, "config", "user.email", "tester@example.org")
+    commit(tmp_path)
+    return tmp_path
+
+
+def git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def commit(root: Path) -> None:
+    git(root, "add", "--all")
+    git(root, "commit", "-q", "-m", "files")
+
+
+def release(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, SCRIPT, *arguments, "--root", root], capture_output=True, text=True
+    )
+
+
+def with_unreleased(root: Path, lines: str, prepared: str = "") -> None:
+    """Write a changelog with these unreleased lines, and a section for the version."""
+    root.joinpath("CHANGELOG.md").write_text(
+        f"# Changelog\n\n## [Unreleased]\n\nEvery change.\n\n{lines}{prepared}## 0.0.1\n\nOld.\n"
+    )
+    commit(root)
+
+
+def test_a_release_changes_every_place_of_the_version_and_tags_the_commit(clone: Path) -> None:
+    done = release(clone, NEW, "--execute")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f'version = "{NEW}"' in clone.joinpath("pyproject.toml").read_text()
+    assert f'__version__ = "{NEW}"' in clone.joinpath("aiokafka_lite/_version.py").read_text()
+    assert "This is version 7.1 " in clone.joinpath("README.md").read_text()
+    assert git(clone, "describe") == f"v{NEW}"
+    assert git(clone, "log", "-1", "--format=%s") == f"release: {NEW}"
+    assert git(clone, "status", "--porcelain") == ""
+
+
+def test_unless_told_to_execute_nothing_is_changed(clone: Path) -> None:
+    done = release(clone, NEW)
+    assert done.returncode == 0
+    assert f'+__version__ = "{NEW}"' in done.stdout
+    assert git(clone, "status", "--porcelain") == git(clone, "tag") == ""
+
+
+def test_unreleased_lines_get_the_version_and_its_day(clone: Path) -> None:
+    with_unreleased(clone, "### Fixed\n- A fault.\n\n")
+    assert release(clone, NEW, "--execute").returncode == 0
+    text = re.sub(r"\d{4}-\d\d-\d\d", "DAY", clone.joinpath("CHANGELOG.md").read_text())
+    assert text == (
+        "# Changelog\n\n## [Unreleased]\n\nEvery change.\n\n"
+        f"## {NEW} (DAY)\n\n### Fixed\n- A fault.\n\n## 0.0.1\n\nOld.\n"
+    )
+
+
+def test_a_section_prepared_for_the_version_comes_before_the_unreleased_lines(clone: Path) -> None:
+    with_unreleased(clone, "### Fixed\n- A fault.\n\n", f"## {NEW}\n\nBig.\n\n### A\n- One.\n\n")
+    assert release(clone, NEW, "--execute").returncode == 0
+    text = clone.joinpath("CHANGELOG.md").read_text()
+    assert re.findall(r"^(?:#|-|[A-Z]).*", text.partition("Every change.")[2], re.M)[1:] == [
+        "Big.", "### A", "- One.", "### Fixed", "- A fault.", "## 0.0.1", "Old.",
+    ]  # fmt: skip
+    assert text.count(NEW) == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        ("0.0.1", "not above the current version"),
+        ("1.0", "not a version"),
+        ("v1.0.0", "not a version"),
+    ],
+)
+def test_a_version_that_cannot_be_next_is_refused(clone: Path, version: str, reason: str) -> None:
+    done = release(clone, version, "--execute")
+    assert done.returncode == 1
+    assert reason in done.stderr
+
+
+def test_a_checkout_that_is_not_ready_is_refused_and_kept(clone: Path) -> None:
+    git(clone, "tag", f"v{NEW}")
+    assert "a tag v7.1.0 already" in release(clone, NEW, "--execute").stderr
+    git(clone, "switch", "-q", "-c", "other")
+    assert "this is other" in release(clone, NEW, "--execute").stderr
+    clone.joinpath("new").write_text("")
+    assert "uncommitted changes" in release(clone, NEW, "--execute").stderr
+    assert git(clone, "log", "--oneline").count("\n") == 0
+
+
+def test_without_unreleased_lines_there_is_no_release(clone: Path) -> None:
+    with_unreleased(clone, "")
+    assert "no unreleased lines" in release(clone, NEW, "--execute").stderr
