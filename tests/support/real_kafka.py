@@ -27,7 +27,7 @@ from types import TracebackType
 from tests.support.maven import Jars, JarsUnavailableError, cache_dir
 from tests.support.ports import free_port
 
-KAFKA_VERSION = "4.3.1"
+KAFKA_VERSION = os.environ.get("KAFKA_VERSION", "4.3.1")
 FIRST_PORT = 9092
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
