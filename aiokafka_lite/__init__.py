@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aiokafka.client import AIOKafkaClient as AIOKafkaClient
 
     from aiokafka_lite.abc import ConsumerRebalanceListener
+    from aiokafka_lite.confluent import confluent_settings
     from aiokafka_lite.consumer import AIOKafkaConsumer
     from aiokafka_lite.consumer.assignors.cooperative_sticky import (
         CooperativeStickyPartitionAssignor,
@@ -51,6 +52,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "TopicPartition",
     "__version__",
+    "confluent_settings",
 ]
 
 _HOMES = {
@@ -66,6 +68,7 @@ _HOMES = {
     "OffsetAndMetadata": "structs",
     "OffsetAndTimestamp": "structs",
     "TopicPartition": "structs",
+    "confluent_settings": "confluent",
 }
 # What programs written for aiokafka reach as attributes: aiokafka.errors.KafkaError.
 _MODULES = frozenset(

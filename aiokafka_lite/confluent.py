@@ -1,0 +1,725 @@
+"""Translates a configuration of confluent-kafka, which is librdkafka's, into arguments.
+
+`SETTINGS` has every setting that librdkafka 2.16 and confluent-kafka's Python classes know. The
+tables of docs/confluent-kafka.md are generated from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import random
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+
+from aiokafka_lite._compat import override
+from aiokafka_lite._nearest import nearest
+from aiokafka_lite.abc import AbstractTokenProvider
+from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
+from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
+from aiokafka_lite.errors import KafkaConfigurationError
+from aiokafka_lite.producing.config import ProducerConfig
+
+if TYPE_CHECKING:
+    import ssl
+
+    from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor
+    from aiokafka_lite.producing.config import Partitioner
+
+__all__ = ["confluent_settings"]
+
+Client: TypeAlias = Literal["consumer", "producer", "both"]
+
+# How long librdkafka keeps records without a key in one partition, by default.
+STICKY_S: Final = 0.01
+# Replaces a time without a limit: 24 days.
+LONGEST_MS: Final = 2**31 - 1
+
+
+class Translated(NamedTuple):
+    """A setting with an argument here.
+
+    Attributes:
+        argument: Its name. The name of a part follows after a dot if several settings form it.
+        read: Converts a value; raises ValueError if it has no equal.
+        client: The client that has the argument: the other ignores the setting.
+        note: How it differs.
+    """
+
+    argument: str
+    read: Callable[[object], object]
+    client: Client = "both"
+    note: str = ""
+
+
+class Unneeded(NamedTuple):
+    """A setting that is left out, and the reason."""
+
+    note: str
+
+
+class Refused(NamedTuple):
+    """A setting without an equal here.
+
+    Attributes:
+        note: The reason, or the replacement.
+        client: The client that refuses it: the other ignores the setting.
+        unless: Values that are left out instead, in lower case.
+    """
+
+    note: str
+    client: Client = "both"
+    unless: tuple[str, ...] = ()
+
+
+Setting: TypeAlias = "Translated | Unneeded | Refused"
+
+
+# --- Values, which may all be strings ---------------------------------------------------------
+def _text(given: object) -> str:
+    return str(given)
+
+
+def _as_given(given: object) -> object:
+    return given
+
+
+def _flag(given: object) -> bool:
+    text = str(given).lower()
+    if text not in ("true", "t", "1", "false", "f", "0"):
+        raise ValueError(f"it is true or false, not {given!r}")
+    return text in ("true", "t", "1")
+
+
+def _number(given: object) -> int:
+    try:
+        return round(float(str(given)))
+    except (ValueError, OverflowError):
+        raise ValueError(f"it is a number, not {given!r}") from None
+
+
+def _kbytes(given: object) -> int:
+    return _number(given) * 1024
+
+
+def _endless_ms(given: object) -> int:
+    return _number(given) or LONGEST_MS
+
+
+def _refresh_ms(given: object) -> int:
+    if (number := _number(given)) < 1:
+        raise ValueError("metadata is always refreshed after some time")
+    return number
+
+
+def _commit_ms(given: object) -> int:
+    if (number := _number(given)) < 1:
+        raise ValueError("set enable.auto.commit to false instead of an interval of 0")
+    return number
+
+
+def _one_of(choices: Mapping[str, object]) -> Callable[[object], object]:
+    def read(given: object) -> object:
+        try:
+            return choices[str(given).lower()]
+        except KeyError:
+            raise ValueError(f"it is one of {', '.join(choices)}, not {given!r}") from None
+
+    return read
+
+
+def _mechanism(given: object) -> str:
+    name = str(given).upper()
+    if name == "GSSAPI":  # librdkafka's default
+        raise ValueError("Kerberos (GSSAPI) is not supported: set PLAIN, SCRAM or OAUTHBEARER")
+    return name
+
+
+_ASSIGNORS: Final[Mapping[str, type[AbstractPartitionAssignor]]] = MappingProxyType(
+    {
+        "range": RangePartitionAssignor,
+        "roundrobin": RoundRobinPartitionAssignor,
+        "cooperative-sticky": CooperativeStickyPartitionAssignor,
+    }
+)
+
+
+def _assignors(given: object) -> tuple[type[AbstractPartitionAssignor], ...]:
+    names = [name.strip() for name in str(given).split(",")]
+    if unknown := [name for name in names if name not in _ASSIGNORS]:
+        raise ValueError(f"it has {', '.join(_ASSIGNORS)}, not {', '.join(unknown)}")
+    return tuple([_ASSIGNORS[name] for name in names])
+
+
+# --- Partitioners -----------------------------------------------------------------------------
+def _fnv1a(key: bytes) -> int:
+    number = 0x811C9DC5
+    for byte in key:
+        number = (number ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return min(number, 2**32 - number)  # the absolute value of a signed number
+
+
+class HashPartitioner:
+    """Chooses a key's partition by a hash, and for a while the same one for records without a key.
+
+    Args:
+        key_hash: The hash; None: keys have no effect.
+        is_empty_hashed: Whether an empty key is a key.
+        sticky_s: How long the partition of records without a key stays the same.
+    """
+
+    def __init__(
+        self,
+        key_hash: Callable[[bytes], int] | None,
+        *,
+        is_empty_hashed: bool = True,
+        sticky_s: float = STICKY_S,
+    ) -> None:
+        self._hash = key_hash
+        self._is_empty_hashed = is_empty_hashed
+        self._sticky_s = sticky_s
+        self._number = 0
+        self._until_s = 0.0
+
+    def __call__(
+        self, key: bytes | None, all_partitions: Sequence[int], available: Sequence[int]
+    ) -> int:
+        """Return the partition of a record."""
+        if self._hash is not None and (key or (key is not None and self._is_empty_hashed)):
+            return all_partitions[self._hash(key) % len(all_partitions)]
+        now_s = time.monotonic()
+        if now_s >= self._until_s:
+            self._until_s = now_s + self._sticky_s
+            self._number = random.getrandbits(32)
+        return available[self._number % len(available)]
+
+
+PARTITIONERS: Final[Mapping[str, Callable[[], Partitioner | None]]] = MappingProxyType(
+    {
+        "consistent_random": lambda: HashPartitioner(zlib.crc32, is_empty_hashed=False),
+        "consistent": lambda: HashPartitioner(zlib.crc32),
+        "murmur2_random": lambda: None,  # the producer's own default
+        "murmur2": lambda: None,
+        "fnv1a_random": lambda: HashPartitioner(_fnv1a),
+        "fnv1a": lambda: HashPartitioner(_fnv1a),
+        "random": lambda: HashPartitioner(None, sticky_s=0),
+    }
+)
+
+
+def _partitioner(given: object) -> Partitioner | None:
+    make: Any = _one_of(PARTITIONERS)(given)
+    found: Partitioner | None = make()
+    return found
+
+
+# --- Arguments made of several settings ---------------------------------------------------------
+def _tls_context(
+    *, ca: str = "probe", crl: str | None = None, ciphers: str | None = None, **more: Any
+) -> ssl.SSLContext:
+    import ssl  # late: it takes milliseconds
+
+    from aiokafka_lite.helpers import create_ssl_context
+
+    if ca != "probe":
+        more["capath" if os.path.isdir(ca) else "cafile"] = ca
+    context = create_ssl_context(**more)
+    if crl is not None:
+        context.load_verify_locations(crl)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    if ciphers is not None:
+        context.set_ciphers(ciphers)
+    return context
+
+
+class CallbackTokens(AbstractTokenProvider):
+    """Tokens of an ``oauth_cb``, which is called in a thread."""
+
+    def __init__(self, callback: Callable[[str], Any], config: str) -> None:
+        self._callback = callback
+        self._config = config
+        self._extensions: dict[str, str] = {}
+
+    @override
+    async def token(self) -> str:
+        """Return the first value of the callback's result."""
+        answer = await asyncio.to_thread(self._callback, self._config)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        token, _, *more = answer  # the time of expiry, then perhaps principal and extensions
+        self._extensions = dict(more[1]) if more[1:] else {}
+        return str(token)
+
+    @override
+    def extensions(self) -> dict[str, str]:
+        """Return the extensions that came with the latest token."""
+        return self._extensions
+
+
+def _tokens(
+    *, callback: Callable[[str], Any] | None = None, config: str = ""
+) -> CallbackTokens | None:
+    return None if callback is None else CallbackTokens(callback, config)
+
+
+_MAKERS: Final[Mapping[str, Callable[..., object]]] = MappingProxyType(
+    {"ssl_context": _tls_context, "sasl_oauth_token_provider": _tokens}
+)
+
+# --- The table ----------------------------------------------------------------------------------
+_EARLIEST_OR_LATEST: Final = {
+    **dict.fromkeys(("smallest", "earliest", "beginning"), "earliest"),
+    **dict.fromkeys(("largest", "latest", "end"), "latest"),
+    "error": "none",
+}
+_CODECS: Final = {"none": None, "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "zstd": "zstd"}
+_ACKS: Final = {"all": "all", "-1": "all", "0": 0, "1": 1}
+_PROTOCOLS: Final = {
+    name: name.upper() for name in ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+}
+
+
+def _same(name: str, read: Callable[[object], object], client: Client, note: str = "") -> Setting:
+    """Return the translation of a setting that has its own name here, with underscores."""
+    return Translated(name.replace(".", "_"), read, client, note)
+
+
+_OWN_CONTEXT: Final = "create an `ssl.SSLContext` and pass it as `ssl_context=`"
+_OIDC: Final = Refused("pass `sasl_oauth_token_provider=`, an object with `async def token()`")
+_C_ONLY: Final = Refused("only programs in C can set it")
+_RETRIES: Final = Unneeded(
+    "pauses between attempts grow from `retry_backoff_ms` to fixed limits, with jitter"
+)
+_VERSIONS: Final = Unneeded("the versions of requests are negotiated with every broker")
+_LOGGING: Final = Unneeded("log lines are records of `logging`, below the logger `aiokafka_lite`")
+_SYSTEM: Final = Unneeded("the system's default")
+_KERBEROS: Final = Unneeded("Kerberos is refused with `sasl.mechanism`")
+_BUFFERING: Final = Unneeded("partitions are fetched ahead up to `max_buffered_bytes`")
+_REFRESHED: Final = Unneeded("missing leaders and new topics are looked up at once, with back-off")
+_REBOOTSTRAP: Final = Unneeded(
+    "if all known brokers are away, the bootstrap servers are asked again"
+)
+_ASSERTIONS: Final = (
+    "algorithm", "private.key.file", "private.key.passphrase", "private.key.pem", "file",
+    "claim.aud", "claim.exp.seconds", "claim.iss", "claim.jti.include", "claim.nbf.seconds",
+    "claim.sub", "jwt.template.file",
+)  # fmt: skip
+
+# If two settings have one argument, the later one in the table is used.
+SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
+    {
+        # The cluster
+        "metadata.broker.list": Translated("bootstrap_servers", _text),
+        "bootstrap.servers": _same("bootstrap.servers", _text, "both"),
+        "client.id": _same("client.id", _text, "both"),
+        "client.rack": _same("client.rack", _text, "consumer"),
+        "socket.timeout.ms": Translated("request_timeout_ms", _number),
+        "connections.max.idle.ms": _same("connections.max.idle.ms", _number, "both"),
+        "retry.backoff.ms": _same("retry.backoff.ms", _number, "both"),
+        "metadata.max.age.ms": _same("metadata.max.age.ms", _number, "both"),
+        "topic.metadata.refresh.interval.ms": Translated("metadata_max_age_ms", _refresh_ms),
+        "allow.auto.create.topics": _same("allow.auto.create.topics", _flag, "both"),
+        # Security
+        "security.protocol": _same("security.protocol", _one_of(_PROTOCOLS), "both"),
+        "sasl.mechanisms": Translated("sasl_mechanism", _mechanism),
+        "sasl.mechanism": _same("sasl.mechanism", _mechanism, "both", "GSSAPI is refused"),
+        "sasl.username": Translated("sasl_plain_username", _text, note="for SCRAM too"),
+        "sasl.password": Translated("sasl_plain_password", _text, note="for SCRAM too"),
+        "oauth_cb": Translated(
+            "sasl_oauth_token_provider.callback", _as_given, note="called in a thread"
+        ),
+        "sasl.oauthbearer.config": Translated(
+            "sasl_oauth_token_provider.config", _text, note="the argument of `oauth_cb`"
+        ),
+        "ssl.ca.location": Translated("ssl_context.ca", _text),
+        "ssl.ca.pem": Translated("ssl_context.cadata", _text),
+        "ssl.certificate.location": Translated("ssl_context.certfile", _text),
+        "ssl.key.location": Translated("ssl_context.keyfile", _text),
+        "ssl.key.password": Translated("ssl_context.password", _text),
+        "ssl.crl.location": Translated("ssl_context.crl", _text),
+        "ssl.cipher.suites": Translated("ssl_context.ciphers", _text, note="up to TLS 1.2"),
+        # The consumer
+        "group.id": _same("group.id", _text, "consumer"),
+        "group.instance.id": _same("group.instance.id", _text, "consumer"),
+        "group.protocol": _same(
+            "group.protocol", _one_of({"classic": "classic", "consumer": "consumer"}), "consumer"
+        ),
+        "group.remote.assignor": _same("group.remote.assignor", _text, "consumer"),
+        "partition.assignment.strategy": _same(
+            "partition.assignment.strategy",
+            _assignors,
+            "consumer",
+            "assignor classes. The group stays classic",
+        ),
+        "session.timeout.ms": _same("session.timeout.ms", _number, "consumer"),
+        "heartbeat.interval.ms": _same("heartbeat.interval.ms", _number, "consumer"),
+        "max.poll.interval.ms": _same("max.poll.interval.ms", _number, "consumer"),
+        "enable.auto.commit": _same("enable.auto.commit", _flag, "consumer"),
+        "auto.commit.interval.ms": _same(
+            "auto.commit.interval.ms", _commit_ms, "consumer", "0 is refused"
+        ),
+        "enable.auto.offset.store": Translated(
+            "ack_mode",
+            _one_of({"true": "implicit", "false": "explicit"}),
+            "consumer",
+            "false is `explicit`: `record.ack()` replaces `store_offsets`",
+        ),
+        "auto.offset.reset": _same(
+            "auto.offset.reset",
+            _one_of(_EARLIEST_OR_LATEST),
+            "consumer",
+            "`earliest`, `latest`, or `none` for `error`",
+        ),
+        "isolation.level": _same(
+            "isolation.level",
+            _one_of({name: name for name in ("read_uncommitted", "read_committed")}),
+            "consumer",
+        ),
+        "check.crcs": _same("check.crcs", _flag, "consumer"),
+        "fetch.wait.max.ms": Translated("fetch_max_wait_ms", _number, "consumer"),
+        "fetch.min.bytes": _same("fetch.min.bytes", _number, "consumer"),
+        "fetch.max.bytes": _same("fetch.max.bytes", _number, "consumer"),
+        "fetch.message.max.bytes": Translated("max_partition_fetch_bytes", _number, "consumer"),
+        "max.partition.fetch.bytes": _same("max.partition.fetch.bytes", _number, "consumer"),
+        "queued.max.messages.kbytes": Translated(
+            "max_buffered_bytes", _kbytes, "consumer", "in bytes, for all partitions together"
+        ),
+        # The producer
+        "request.required.acks": Translated("acks", _one_of(_ACKS), "producer"),
+        "acks": _same(
+            "acks", _one_of(_ACKS), "producer", "0 and 1 are accepted, and `all` is used"
+        ),
+        "enable.idempotence": _same(
+            "enable.idempotence", _flag, "producer", "false is accepted without effect"
+        ),
+        "transactional.id": _same("transactional.id", _text, "producer"),
+        "transaction.timeout.ms": _same("transaction.timeout.ms", _number, "producer"),
+        "queue.buffering.max.ms": Translated("linger_ms", _number, "producer"),
+        "linger.ms": _same("linger.ms", _number, "producer", "whole milliseconds"),
+        "queue.buffering.max.kbytes": Translated(
+            "buffer_memory", _kbytes, "producer", "in bytes. `send` waits for room"
+        ),
+        "batch.size": Translated("max_batch_size", _number, "producer"),
+        "message.max.bytes": Translated("max_request_size", _number, "producer"),
+        "message.timeout.ms": Translated("delivery_timeout_ms", _endless_ms, "producer"),
+        "delivery.timeout.ms": _same(
+            "delivery.timeout.ms",
+            _endless_ms,
+            "producer",
+            "0 is 24 days. A shorter time than a request's lowers `request_timeout_ms`",
+        ),
+        "compression.codec": Translated("compression_type", _one_of(_CODECS), "producer"),
+        "compression.type": _same("compression.type", _one_of(_CODECS), "producer"),
+        "partitioner": _same(
+            "partitioner",
+            _partitioner,
+            "producer",
+            "the same partition for every key. `murmur2` and `murmur2_random` are this "
+            "producer's default",
+        ),
+        # Unneeded: the cluster
+        **dict.fromkeys(
+            (
+                "retry.backoff.max.ms", "reconnect.backoff.jitter.ms", "reconnect.backoff.ms",
+                "reconnect.backoff.max.ms", "fetch.error.backoff.ms",
+            ),
+            _RETRIES,
+        ),
+        **dict.fromkeys(
+            (
+                "api.version.request", "api.version.request.timeout.ms",
+                "api.version.fallback.ms", "broker.version.fallback",
+            ),
+            _VERSIONS,
+        ),
+        **dict.fromkeys(
+            ("metadata.recovery.strategy", "metadata.recovery.rebootstrap.trigger.ms"),
+            _REBOOTSTRAP,
+        ),
+        **dict.fromkeys(
+            (
+                "topic.metadata.refresh.fast.interval.ms", "topic.metadata.refresh.fast.cnt",
+                "topic.metadata.refresh.sparse", "topic.metadata.propagation.max.ms",
+                "coordinator.query.interval.ms",
+            ),
+            _REFRESHED,
+        ),
+        **dict.fromkeys(("socket.send.buffer.bytes", "socket.receive.buffer.bytes"), _SYSTEM),
+        "socket.keepalive.enable": Unneeded("every connection has keep-alive"),
+        "socket.nagle.disable": Unneeded("asyncio disables the Nagle algorithm"),
+        "socket.connection.setup.timeout.ms": Unneeded("10 s, and less if there are other brokers"),
+        **dict.fromkeys(
+            ("socket.max.fails", "socket.blocking.max.ms"),
+            Unneeded("a connection with a failed request is closed"),
+        ),
+        **dict.fromkeys(
+            ("broker.address.ttl", "broker.address.family", "client.dns.lookup"),
+            Unneeded("names are resolved for every connection, and all addresses are tried"),
+        ),
+        "receive.message.max.bytes": Unneeded("100 MiB, or `fetch_max_bytes` if that is more"),
+        "message.copy.max.bytes": Unneeded("keys and values are always copied into the batch"),
+        **dict.fromkeys(
+            ("max.in.flight.requests.per.connection", "max.in.flight"),
+            Unneeded("up to five requests are in flight, and the order is kept"),
+        ),
+        "builtin.features": Unneeded("it describes librdkafka"),
+        "enable.metrics.push": Unneeded("metrics are read with `metrics()`, not sent to brokers"),
+        "statistics.interval.ms": Unneeded("`metrics()` is up to date whenever it is called"),
+        "default.topic.config": Unneeded("the settings in it are translated like the others"),
+        # Unneeded: logs and librdkafka's own threads
+        **dict.fromkeys(
+            (
+                "logger", "debug", "log_level", "log.queue", "log.thread.name",
+                "log.connection.close",
+            ),
+            _LOGGING,
+        ),
+        **dict.fromkeys(
+            ("internal.termination.signal", "enable.random.seed", "enabled_events"),
+            Unneeded("there are no threads of librdkafka"),
+        ),
+        # Unneeded: security
+        **dict.fromkeys(
+            (
+                "sasl.kerberos.service.name", "sasl.kerberos.principal",
+                "sasl.kerberos.kinit.cmd", "sasl.kerberos.keytab",
+                "sasl.kerberos.min.time.before.relogin",
+            ),
+            _KERBEROS,
+        ),
+        "ssl.ca.certificate.stores": Unneeded("Python loads the system's certificates"),
+        # Unneeded: the consumer
+        "group.protocol.type": Unneeded("always `consumer`"),
+        **dict.fromkeys(("queued.min.messages", "fetch.queue.backoff.ms"), _BUFFERING),
+        "consume.callback.max.messages": Unneeded("there is no such call in Python"),
+        "max.poll.records": Unneeded("librdkafka uses it for share consumers only"),
+        "auto.commit.enable": Unneeded("librdkafka uses it for its legacy consumer only"),
+        # Unneeded: the producer
+        **dict.fromkeys(
+            ("message.send.max.retries", "retries"),
+            Unneeded("records are retried until `delivery_timeout_ms`, and written once"),
+        ),
+        "queue.buffering.max.messages": Unneeded("`buffer_memory` limits the bytes instead"),
+        "queue.buffering.backpressure.threshold": Unneeded(
+            "batches form while requests are in flight"
+        ),
+        "batch.num.messages": Unneeded("`max_batch_size` limits batches"),
+        "request.timeout.ms": Unneeded("brokers get four fifths of `request_timeout_ms`"),
+        "compression.level": Unneeded("the codec's default"),
+        "sticky.partitioning.linger.ms": Unneeded(
+            "10 ms, librdkafka's default, or a batch with `murmur2`"
+        ),
+        **dict.fromkeys(
+            ("delivery.report.only.error", "produce.offset.report"),
+            Unneeded("`send` returns a future with the offset or the error"),
+        ),
+        # Refused: callbacks
+        **dict.fromkeys(
+            ("error_cb", "throttle_cb"), Refused("read `consumer.events()` or `consumer.health()`")
+        ),
+        "stats_cb": Refused("call `metrics()`, or serve the consumer's with `extras.web`"),
+        "on_commit": Refused("`await commit()`: it raises the error", "consumer"),
+        "on_delivery": Refused("await the future of `send()`, or add a callback to it", "producer"),
+        **dict.fromkeys(
+            ("key.serializer", "value.serializer"),
+            Refused("its functions take a context: pass `key_serializer=` and `value_serializer=`"),
+        ),
+        **dict.fromkeys(
+            ("key.deserializer", "value.deserializer"),
+            Refused(
+                "its functions take a context: pass `key_deserializer=` and `value_deserializer=`"
+            ),
+        ),
+        **dict.fromkeys(
+            (
+                "log_cb", "background_event_cb", "socket_cb", "connect_cb", "closesocket_cb",
+                "open_cb", "resolve_cb", "opaque", "default_topic_conf", "interceptors",
+                "oauthbearer_token_refresh_cb", "ssl_key", "ssl_certificate", "ssl_ca",
+                "ssl_engine_callback_data", "ssl.certificate.verify_cb",
+            ),
+            _C_ONLY,
+        ),
+        **dict.fromkeys(
+            ("consume_cb", "rebalance_cb", "offset_commit_cb"), _C_ONLY._replace(client="consumer")
+        ),
+        **dict.fromkeys(
+            ("dr_cb", "dr_msg_cb", "partitioner_cb", "msg_order_cmp"),
+            _C_ONLY._replace(client="producer"),
+        ),
+        # Refused: security
+        "enable.ssl.certificate.verification": Refused(_OWN_CONTEXT, unless=("true", "t", "1")),
+        "ssl.endpoint.identification.algorithm": Refused(_OWN_CONTEXT, unless=("https",)),
+        **dict.fromkeys(
+            (
+                "ssl.curves.list", "ssl.sigalgs.list", "ssl.providers", "ssl.engine.location",
+                "ssl.engine.id",
+            ),
+            Refused(_OWN_CONTEXT),
+        ),
+        **dict.fromkeys(
+            ("ssl.key.pem", "ssl.certificate.pem"),
+            Refused("write it to a file for `ssl.key.location` and `ssl.certificate.location`"),
+        ),
+        **dict.fromkeys(
+            ("ssl.keystore.location", "ssl.keystore.password"),
+            Refused("convert the keystore to PEM files (`openssl pkcs12`)"),
+        ),
+        "enable.sasl.oauthbearer.unsecure.jwt": _OIDC._replace(unless=("false", "f", "0")),
+        "sasl.oauthbearer.method": _OIDC._replace(unless=("default",)),
+        "sasl.oauthbearer.metadata.authentication.type": _OIDC._replace(unless=("none",)),
+        **dict.fromkeys(
+            (
+                "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret",
+                "sasl.oauthbearer.client.credentials.client.id",
+                "sasl.oauthbearer.client.credentials.client.secret",
+                "sasl.oauthbearer.scope", "sasl.oauthbearer.extensions",
+                "sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.sub.claim.name",
+                "sasl.oauthbearer.grant.type", "https.ca.location", "https.ca.pem",
+                *[f"sasl.oauthbearer.assertion.{name}" for name in _ASSERTIONS],
+            ),
+            _OIDC,
+        ),
+        # Refused: the rest
+        "plugin.library.paths": Refused("plugins of librdkafka cannot be loaded"),
+        "topic.blacklist": Refused("subscribe with a pattern that excludes these topics"),
+        "enable.partition.eof": Refused(
+            "compare `position` with `highwater`", "consumer", unless=("false", "f", "0")
+        ),
+        "offset.store.method": Refused(
+            "offsets are committed to the group", "consumer", unless=("broker",)
+        ),
+        **dict.fromkeys(
+            ("offset.store.path", "offset.store.sync.interval.ms"),
+            Refused("offsets are committed to the group", "consumer"),
+        ),
+        "share.acknowledgement.mode": Refused("share groups are not supported", "consumer"),
+        "enable.gapless.guarantee": Refused(
+            "use a transaction", "producer", unless=("false", "f", "0")
+        ),
+        "queuing.strategy": Refused("records keep their order", "producer", unless=("fifo",)),
+    }
+)  # fmt: skip
+
+# librdkafka's defaults, if another value would change the records that are read, their partition,
+# or what brokers do.
+DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
+    {
+        "consumer": {
+            "isolation.level": "read_committed",
+            "allow.auto.create.topics": False,
+            "session.timeout.ms": 45_000,
+            "sasl.mechanism": "GSSAPI",
+        },
+        "producer": {"partitioner": "consistent_random", "sasl.mechanism": "GSSAPI"},
+    }
+)
+
+
+def confluent_settings(
+    conf: Mapping[str, object], kind: Literal["consumer", "producer"] = "consumer"
+) -> dict[str, Any]:
+    """Translate a configuration of confluent-kafka into keyword arguments.
+
+    ::
+
+        consumer = AIOKafkaConsumer("orders", **confluent_settings(conf))
+        producer = AIOKafkaProducer(**confluent_settings(conf, kind="producer"))
+
+    ``docs/confluent-kafka.md`` lists every setting. Values may be strings, as in librdkafka. As
+    there, None is the default, and settings of the other client, and of a protocol that is not
+    used, are ignored.
+
+    These defaults of librdkafka are kept: ``isolation.level``, ``session.timeout.ms``,
+    ``partitioner``, and the consumer's ``allow.auto.create.topics``.
+
+    Args:
+        conf: Settings by their names with dots.
+        kind: The client: "consumer" or "producer".
+
+    Raises:
+        KafkaConfigurationError: Some settings have no equal here, are unknown or have a wrong
+            value. The message has all of them, each with the reason or its replacement.
+        ValueError: There is no such kind.
+        OSError: A file with certificates cannot be read. `ssl.SSLError` is one.
+    """
+    if kind not in DEFAULTS:
+        raise ValueError(f'kind is "consumer" or "producer", not {kind!r}')
+    conf = _with_defaults(conf, DEFAULTS[kind])
+    protocol = str(conf.get("security.protocol", "plaintext")).upper()
+    problems = {
+        name: f"librdkafka has no such setting{nearest(name, SETTINGS)}"
+        for name in conf
+        if name not in SETTINGS
+    }
+    values: dict[str, object] = {}
+    for name, setting in SETTINGS.items():
+        if name not in conf or not _is_used(name, setting, kind, protocol):
+            continue
+        if isinstance(setting, Translated):
+            try:
+                values[setting.argument] = setting.read(conf[name])
+            except ValueError as error:
+                problems[name] = str(error)
+        elif isinstance(setting, Refused) and str(conf[name]).lower() not in setting.unless:
+            problems[name] = setting.note.replace("`", "")
+    if problems:
+        raise KafkaConfigurationError(
+            f"settings of confluent-kafka that an AIOKafka{kind.capitalize()} cannot have:"
+            + "".join(f"\n- {name}: {reason}" for name, reason in problems.items())
+        )
+    arguments = _assembled(values, has_tls=protocol.endswith("SSL"))
+    if kind == "producer":
+        _fit_request_timeout(arguments)
+    return arguments
+
+
+def _with_defaults(
+    conf: Mapping[str, object], defaults: Mapping[str, object]
+) -> Mapping[str, object]:
+    """Return all settings that are not None, and the defaults of arguments that nothing sets."""
+    topic: Any = conf.get("default.topic.config") or {}
+    given = {name: value for name, value in {**topic, **conf}.items() if value is not None}
+    arguments = {getattr(SETTINGS.get(name), "argument", None) for name in given}
+    more = {
+        name: value
+        for name, value in defaults.items()
+        if getattr(SETTINGS[name], "argument", None) not in arguments
+    }
+    return {**more, **given}
+
+
+def _is_used(name: str, setting: Setting, kind: str, protocol: str) -> bool:
+    if "ssl" in name and not protocol.endswith("SSL"):
+        return False
+    is_sasl = "sasl" in name or "oauth" in name or name.startswith("https.")
+    if is_sasl and not protocol.startswith("SASL_"):
+        return False
+    return isinstance(setting, Unneeded) or setting.client in (kind, "both")
+
+
+def _assembled(values: Mapping[str, object], *, has_tls: bool) -> dict[str, Any]:
+    """Return values by argument, with those made of several settings."""
+    parts: defaultdict[str, dict[str, object]] = defaultdict(dict)
+    if has_tls:
+        parts["ssl_context"] = {}
+    for argument, value in values.items():
+        owner, _, part = argument.partition(".")
+        if part:
+            parts[owner][part] = value
+    made = {owner: _MAKERS[owner](**each) for owner, each in parts.items()}
+    return {**{name: value for name, value in values.items() if "." not in name}, **made}
+
+
+def _fit_request_timeout(arguments: dict[str, Any]) -> None:
+    """Lower the time of a request to that of a record, as librdkafka does."""
+    if "delivery_timeout_ms" in arguments:
+        default: Any = (ProducerConfig.__init__.__kwdefaults__ or {})["request_timeout_ms"]
+        arguments["request_timeout_ms"] = min(
+            arguments.get("request_timeout_ms", default),
+            arguments["delivery_timeout_ms"] - arguments.get("linger_ms", 0),
+        )

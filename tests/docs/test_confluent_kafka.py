@@ -1,0 +1,296 @@
+"""The statements of docs/confluent-kafka.md, compared with confluent-kafka and librdkafka."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError
+from confluent_kafka.aio import AIOConsumer
+
+from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition, errors
+from aiokafka_lite.broker import Broker, NewRecord
+from aiokafka_lite.confluent import DEFAULTS
+from aiokafka_lite.protocol.messages.fetch import FetchRequest
+from tests.docs import confluent_tables
+from tests.docs.page_tables import methods_of, names, rows
+from tests.support.librdkafka import librdkafka_settings
+from tests.support.protocols import classic_only
+
+PAGE = confluent_tables.PAGE.read_text("utf-8")
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.M)
+CONFLUENT = PAGE.partition("\n## Calls\n")[2]
+RECORD = set(inspect.signature(ConsumerRecord).parameters)
+
+
+# The tables
+
+
+def test_the_tables_of_settings_are_those_of_the_package() -> None:
+    (shown,) = confluent_tables.MARKED.findall(PAGE)
+    assert shown == confluent_tables.tables(), "run: python -m tests.docs.confluent_tables"
+
+
+def test_defaults_are_as_in_the_table() -> None:
+    theirs = {name: setting.default for name, setting in librdkafka_settings().items()}
+    ours = {
+        **inspect.signature(AIOKafkaProducer).parameters,
+        **inspect.signature(AIOKafkaConsumer).parameters,
+    }
+    kept = {name for each in DEFAULTS.values() for name in each} - {"sasl.mechanism"}
+    lines = re.findall(r"^\| `(\w+)`.*? \| (.*?) \| (.*?) \| (.*?) ?\|$", PAGE, re.M)
+    checked = 0
+    for argument, their_default, our_default, note in lines:
+        name = THEIR_NAMES.get(argument, argument.replace("_", "."))
+        if name not in theirs:
+            continue
+        checked += 1
+        assert comparable(their_default) == theirs[name].replace(",", ", ").lower(), argument
+        if our_default[0] in "`0123456789TF" and "MiB" not in our_default:
+            assert comparable(our_default) == str(ours[argument].default).lower(), argument
+        assert (name in kept) == (note == "keeps librdkafka's"), argument
+    assert checked == 14
+
+
+THEIR_NAMES = {
+    "request_timeout_ms": "socket.timeout.ms",
+    "metadata_max_age_ms": "topic.metadata.refresh.interval.ms",
+    "max_batch_size": "batch.size",
+    "buffer_memory": "queue.buffering.max.kbytes",
+}
+
+
+def comparable(cell: str) -> str:
+    return cell.strip("`").lower().replace("1 gib", str(2**20))  # that many KiB
+
+
+def test_every_call_of_confluent_kafka_is_in_the_table() -> None:
+    named = {name for left, _ in rows(CONFLUENT, 0) for name in names(left)}
+    consumers = methods_of(confluent_kafka.Consumer) | methods_of(AIOConsumer)
+    assert consumers - named == set()
+    messages = {name.removeprefix("Message.") for name in named if name.startswith("Message.")}
+    assert messages <= methods_of(confluent_kafka.Message)
+    others = {name for name in named if "." not in name}
+    assert others - consumers <= {"None", "enable", "Message", "asynchronous", "offset"}
+
+
+def test_every_call_of_a_producer_is_in_the_table() -> None:
+    named = {name for left, _ in rows(CONFLUENT, 1) for name in names(left)}
+    assert methods_of(confluent_kafka.Producer) - named == set()
+
+
+def test_what_is_here_is_here() -> None:
+    for number, client in enumerate((AIOKafkaConsumer, AIOKafkaProducer)):
+        calls = " ".join(right for _, right in rows(CONFLUENT, number))
+        called = set(re.findall(r"`(?:await )?([a-z_]+)\(", calls))
+        assert len(called) > 4
+        assert [name for name in called if not hasattr(client, name)] == []
+        attributes = re.findall(r"`record\.(\w+)[`(]", calls)
+        assert [name for name in attributes if name not in RECORD | {"ack"}] == []
+
+
+def codes_of_librdkafka() -> dict[str, int]:
+    codes = {name: getattr(KafkaError, name) for name in dir(KafkaError) if name.upper() == name}
+    return {name: code for name, code in codes.items() if isinstance(code, int)}
+
+
+def test_every_code_of_a_broker_has_a_class_here() -> None:
+    codes = {name: code for name, code in codes_of_librdkafka().items() if code > 0}
+    assert len(codes) > 100
+    assert [name for name, code in codes.items() if errors.for_code(code).errno != code] == []
+
+
+def test_every_code_of_librdkafka_is_in_the_table() -> None:
+    table = rows(CONFLUENT, 2)
+    named = [name for left, _ in table for name in names(left)]
+    local = {name for name, code in codes_of_librdkafka().items() if code < -1}
+    assert local - set(named) == set()
+    assert len(named) == len(set(named))
+    classes = re.findall(r"`([A-Z]\w+)`", " ".join(right for _, right in table))
+    builtin = {"ValueError", "TypeError"}
+    assert [name for name in classes if not hasattr(errors, name) and name not in builtin] == []
+
+
+# The programs
+
+
+def priced(order: object) -> object:
+    assert isinstance(order, dict)
+    return order["price"]
+
+
+async def test_both_clients_of_the_page_are_created_from_one_configuration() -> None:
+    names: dict[str, Any] = {}
+    exec(EXAMPLES[0], names)  # noqa: S102 -- the page's own example
+    consumer, producer = await names["clients"]()
+    assert isinstance(consumer, AIOKafkaConsumer)
+    assert isinstance(producer, AIOKafkaProducer)
+    await consumer.stop()
+    await producer.stop()
+
+
+async def test_the_program_before_does_the_same_as_the_one_after() -> None:
+    before, after = (
+        next(each for each in EXAMPLES if line in each)
+        for line in ("class Invoices", "async def invoices")
+    )
+    names: dict[str, Any] = {}
+    exec(before + after, names)  # noqa: S102 -- the page's own example
+
+    async def run_before(conf: dict[str, object], is_done: Callable[[], bool]) -> None:
+        stopped = threading.Event()
+        program = names["Invoices"](conf, priced)
+        running = asyncio.create_task(asyncio.to_thread(program.run, stopped))
+        await broker.wait_until(is_done)
+        stopped.set()
+        await running
+
+    async def run_after(conf: dict[str, object], is_done: Callable[[], bool]) -> None:
+        running = asyncio.create_task(names["invoices"](conf, priced))
+        await broker.wait_until(is_done)
+        running.cancel()
+        await asyncio.wait([running])
+
+    results = []
+    for run in (run_before, run_after):
+        async with Broker() as broker:
+            broker.create_topic("invoices")
+            broker.create_topic("orders-failed")
+            orders = [json.dumps({"price": price}) for price in (7, 9)]
+            broker.produce_all("orders", [NewRecord(each, key="k") for each in (*orders, "bad")])
+            await run(
+                {"bootstrap.servers": broker.bootstrap_servers},
+                lambda: broker.committed("invoices") == {TopicPartition("orders", 0): 3},
+            )
+            results.append(
+                [
+                    [(each.key, each.value, each.headers) for each in broker.records(topic)]
+                    for topic in ("invoices", "orders-failed")
+                ]
+            )
+    theirs, ours = results
+    assert theirs == ours
+    assert [json.loads(value or b"")["sum"] for _, value, _ in ours[0]] == [7, 9]
+    assert [value for _, value, _ in ours[1]] == [b"bad"]
+
+
+# The pitfalls
+
+
+async def test_on_a_broker_without_kip_848_librdkafka_does_not_join_by_it_and_we_do_classic() -> (
+    None
+):
+    async with Broker() as broker:
+        broker.on("ApiVersions").answer(classic_only, times=None)
+        broker.produce("t", "one")
+        theirs = confluent(broker, **{"group.protocol": "consumer"})
+        theirs.subscribe(["t"])
+        await broker.requests.wait_for("FindCoordinator")
+        assert await asyncio.to_thread(theirs.poll, 2) is None
+        assert broker.requests.of("JoinGroup") == []
+        await asyncio.to_thread(theirs.close)
+        ours = AIOKafkaConsumer(
+            "t",
+            bootstrap_servers=broker.bootstrap_servers,
+            group_id="ours",
+            auto_offset_reset="earliest",
+        )
+        async with ours:
+            assert (await ours.getone()).value == b"one"
+
+
+async def test_librdkafka_reads_committed_and_creates_no_topic_unless_told_otherwise() -> None:
+    async with Broker() as broker:
+        broker.produce("t", "one")
+        consumer = confluent(broker)
+        consumer.subscribe(["t", "none"])
+        assert await next_value(consumer) == b"one"
+        await asyncio.to_thread(consumer.close)
+        fetches = [seen.request for seen in broker.requests.of("Fetch")]
+        assert {fetch.isolation_level for fetch in fetches if isinstance(fetch, FetchRequest)} == {
+            1
+        }
+        assert not broker.has_topic("none")
+
+
+async def test_librdkafka_commits_what_is_still_worked_on_and_we_do_not() -> None:
+    async with Broker() as broker:
+        broker.produce_all("t", [NewRecord("one"), NewRecord("two")])
+        theirs = confluent(broker, **{"auto.commit.interval.ms": 50})
+        theirs.subscribe(["t"])
+        assert await next_value(theirs) == b"one"
+        await broker.wait_until(lambda: broker.committed("theirs") == {TopicPartition("t", 0): 1})
+        await asyncio.to_thread(theirs.close)
+
+        async def fail_at_the_second() -> None:
+            async with AIOKafkaConsumer(
+                "t",
+                bootstrap_servers=broker.bootstrap_servers,
+                group_id="ours",
+                auto_offset_reset="earliest",
+                auto_commit_interval_ms=50,
+            ) as ours:
+                assert (await ours.getone()).value == b"one"
+                assert (await ours.getone()).value == b"two"
+                await broker.wait_until(lambda: bool(broker.committed("ours")))
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail_at_the_second()
+        assert broker.committed("ours") == {TopicPartition("t", 0): 1}
+
+
+async def test_cancelled_poll_of_aioconsumer_loses_a_message_and_ours_does_not() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        settings = settings_of(broker)
+        async with AIOConsumer(settings) as theirs:
+            await theirs.subscribe(["t"])
+            await broker.wait_for_members("theirs", 1)
+            polling = asyncio.create_task(theirs.poll(30))
+            await broker.requests.wait_for("Fetch")
+            polling.cancel()
+            await asyncio.wait([polling])
+            broker.produce_all("t", [NewRecord("one"), NewRecord("two")])
+            # The thread that nobody waits for any more has the first one.
+            message = await theirs.poll(30)
+            assert message is not None
+            assert message.value() == b"two"
+
+        ours = AIOKafkaConsumer(
+            "t", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="latest"
+        )
+        async with ours:
+            getting = asyncio.create_task(ours.getone())
+            mark = broker.requests.total
+            await broker.requests.wait_for("Fetch", since=mark - 1)
+            getting.cancel()
+            await asyncio.wait([getting])
+            broker.produce_all("t", [NewRecord("three")])
+            assert (await ours.getone()).value == b"three"
+
+
+def settings_of(broker: Broker) -> dict[str, str | int | float | bool]:
+    return {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": "theirs",
+        "auto.offset.reset": "earliest",
+    }
+
+
+def confluent(broker: Broker, **more: int | str) -> confluent_kafka.Consumer:
+    return confluent_kafka.Consumer({**settings_of(broker), **more})
+
+
+async def next_value(consumer: confluent_kafka.Consumer) -> object:
+    while True:
+        message = await asyncio.to_thread(consumer.poll, 10)
+        if message is not None and message.error() is None:
+            return message.value()
