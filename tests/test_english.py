@@ -28,7 +28,7 @@ HABITS: Final = {
 BUDGETS: Final = {
     #                what, who, nothing, says, comes, anew, hand out, semicolon
     "documentation": (8, 5, 7, 3, 3, 3, 1, 16),
-    "messages": (15, 5, 21, 4, 10, 10, 2, 37),
+    "messages": (8, 4, 16, 4, 7, 8, 1, 27),
 }
 LEAST_SPACES: Final = 3
 WORST_SHOWN: Final = 15

@@ -126,7 +126,7 @@ class EmbeddedCluster(DirectAccess):
         """
         node = self.nodes.get(self.coordinator_of(group_id))
         if node is None:
-            raise CoordinatorNotAvailableError(f"nobody coordinates group {group_id!r} now")
+            raise CoordinatorNotAvailableError(f"group {group_id!r} has no coordinator now")
         node.groups.expire_session(group_id, member_id)
 
     def move_coordinator(self, group_id: str, node_id: int | None = None) -> int:

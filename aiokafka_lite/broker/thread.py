@@ -123,7 +123,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         try:
             return future.result()
         except CancelledError:
-            raise RuntimeError("the broker was stopped meanwhile") from None
+            raise RuntimeError("the broker was stopped during the call") from None
         except BaseException:
             future.cancel()  # the caller may have been interrupted
             raise
@@ -140,8 +140,8 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
             return self._await(coro)
         coro.close()
         raise RuntimeError(
-            f"{name}() waits and would stop this event loop meanwhile: "
-            f"await asyncio.to_thread(broker.{name}, ...)"
+            f"{name}() would block this event loop while it waits: await "
+            f"asyncio.to_thread(broker.{name}, ...)"
         )
 
     def call(self, function: Callable[[Broker], T]) -> T:

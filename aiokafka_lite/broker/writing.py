@@ -249,7 +249,7 @@ def _bytes(what: str, given: object) -> bytes | None:
         return bytes(given)
     raise TypeError(
         f"a record's {what} may be bytes, a str (written in UTF-8) or None, not "
-        f"{type(given).__name__}: json.dumps(...), for instance, makes a str of it"
+        f"{type(given).__name__}: convert it to a str, for example with json.dumps(...)"
     )
 
 

@@ -239,8 +239,8 @@ class Accumulator:
         log.warning("topic %r was recreated with %d partitions", topic.name, count)
         is_aborted = any(queue.is_in_transaction for queue in topic.every_queue) and self._on_loss(
             UnknownTopicOrPartitionError(
-                f"topic {topic.name!r} was recreated: what the transaction had written to it "
-                "is gone"
+                f"topic {topic.name!r} was recreated: the records that the transaction had "
+                "written to it are lost"
             )
         )
         for queue in topic.every_queue:
@@ -455,9 +455,9 @@ class Accumulator:
                     place[0] = self._loop.create_future()
         except asyncio.TimeoutError:
             raise KafkaTimeoutError(
-                f"no room for the record: {self.used_bytes} of buffer_memory="
-                f"{self._buffer_memory} bytes wait for their brokers' answers; send fewer at a "
-                "time, or raise buffer_memory"
+                f"no room for the record: {self.used_bytes} of "
+                f"buffer_memory={self._buffer_memory} bytes wait for their brokers' answers. "
+                "Send fewer records at a time, or raise buffer_memory"
             ) from None
         finally:
             self._room.remove(place)
@@ -536,7 +536,7 @@ class Accumulator:
             f"acknowledged within delivery_timeout_ms={self._delivery_timeout_s * 1000:g}: the "
             f"batch {tried}"
             + (f", last {cause}" if cause else "")
-            + ("; it may have been written" if batch.attempts else "")
+            + (" (it may have been written)" if batch.attempts else "")
         )
         error.__cause__ = cause
         return error
@@ -596,7 +596,8 @@ class Accumulator:
 def _gone(batch: ProducerBatch, count: int) -> KafkaError:
     """Return the error of a batch whose partition is missing in the recreated topic."""
     tp = batch.tp
-    sent = "; the batch may have been written to the old topic" if batch.attempts else ""
+    sent = " (the batch may have been written to the old topic)" if batch.attempts else ""
     return UnknownTopicOrPartitionError(
-        f"{tp.topic}-{tp.partition} is gone: the topic was recreated with {count} partitions{sent}"
+        f"{tp.topic}-{tp.partition} no longer exists: the topic was recreated with {count} "
+        f"partitions{sent}"
     ).at(tp)

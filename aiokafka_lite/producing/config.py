@@ -206,8 +206,8 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
         if self.delivery_timeout_ms is not None and self.delivery_timeout_ms < self._one_try_ms:
             raise ValueError(
                 f"delivery_timeout_ms={self.delivery_timeout_ms} is shorter than linger_ms + "
-                f"request_timeout_ms = {self._one_try_ms}: a record could "
-                "not even be tried once; raise it, or lower request_timeout_ms"
+                f"request_timeout_ms = {self._one_try_ms}, which leaves no time for a single "
+                "attempt: raise it, or lower request_timeout_ms"
             )
 
     def _check_codec(self) -> None:

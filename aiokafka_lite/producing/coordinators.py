@@ -138,7 +138,7 @@ class CoordinatorClient:
             delay_s = pause.next_delay_s()
             if loop.time() + delay_s >= deadline:
                 raise KafkaTimeoutError(
-                    f"the coordinator of {self._key!r} did not do what it was asked in time: "
+                    f"the coordinator of {self._key!r} did not complete the request in time: "
                     f"{error}"
                 ) from error
             await asyncio.sleep(delay_s)

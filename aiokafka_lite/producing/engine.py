@@ -244,7 +244,7 @@ class ProducerEngine:
             self.fatal = error
             self._set_gate()
             if not isinstance(error, ProducerClosed):
-                log.error("the producer can do nothing any more: %s", error)
+                log.error("the producer has failed permanently: %s", error)
             elif not self.accumulator.is_empty:
                 log.warning("%s: records that it was to send may be lost", error)
             self.sender.close()
@@ -399,7 +399,7 @@ class ProducerEngine:
             ) from None
         except KafkaError as error:
             if not self._is_running:
-                raise ProducerClosed("the producer was stopped meanwhile") from error
+                raise ProducerClosed("the producer was stopped during the call") from error
             raise
         finally:
             if not accumulator.is_known(topic) and accumulator.drop_topic(topic):

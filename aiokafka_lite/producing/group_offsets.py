@@ -283,7 +283,7 @@ def raise_refusal(
             delivery.refused(error)
             if error_class in LOST_MEMBERSHIP:
                 raise CommitFailedError(
-                    f"group {group_id!r} has rebalanced since the records were handed out: "
-                    "the transaction is aborted, and the partitions' owners read them again"
+                    f"group {group_id!r} has rebalanced since the records were returned: the "
+                    "transaction is aborted, and the partitions' owners read them again"
                 ) from error
             raise error

@@ -244,7 +244,7 @@ class ProducerLease:
             refusal = self._transactions.refusal()
             if isinstance(refusal, KafkaError):
                 raise refusal
-            raise ProducerClosed("the producer was stopped meanwhile")
+            raise ProducerClosed("the producer was stopped during the call")
 
     def _raise_if_ended(self) -> None:
         if (error := self._engine.ended) is not None:

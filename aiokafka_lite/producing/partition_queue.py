@@ -164,7 +164,7 @@ class PartitionQueue:
             if self.identity != identity and not self.numbered:
                 self.adopt(identity)
             if self.identity is None:
-                raise AssertionError(f"{self!r} numbers batches for nobody")
+                raise AssertionError(f"{self!r} has no producer id to number batches with")
             batch.number(self.identity, self.next_sequence)
             self.next_sequence = batch.next_sequence
             self.close(self.waiting.popleft())

@@ -98,7 +98,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             )
         if config.api_version is not None:
             _warn_deprecated(
-                "The `api_version` parameter has been deprecated, and does nothing: versions are "
+                "The `api_version` parameter has been deprecated and is ignored: versions are "
                 "negotiated with each broker"
             )
         self._engine: ProducerEngine | None = None

@@ -251,7 +251,7 @@ class Transactions:
 
     def _enter(self, state: TransactionStage) -> None:
         if state not in MOVES[self.state]:
-            raise AssertionError(f"no transaction goes from {self.state.name} to {state.name}")
+            raise AssertionError(f"a transaction cannot go from {self.state.name} to {state.name}")
         self.state = state
         self._on_change()
 
@@ -317,9 +317,9 @@ class Transactions:
         if isinstance(error, FENCED):
             fenced = ProducerFencedError(
                 f"{failed}: another producer with this transactional_id was started, or the "
-                f"transaction took longer than transaction_timeout_ms={timeout_ms}. What was not "
-                "committed is aborted; stop this producer, and make another one if it is the one "
-                "to go on"
+                f"transaction took longer than transaction_timeout_ms={timeout_ms}. Its "
+                "uncommitted records are aborted. Stop this producer, and make another one if it "
+                "should continue"
             )
             fenced.__cause__ = error
             return fenced
@@ -330,7 +330,10 @@ class Transactions:
                 "coordinator has aborted it."
             )
         elif isinstance(error, InvalidTransactionTimeout):
-            hint = f" It is {timeout_ms}: set transaction_timeout_ms to what the brokers allow."
+            hint = (
+                f" It is {timeout_ms}: set transaction_timeout_ms to a value that the "
+                "brokers allow."
+            )
         elif isinstance(error, InvalidProducerIdMapping):
             hint = (
                 " There may have been no transaction for longer than the brokers' "
@@ -351,8 +354,8 @@ class Transactions:
         if self.state is TransactionStage.BROKEN or self._error is not None:
             return self._aborted()
         return IllegalOperation(
-            f"Can't send messages while not in transaction: the producer is {self.state.value}; "
-            "use `async with producer.transaction()`"
+            f"Can't send messages while not in transaction: the producer is {self.state.value}. "
+            "Use `async with producer.transaction()`"
         )
 
     def _aborted(self) -> TransactionAbortableError:
@@ -390,8 +393,8 @@ class Transactions:
             await asyncio.wait([ending])
         if self.state is not TransactionStage.READY:
             raise IllegalStateError(
-                f"a transaction cannot begin: the producer is {self.state.value}; "
-                "one transaction at a time"
+                f"a transaction cannot begin: the producer is {self.state.value}, and it can "
+                "have one transaction at a time"
             )
         self.current = ProducerTransaction()
         self._enter(TransactionStage.OPEN)
@@ -779,9 +782,9 @@ class Transactions:
         except KafkaTimeoutError as error:
             self.fail(
                 KafkaTimeoutError(
-                    f"{what} a transaction of {self._id!r} was not answered in time: whether it "
-                    "was done is not known. Make another producer with this transactional_id, "
-                    "which ends the transaction, and read what was committed"
+                    f"{what} a transaction of {self._id!r} was not answered in time, so its "
+                    "outcome is unknown. Make another producer with this transactional_id, "
+                    "which ends the transaction, and read the committed records to find out"
                 )
             )
             raise error

@@ -123,7 +123,7 @@ async def test_file_is_loaded_once(tmp_path: Path) -> None:
     file = tmp_path / "seed.jsonl"
     await asyncio.to_thread(file.write_text, '{"topic": "t", "key": "k", "value": {"n": 1}}\n' * 3)
     arguments = ("--listen", "127.0.0.1:0", "--data", str(tmp_path / "d"), "--load", str(file))
-    for said in (f"loaded: 3 records from {file} into t", "not loaded: t holds records already"):
+    for said in (f"loaded: 3 records from {file} into t", "not loaded: t already has records"):
         async with running(*arguments) as (process, line):
             async with RawClient(address_in(line)) as client:
                 assert [record.value for record in await _read_all(client)] == [b'{"n":1}'] * 3
@@ -140,7 +140,8 @@ async def test_bad_line_ends_the_command_with_its_number(tmp_path: Path) -> None
         _, stderr = await asyncio.wait_for(process.communicate(), 30)
     assert (process.returncode, line) == (1, "")
     assert stderr.decode() == (
-        f"error: {file}, line 2: there is no partition t-7: the topic has 1 (nothing was loaded)\n"
+        f"error: {file}, line 2: there is no partition t-7: the topic has 1 "
+        "(no records were loaded)\n"
     )
 
 

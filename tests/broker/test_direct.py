@@ -333,6 +333,6 @@ def test_waiting_ends_with_the_broker() -> None:
         assert has_begun.wait(30)
     thread.join(30)
     assert not thread.is_alive()
-    assert str(raised[0]) == "the broker was stopped meanwhile"
+    assert str(raised[0]) == "the broker was stopped during the call"
     with pytest.raises(RuntimeError, match="the broker was stopped"):
         broker.produce("t", "x")

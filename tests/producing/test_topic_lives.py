@@ -136,7 +136,7 @@ async def test_records_that_wait_for_a_recreated_topic_go_to_it(
     assert isinstance(gone.exception(), UnknownTopicOrPartitionError)
     for partition, error in enumerate(placed[2:], start=2):
         assert isinstance(error, UnknownTopicOrPartitionError)
-        assert f"{topic}-{partition} is gone" in str(error)
+        assert f"{topic}-{partition} no longer exists" in str(error)
 
 
 async def test_batches_in_flight_when_their_topic_is_recreated_are_written_once_and_in_order(
@@ -173,7 +173,7 @@ async def test_what_a_recreated_topic_took_before_the_producer_knew_is_not_writt
             second = await producer.send("t", b"1", partition=0)
             async with timeout(20):
                 await asyncio.gather(first, second)
-            with pytest.raises(UnknownTopicOrPartitionError, match="t-1 is gone"):
+            with pytest.raises(UnknownTopicOrPartitionError, match="t-1 no longer exists"):
                 await gone
         assert await values_in(broker, "t") == [b"0", b"1"]
 

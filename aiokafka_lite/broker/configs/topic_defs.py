@@ -52,7 +52,7 @@ class _ThrottledReplicas:
 
 def _throttled(name: str) -> ConfigDef:
     return ConfigDef(
-        name, _LIST, "", _ThrottledReplicas(name), "Replicas whose replication is throttled."
+        name, _LIST, "", _ThrottledReplicas(name), "The replicas with throttled replication."
     )
 
 
@@ -60,7 +60,7 @@ TOPIC_CONFIGS: Final = by_name(
     [
         ConfigDef(
             "cleanup.policy", _LIST, "delete", OneOf("compact", "delete"),
-            "What becomes of old segments: deleted, compacted, both, or neither.",
+            "How old segments are treated: deleted, compacted, both, or neither.",
             "log.cleanup.policy",
         ),
         ConfigDef(
@@ -73,7 +73,7 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "compression.type", _STRING, "producer", OneOf(*CODECS),
-            "The codec that batches are kept in; 'producer' keeps the producer's.",
+            "The codec of stored batches ('producer' keeps the producer's).",
             "compression.type",
         ),
         ConfigDef(
@@ -94,7 +94,7 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "flush.ms", _LONG, str(LONG_MAX), _NATURAL,
-            "After what time the log is forced to the disk.", "log.flush.interval.ms",
+            "The time after which the log is forced to the disk.", "log.flush.interval.ms",
         ),
         _throttled("follower.replication.throttled.replicas"),
         ConfigDef(
@@ -105,17 +105,17 @@ TOPIC_CONFIGS: Final = by_name(
         _throttled("leader.replication.throttled.replicas"),
         ConfigDef(
             "local.retention.bytes", _LONG, "-2", _OR_MINUS_TWO,
-            "How much of a tiered log is kept locally; -2 stands for retention.bytes.",
+            "How much of a tiered log is kept locally (-2: retention.bytes).",
             "log.local.retention.bytes",
         ),
         ConfigDef(
             "local.retention.ms", _LONG, "-2", _OR_MINUS_TWO,
-            "How long a tiered log is kept locally; -2 stands for retention.ms.",
+            "How long a tiered log is kept locally (-2: retention.ms).",
             "log.local.retention.ms",
         ),
         ConfigDef(
             "max.compaction.lag.ms", _LONG, str(LONG_MAX), _POSITIVE,
-            "After what time a record is compacted at the latest.",
+            "The longest time until a record is compacted.",
             "log.cleaner.max.compaction.lag.ms",
         ),
         ConfigDef(
@@ -134,12 +134,12 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "message.timestamp.type", _STRING, "CreateTime", OneOf("CreateTime", LOG_APPEND_TIME),
-            "Whose time records carry: the producer's or the broker's.",
+            "The timestamps of records: set by the producer or by the broker.",
             "log.message.timestamp.type",
         ),
         ConfigDef(
             "min.cleanable.dirty.ratio", _DOUBLE, "0.5", ValueRange(0, 1),
-            "What part of a log must be new before it is compacted again.",
+            "The part of a log that must be new before it is compacted again.",
             "log.cleaner.min.cleanable.ratio",
         ),
         ConfigDef(
@@ -160,19 +160,19 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "remote.log.delete.on.disable", _BOOLEAN, "false", None,
-            "What was tiered is deleted when tiering ends.",
+            "Tiered data is deleted when tiering ends.",
         ),
         ConfigDef(
             "remote.storage.enable", _BOOLEAN, "false", None, "The log is tiered.",
         ),
         ConfigDef(
             "retention.bytes", _LONG, "-1", _OR_MINUS_ONE,
-            "The size of a partition from which on old segments are deleted; -1 for no limit.",
+            "The partition size above which old segments are deleted (-1: no limit).",
             "log.retention.bytes",
         ),
         ConfigDef(
             "retention.ms", _LONG, "604800000", _OR_MINUS_ONE,
-            "The age from which on segments are deleted; -1 for no limit.", "log.retention.ms",
+            "The age above which segments are deleted (-1: no limit).", "log.retention.ms",
         ),
         ConfigDef(
             "segment.bytes", _INT, str(1 << 30), ValueRange(1 << 20),
@@ -188,7 +188,7 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "segment.ms", _LONG, "604800000", _POSITIVE,
-            "After what time a segment ends that is not full.", "log.roll.ms",
+            "The time after which a segment ends that is not full.", "log.roll.ms",
         ),
         ConfigDef(
             "unclean.leader.election.enable", _BOOLEAN, "false", None,

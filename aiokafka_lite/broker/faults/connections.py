@@ -21,7 +21,7 @@ class ConnectionFault(enum.Enum):
     """The fault of a connection."""
 
     REFUSE = "it is reset as soon as it is accepted"
-    SILENCE = "it stays open, and nothing is ever answered"
+    SILENCE = "it stays open, but no request is ever answered"
     CLOSE_AFTER = "it is closed when it was sent so many bytes"
 
 

@@ -61,8 +61,8 @@ def api_key_of(api: Api) -> int | None:
         said = api.__name__ if isinstance(api, type) else repr(api)
         names = sorted(API_NAMES[each] for each in HANDLERS)
         raise ValueError(
-            f"{said} is no API of Kafka's that this broker has, so no request would ever match"
-            f"{nearest(str(api), names)}; it has {', '.join(names)}"
+            f"{said} is not an API of this broker, so no request would ever "
+            f"match{nearest(str(api), names)}. The broker has {', '.join(names)}"
         )
     return key
 
@@ -113,7 +113,7 @@ class Match:
             refusals.names_topics(entry.request, each) for each in matching
         ):
             raise ValueError(
-                f"requests of {api} name no topics, so none would ever match topic= or partition="
+                f"requests of {api} do not name topics, so topic= and partition= would never match"
             )
 
     def covers(self, work: RequestWork) -> bool:

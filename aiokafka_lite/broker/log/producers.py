@@ -144,8 +144,8 @@ class ProducerStates:
         producer = self._producers.get(header.producer_id)
         if producer is not None and header.producer_epoch < producer.epoch:
             raise InvalidProducerEpoch(
-                f"producer {header.producer_id} has epoch {producer.epoch}, "
-                f"the batch comes from epoch {header.producer_epoch}"
+                f"producer {header.producer_id} has epoch {producer.epoch}, but the batch has "
+                f"epoch {header.producer_epoch}"
             )
         if header.base_sequence != NO_SEQUENCE:
             self._check_sequence(header, producer)
@@ -217,7 +217,7 @@ class ProducerStates:
         if coordinator_epoch < producer.coordinator_epoch:
             raise TransactionCoordinatorFenced(
                 f"a coordinator of epoch {producer.coordinator_epoch} wrote for producer "
-                f"{header.producer_id}, the marker comes from epoch {coordinator_epoch}"
+                f"{header.producer_id}, but the marker has epoch {coordinator_epoch}"
             )
 
     def note(self, header: BatchHeader, base_offset: int, batch: memoryview) -> None:

@@ -270,8 +270,8 @@ class _Recovery:
     def _warn(self, first: int, end: int, where: str) -> None:
         self._is_clean = False
         log.warning(
-            "the log of %s lacks offsets %d to %d %s: restore the files from a copy, or what was "
-            "there is lost",
+            "the log of %s lacks offsets %d to %d %s: restore the files from a copy, otherwise "
+            "these records are lost",
             self._partition, first, end - 1, where,
         )  # fmt: skip
 

@@ -135,8 +135,8 @@ class FrameReceiver:
         if not 0 < size <= self.max_frame_bytes:
             prefix = bytes(self._scratch[self._start : self._start + _SIZE.size])
             raise KafkaProtocolError(
-                f"the peer announces a request of {size} bytes ({prefix!r}); "
-                f"1 to {self.max_frame_bytes} are accepted{_guess(prefix)}"
+                f"the peer announces a request of {size} bytes ({prefix!r}), but 1 to "
+                f"{self.max_frame_bytes} are accepted{_guess(prefix)}"
             )
         self.has_frame = there >= size
         if not self.has_frame and _SIZE.size + size > len(self._scratch):
@@ -183,7 +183,7 @@ class FrameReceiver:
 
 def _guess(prefix: bytes) -> str:
     if prefix[0] == 0x16:
-        return "; it looks like TLS, and this listener is plain"
+        return ". It looks like TLS, and this listener is plain"
     if prefix in (b"GET ", b"POST", b"HEAD", b"PUT "):
-        return "; it looks like HTTP"
+        return ". It looks like HTTP"
     return ""

@@ -216,8 +216,8 @@ class RequestLog:
                     await changed.wait()
         except asyncio.TimeoutError:
             raise TimeoutError(
-                f"{len(found)} requests of {api or 'any API'} within {timeout_s} s, not {count}; "
-                f"the latest: {list(self)[-10:]}"
+                f"{len(found)} requests of {api or 'any API'} within {timeout_s} s, not "
+                f"{count}. The latest: {list(self)[-10:]}"
             ) from None
         finally:
             del self._waiting[changed]

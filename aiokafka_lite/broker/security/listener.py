@@ -129,8 +129,8 @@ def check_listeners(
 
 def _remote_problem(listener: Listener) -> str:
     why = {
-        SecurityProtocol.PLAINTEXT: "and this broker asks nobody for a password",
-        SecurityProtocol.SSL: "and TLS alone asks nobody for a password",
+        SecurityProtocol.PLAINTEXT: "and this broker does not require a password",
+        SecurityProtocol.SSL: "and TLS alone does not require a password",
         SecurityProtocol.SASL_PLAINTEXT: "and this broker is made for tests",
         SecurityProtocol.SASL_SSL: "and this broker is made for tests",
     }[listener.protocol]

@@ -87,7 +87,7 @@ class TokenAuthority:
         claims = self._claims(token)
         subject = claims.get("sub")
         if not isinstance(subject, str) or not subject:
-            raise InvalidTokenError("the token names nobody (sub)")
+            raise InvalidTokenError("the token has no subject (sub)")
         expires_s = _seconds(claims.get("exp"))
         begins_s = max(_seconds(claims.get("iat", 0)), _seconds(claims.get("nbf", 0)))
         if not begins_s <= self._clock() / MS_PER_S < expires_s:

@@ -54,7 +54,7 @@ async def test_requests_are_found_by_what_they_were() -> None:
             assert seen.answered_at is not None
             assert 0 <= seen.answered_at - seen.arrived_at < 60
         assert "Heartbeat v4 from 'two'" in repr(refused)
-        with pytest.raises(ValueError, match="no API"):
+        with pytest.raises(ValueError, match="not an API"):
             log.of("Heart")
 
 

@@ -98,7 +98,7 @@ async def test_an_api_is_chosen_by_class_name_or_key(
 
 @pytest.mark.parametrize("api", ["Fetsch", 999])
 async def test_an_api_that_is_not_there_is_refused(broker: Broker, api: Api) -> None:
-    with pytest.raises(ValueError, match="no API of Kafka's"):
+    with pytest.raises(ValueError, match="not an API"):
         broker.on(api)
 
 
@@ -106,9 +106,9 @@ async def test_an_api_that_is_not_there_is_refused(broker: Broker, api: Api) -> 
 async def test_an_api_that_the_broker_lacks_is_refused_with_those_it_has(
     broker: Broker, api: Api
 ) -> None:
-    with pytest.raises(ValueError, match="no API of Kafka's that this broker has") as refused:
+    with pytest.raises(ValueError, match="not an API of this broker") as refused:
         broker.on(api)
-    said = str(refused.value).partition("it has ")[2].split(", ")
+    said = str(refused.value).partition("The broker has ")[2].split(", ")
     assert said == sorted(API_NAMES[key] for key in HANDLERS)
     assert "DescribeConfigs" in said
     assert "DescribeLogDirs" not in said
@@ -118,9 +118,9 @@ async def test_a_rule_that_no_request_can_match_is_refused(broker: Broker) -> No
     with pytest.raises(ValueError, match=r"ever match; did you mean Fetch\?"):
         broker.on("Fech")
     for api in ("Heartbeat", "FindCoordinator", "DescribeGroups", "ApiVersions"):
-        with pytest.raises(ValueError, match=f"requests of {api} name no topics"):
+        with pytest.raises(ValueError, match=f"requests of {api} do not name topics"):
             broker.on(api, topic="t")
-    with pytest.raises(ValueError, match="name no topics"):
+    with pytest.raises(ValueError, match="do not name topics"):
         broker.on("JoinGroup", partition=0)
     with pytest.raises(ValueError, match=r"Fetch in versions \d+ to \d+, so no request"):
         broker.on("Fetch", version=99)

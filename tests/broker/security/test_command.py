@@ -144,8 +144,8 @@ async def test_given_certificates_ask_clients_for_theirs(tmp_path: Path, trusted
     [
         (["--listen", "SSL://127.0.0.1:0"], "--write-credentials"),
         (["--listen", "SASL_PLAINTEXT://127.0.0.1:0"], "--users-file"),
-        (["--listen", "127.0.0.1:0", "--users-file", "USERS"], "--users-file needs a listener"),
-        (["--listen", "127.0.0.1:0", "--tls-client-auth", "required"], "needs a listener"),
+        (["--listen", "127.0.0.1:0", "--users-file", "USERS"], "--users-file needs a matching"),
+        (["--listen", "127.0.0.1:0", "--tls-client-auth", "required"], "needs a matching listener"),
         (["--listen", "SSL://127.0.0.1:0", "--tls-key", "USERS"], "--tls-cert"),
         (["--listen", "SSL://127.0.0.1:0", "--tls-cert", "USERS"], "cannot use certificate"),
         (["--listen", "SASL_PLAINTEXT://127.0.0.1:0", "--users-file", "nowhere"], "No such file"),
@@ -153,7 +153,7 @@ async def test_given_certificates_ask_clients_for_theirs(tmp_path: Path, trusted
         (["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"], "same name"),
         (["--listen", "127.0.0.1:65535", "--nodes", "2"], "port"),
         (["--listen", "127.0.0.1:0", "--set", "queued_max_requests=0"], "queued_max_requests"),
-        (["--listen", "127.0.0.1:0", "--write-credentials", "d"], "nothing to write"),
+        (["--listen", "127.0.0.1:0", "--write-credentials", "d"], "no files to write"),
         (["--oauth-allow-unsecured-tokens", "--listen", "SASL_SSL://127.0.0.1:0"], "OAUTHBEARER"),
     ],
 )

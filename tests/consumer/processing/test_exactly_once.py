@@ -657,7 +657,7 @@ async def test_a_commit_that_is_not_answered_in_time_ends_it_and_repeats_nothing
         await copy.kafka.produce(copy.source, 0, numbered(20))
         rule = broker.on("EndTxn").silence(times=None, handled=is_committed)
         async with copy.producer(**settings) as producer:
-            with pytest.raises(KafkaTimeoutError, match="whether it was done is not known"):
+            with pytest.raises(KafkaTimeoutError, match="its outcome is unknown"):
                 await consumer.run(copy.handle, transactions=producer)
             assert producer.fatal_error is not None
             rule.remove()
