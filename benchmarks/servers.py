@@ -214,11 +214,19 @@ def listener_pid(port: int) -> int | None:
     sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     for folder in Path("/proc").glob("[0-9]*/fd"):
         try:
-            if any(os.readlink(fd) in sockets for fd in folder.iterdir()):
-                return int(folder.parent.name)
+            links = [_link(fd) for fd in folder.iterdir()]
         except OSError:
             continue  # it ended, or belongs to somebody else
+        if not sockets.isdisjoint(links):
+            return int(folder.parent.name)
     return None
+
+
+def _link(fd: Path) -> str:
+    try:
+        return os.readlink(fd)
+    except OSError:
+        return ""  # it was closed since
 
 
 def _listening_inodes(port: int) -> list[str]:
