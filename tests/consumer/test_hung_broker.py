@@ -205,6 +205,7 @@ async def test_an_answer_that_comes_after_a_seek_moves_nothing(broker: Broker) -
             assert [(await consumer.getone()).offset for _ in range(2)] == [3, 4]
 
 
+@pytest.mark.virtual_time
 async def test_a_partition_that_cannot_be_looked_up_is_asked_about_less_and_less_often(
     broker: Broker,
 ) -> None:
