@@ -70,7 +70,9 @@ import aiokafka, aiokafka.admin, aiokafka.errors, aiokafka.producer.producer, ai
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor as Sticky
 from aiokafka_lite.errors import KafkaError
 assert as_aiokafka.is_installed()
-ours_alone = {"Batch", "CooperativeStickyPartitionAssignor", "AIOKafkaConsumer"}
+ours_alone = {
+    "Batch", "CooperativeStickyPartitionAssignor", "AIOKafkaConsumer", "confluent_settings"
+}
 assert issubclass(aiokafka.AIOKafkaConsumer, aiokafka_lite.AIOKafkaConsumer)
 assert aiokafka.AIOKafkaConsumer is aiokafka.consumer.consumer.AIOKafkaConsumer
 for name in set(aiokafka_lite.__all__) - ours_alone:
