@@ -166,7 +166,7 @@ class ProducerStates:
             if unverified.has_epochs and first != 0 and not has_batches:
                 raise OutOfOrderSequenceNumber(
                     f"producer {header.producer_id} begins its transaction with sequence number "
-                    f"{first}, expected was 0"
+                    f"{first}, but 0 was expected"
                 )
             if first > unverified.lowest_sequence:
                 raise OutOfOrderSequenceNumber(
@@ -181,7 +181,7 @@ class ProducerStates:
         if first != expected:
             raise OutOfOrderSequenceNumber(
                 f"producer {header.producer_id} sent sequence number {first}, "
-                f"expected was {expected}"
+                f"but {expected} was expected"
             )
 
     def check_marker(

@@ -76,7 +76,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VALUE",
         help=(
-            "a client setting of Kafka, without 'kafka.', such as security.protocol=SSL "
+            "a Kafka client setting without the prefix 'kafka.', such as security.protocol=SSL "
             "(repeatable)"
         ),
     )

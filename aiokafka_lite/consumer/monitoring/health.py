@@ -279,7 +279,7 @@ def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[st
         stops = (
             "no records are returned" if status.is_eager else ("partitions that move are withheld")
         )
-        yield f"{group} rebalances ({joining}): {stops} until it ends"
+        yield f"{group} is rebalancing ({joining}): {stops} until the rebalance ends"
     elif status.trouble:
         yield f"{group}: {status.trouble}"
     elif status.last_contact_at is not None:

@@ -71,7 +71,9 @@ class LeaveGroupRequest(Request[LeaveGroupResponse], key=13, versions="0-5", fle
         if version >= _FIRST_WITH_SEVERAL_MEMBERS or not self.members:
             return self
         if len(self.members) > 1 or self.members[0].group_instance_id is not None:
-            raise UnsupportedVersionError(f"LeaveGroup v{version} is for one dynamic member only")
+            raise UnsupportedVersionError(
+                f"LeaveGroup v{version} can name only one member, and no static one"
+            )
         return type(self)(group_id=self.group_id, member_id=self.members[0].member_id)
 
     @override

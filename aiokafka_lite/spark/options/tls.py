@@ -280,7 +280,7 @@ def _set_versions(context: ssl.SSLContext, raw: RawOptions) -> None:
         raise raw.refusal(name, f"{unknown[0]!r} is none of {', '.join(VERSIONS)}")
     versions = [VERSIONS[one] for one in asked if one in VERSIONS]
     if not versions:
-        raise raw.refusal(name, f"nothing older than {min(VERSIONS)} is spoken here")
+        raise raw.refusal(name, f"versions older than {min(VERSIONS)} are not supported")
     context.minimum_version = min(versions)
     context.maximum_version = max(versions)
 

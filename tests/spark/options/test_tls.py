@@ -237,7 +237,7 @@ def test_jks_store_is_refused_with_the_command_that_converts_it(
         ({"keystore.key": "hunter2"}, "without the certificate"),
         ({"keystore.certificate.chain": "x"}, "kafka.ssl.keystore.key is missing"),
         ({"enabled.protocols": "TLSv1.4"}, "'TLSv1.4' is none of TLSv1.2, TLSv1.3"),
-        ({"enabled.protocols": "TLSv1.1,TLSv1"}, "nothing older than TLSv1.2"),
+        ({"enabled.protocols": "TLSv1.1,TLSv1"}, "versions older than TLSv1.2 are not supported"),
         ({"cipher.suites": "TLS_RSA_WITH_NOTHING"}, "no cipher suite that OpenSSL has"),
         ({"engine.factory.class": "x.Y"}, "kafka.ssl.engine.factory.class cannot be used"),
     ],
