@@ -14,6 +14,7 @@ NODES ?= 1
 N ?= 100
 SEED ?= 0
 PATHS ?=
+RANDOM_S ?= 180
 PORT ?= 9092
 ARGS ?=
 # Much of a short test is waiting for others: four at a time on two cores, each worker with its own
@@ -90,8 +91,8 @@ mutants: $(VENV)/.installed-dev ## change the package at random, list what no te
 	$(BIN)/python -m tests.mutants --count $(N) --seed $(SEED) $(PATHS)
 
 test-all: WORKERS = 2
-test-all: $(VENV)/.installed-dev ## run the long form: all combinations, a million mutations
-	AIOKAFKA_LITE_TEST_LONG=1 $(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
+test-all: $(VENV)/.installed-dev ## run the long form: all combinations, RANDOM_S=180 seconds for each random test
+	AIOKAFKA_LITE_TEST_LONG=1 AIOKAFKA_LITE_TEST_RANDOM_S=$(RANDOM_S) $(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-matrix: ## run the short form with every Python that is found, each in an environment of its own
 	.ci/matrix $(ARGS)

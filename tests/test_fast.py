@@ -42,6 +42,15 @@ def test_slow_tests_and_those_with_kafka_are_not_quick() -> None:
 
 
 @pytest.mark.parametrize(
+    ("is_long", "kept"),
+    [(False, Durations(2.0, 1.0, long_s=9.0)), (True, Durations(1.0, long_s=2.0))],
+)
+def test_a_run_replaces_the_durations_of_its_form(*, is_long: bool, kept: Durations) -> None:
+    before = Durations(1.0, long_s=9.0)
+    assert durations.merged(before, Durations(2.0, 1.0), is_long=is_long) == kept
+
+
+@pytest.mark.parametrize(
     ("told", "package"),
     [
         (ModuleNotFoundError("no", name="no_such_package.part"), "no_such_package"),

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.durations import Durations
 from tests.support.scheduling import (
     BY_THEMSELVES,
-    HALF_HOURS,
-    MINUTES,
     SHARE_SPARK,
     one_scope,
     put_longest_first,
+    seconds_by_scope,
 )
 
 TESTS = Path(__file__).parent
@@ -45,21 +45,22 @@ def test_files_that_use_the_session_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scopes", "ordered"),
-    [
-        (["a.py", "heavy", "b.py"], ["heavy", "a.py", "b.py"]),
-        (["a.py", "b.py"], ["a.py", "b.py"]),
-        (["a.py", *reversed(HALF_HOURS), "heavy"], ["heavy", *HALF_HOURS, "a.py"]),
-        ([HALF_HOURS[0], "a.py", *HALF_HOURS[1:]], [*HALF_HOURS, "a.py"]),
-        (["a.py", *MINUTES, *HALF_HOURS], [*HALF_HOURS, *MINUTES, "a.py"]),
-    ],
+    ("is_long", "ordered"),
+    [(False, ["heavy", "b.py", "a.py", "new.py"]), (True, ["a.py", "heavy", "b.py", "new.py"])],
 )
-def test_what_takes_longest_is_begun_first(scopes: list[str], ordered: list[str]) -> None:
-    queue: OrderedDict[str, dict[str, bool]] = OrderedDict((scope, {}) for scope in scopes)
-    put_longest_first(queue)
+def test_scopes_that_take_longest_are_begun_first(*, is_long: bool, ordered: list[str]) -> None:
+    durations = {
+        "a.py": Durations(all_s=1.0, long_s=100.0),
+        "b.py": Durations(all_s=3.0, long_s=3.0),
+        "tests/spark/test_batch.py": Durations(all_s=2.0, long_s=2.0),
+        "tests/spark/test_session.py": Durations(all_s=2.0, long_s=2.0),
+    }
+    queue: OrderedDict[str, dict[str, bool]] = OrderedDict(
+        (scope, {}) for scope in ("new.py", "a.py", "b.py", "heavy")
+    )
+    put_longest_first(queue, seconds_by_scope(durations, is_long=is_long))
     assert list(queue) == ordered
 
 
 def test_files_that_are_named_exist() -> None:
-    named = (*BY_THEMSELVES, *HALF_HOURS, *MINUTES)
-    assert [file for file in named if not (TESTS.parent / file).exists()] == []
+    assert [file for file in BY_THEMSELVES if not (TESTS.parent / file).exists()] == []

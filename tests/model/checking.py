@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import pytest
 
 from tests.model.course import Plan, run_round
 from tests.model.ledger import Violation
-
-LONG_S: Final = 1800.0
 
 
 def check(seed: int, address: str | None, plan: Plan | None = None) -> None:

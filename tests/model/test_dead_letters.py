@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from functools import partial
 from typing import Final
@@ -16,6 +17,7 @@ from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.model.handling import committed_records
 from tests.model.world import Actor, VirtualWorld
 from tests.support.cluster import KafkaHandle
+from tests.support.rounds import in_time, random_rounds
 from tests.support.waiting import until
 
 KILLS: Final = 1_000
@@ -145,10 +147,10 @@ def test_with_transactions_a_kill_repeats_no_letter(number: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@random_rounds
 @pytest.mark.parametrize("in_transactions", [False, True])
 def test_a_kill_at_any_of_a_thousand_moments(*, in_transactions: bool) -> None:
-    for number in range(KILLS):
+    for number in in_time(random.Random(0).sample(range(KILLS), KILLS)):
         check(number, in_transactions=in_transactions)
 
 

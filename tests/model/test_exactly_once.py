@@ -7,6 +7,7 @@ letter, and the outputs of a key are in the order of its records.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections import Counter, defaultdict
 from functools import partial
@@ -29,6 +30,7 @@ from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.model.handling import committed_records
 from tests.model.world import Actor, VirtualWorld
 from tests.support.cluster import KafkaHandle
+from tests.support.rounds import in_time, random_rounds
 
 Record = ConsumerRecord[bytes | None, bytes | None]
 
@@ -36,7 +38,6 @@ PARTITIONS: Final = 3
 RECORDS: Final = 90
 KEYS: Final = 6
 SHORT: Final = 16
-LONG: Final = 1_000
 MOST_S: Final = 300.0
 # Of a transaction that a killed member has left open.
 TRANSACTION_TIMEOUT_MS: Final = 8_000
@@ -236,7 +237,7 @@ def test_each_record_has_one_output_whatever_happens(number: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_a_thousand_courses() -> None:
-    for number in range(SHORT, LONG):
+@random_rounds
+def test_each_record_has_one_output_in_course_after_course() -> None:
+    for number in in_time(itertools.count(SHORT)):
         Round(number).run()

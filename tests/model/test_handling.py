@@ -13,8 +13,8 @@ from tests.model.handling import Journal, Plan, Storm
 from tests.model.world import VirtualWorld
 from tests.support.cluster import KafkaHandle
 from tests.support.protocols import WAYS
+from tests.support.rounds import in_time, random_rounds
 
-REBALANCES: Final = 1_000
 OF_A_STORM: Final = 30 if LONG else 12
 LATE: Final = {"OffsetCommit": 0.02, "TxnOffsetCommit": 0.02, "EndTxn": 0.05}
 
@@ -52,13 +52,10 @@ def test_nothing_is_lost_whoever_is_killed(way: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_nothing_is_lost_in_a_thousand_rebalances_with_kills() -> None:
-    rebalances = 0
-    for seed, way in zip(itertools.count(1), itertools.cycle(WAYS), strict=False):
-        rebalances += check_kills(way, seed).rebalances
-        if rebalances >= REBALANCES:
-            break
+@random_rounds
+def test_nothing_is_lost_in_storm_after_storm_with_kills() -> None:
+    for seed, way in in_time(zip(itertools.count(1), itertools.cycle(WAYS), strict=False)):
+        check_kills(way, seed)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,15 @@
-"""The random model test: a few rounds of it here, and half an hour in the long form."""
+"""The random model test: a few rounds of it here, and many in the long form."""
 
 from __future__ import annotations
 
-import time
+import itertools
 from typing import Final
 
 import pytest
 
-from tests.model.checking import LONG_S, check
+from tests.model.checking import check
 from tests.model.course import Plan
+from tests.support.rounds import in_time, random_rounds
 
 SHORT: Final = Plan(wild_s=8.0, calm_s=12.0, cycles=1)
 
@@ -19,10 +20,7 @@ def test_groups_keep_their_promises_whatever_members_do(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(LONG_S + 300)
-def test_half_an_hour_of_rounds() -> None:
-    ends_at = time.monotonic() + LONG_S
-    seed = 1_000
-    while time.monotonic() < ends_at:
+@random_rounds
+def test_groups_keep_their_promises_in_long_rounds() -> None:
+    for seed in in_time(itertools.count(1_000)):
         check(seed, None)
-        seed += 1

@@ -1,14 +1,15 @@
-"""The random model test on a real Kafka, in a file of its own: its half hour needs no CPU."""
+"""The random model test on a real Kafka, in a file of its own: its rounds need little CPU."""
 
 from __future__ import annotations
 
-import time
+import itertools
 from typing import Final
 
 import pytest
 
-from tests.model.checking import LONG_S, check
+from tests.model.checking import check
 from tests.model.course import Plan
+from tests.support.rounds import in_time, random_rounds
 
 SHORT: Final = Plan(wild_s=3.0, calm_s=1.0, cycles=1, silent_s=15.0, ownerless_s=25.0)
 pytestmark = pytest.mark.real_kafka
@@ -19,10 +20,7 @@ def test_groups_keep_their_promises_on_a_real_kafka(real_kafka: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(LONG_S + 300)
-def test_half_an_hour_of_rounds_on_a_real_kafka(real_kafka: str) -> None:
-    ends_at = time.monotonic() + LONG_S
-    seed = 1_000
-    while time.monotonic() < ends_at:
+@random_rounds
+def test_groups_keep_their_promises_in_long_rounds_on_a_real_kafka(real_kafka: str) -> None:
+    for seed in in_time(itertools.count(1_000)):
         check(seed, real_kafka)
-        seed += 1

@@ -2,15 +2,17 @@
 
     python -m pytest -p tests.support.durations    (make durations)
 
-replaces the entries of the files that run and removes those of files that no longer exist.
+replaces the entries of the files that run and removes those of files that no longer exist. With
+AIOKAFKA_LITE_TEST_LONG=1 the seconds of the long form are replaced, and no others.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -26,24 +28,26 @@ SLOW_S: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """The seconds of a test file in the short form, and of its quick tests alone.
+    """How long the tests of a file take, in seconds.
 
     Attributes:
-        all_s: Every test of the file.
+        all_s: Every test of the file, in the short form.
         quick_s: The tests that need no Kafka and are not slow.
         slow: The functions of tests that are slow, without Kafka.
+        long_s: Every test of the file, in the long form.
     """
 
     all_s: float = 0.0
     quick_s: float = 0.0
     slow: frozenset[str] = field(default_factory=frozenset)
+    long_s: float = 0.0
 
 
 def kept() -> Mapping[str, Durations]:
     """Return the durations that are kept, by file."""
     entries = json.loads(FILE.read_text(encoding="utf-8"))
     return {
-        file: Durations(entry["all_s"], entry["quick_s"], frozenset(entry.get("slow", ())))
+        file: Durations(**{**entry, "slow": frozenset(entry.get("slow", ()))})
         for file, entry in entries.items()
     }
 
@@ -85,13 +89,20 @@ class Measured:
             write(self.by_file())
 
 
+def merged(before: Durations, measured: Durations, *, is_long: bool) -> Durations:
+    """Return the durations of a file after a run in the short form or in the long one."""
+    if is_long:
+        return replace(before, long_s=measured.all_s)
+    return replace(measured, long_s=before.long_s)
+
+
 def write(measured: Mapping[str, Durations]) -> None:
     """Replace the entries of these files, and remove those of files that no longer exist."""
+    is_long = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
     entries = {file: each for file, each in kept().items() if (ROOT / file).exists()}
-    lines = [
-        f"{json.dumps(file)}: {json.dumps(_entry(each))}"
-        for file, each in sorted({**entries, **measured}.items())
-    ]
+    for file, each in measured.items():
+        entries[file] = merged(entries.get(file, Durations()), each, is_long=is_long)
+    lines = [f"{json.dumps(file)}: {json.dumps(_entry(entries[file]))}" for file in sorted(entries)]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
@@ -100,7 +111,11 @@ def _entry(durations: Durations) -> dict[str, float | list[str]]:
         "all_s": round(durations.all_s, 1),
         "quick_s": round(durations.quick_s, 2),
     }
-    return {**entry, "slow": sorted(durations.slow)} if durations.slow else entry
+    if durations.slow:
+        entry["slow"] = sorted(durations.slow)
+    if durations.long_s:
+        entry["long_s"] = round(durations.long_s, 1)
+    return entry
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import os
+from collections import OrderedDict, defaultdict
+from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from xdist.scheduler import LoadFileScheduling
+
+from tests.support.durations import Durations, kept
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
@@ -47,22 +52,6 @@ BY_THEMSELVES: Final = frozenset(
 """The files whose tests start a cluster or a Spark session in other processes."""
 
 
-HALF_HOURS: Final = (
-    "tests/model/test_model.py",
-    "tests/model/test_model_real.py",
-    "tests/model/pairs/test_pairs.py",
-)
-"""The files with tests that take half an hour each, or nearly, in the long form."""
-
-MINUTES: Final = (
-    "tests/consumer/group/test_heartbeat_thread.py",
-    "tests/model/pairs/test_copying.py",
-    "tests/consumer/group/test_kip848.py",
-    "tests/consumer/processing/test_exactly_once_in_groups.py",
-)
-"""The files that take a minute or more in the short form with few tests, the longest first."""
-
-
 def one_scope(nodeid: str) -> str | None:
     """Return the scope that a test shares with those of other files; None if it has its file's."""
     # Those that share a session, which takes a gigabyte, and half a minute of CPU time until its
@@ -72,15 +61,23 @@ def one_scope(nodeid: str) -> str | None:
     return _HEAVY_SCOPE if file in SHARE_SPARK or file in BY_THEMSELVES else None
 
 
-def put_longest_first(queue: OrderedDict[str, dict[str, bool]]) -> None:
+def seconds_by_scope(durations: Mapping[str, Durations], *, is_long: bool) -> Mapping[str, float]:
+    """Return how long the tests of each scope take."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for file, each in durations.items():
+        seconds[one_scope(file) or file] += each.long_s if is_long else each.all_s
+    return seconds
+
+
+def put_longest_first(
+    queue: OrderedDict[str, dict[str, bool]], seconds: Mapping[str, float]
+) -> None:
     """Move the scopes that take longest to the front of a queue of scopes.
 
-    The queue begins with the scopes of most tests. Begun last, the others would run on alone,
-    beside workers that are done.
+    A long scope that begins last runs on alone, while the other workers have no tests left.
     """
-    for scope in reversed((_HEAVY_SCOPE, *HALF_HOURS, *MINUTES)):
-        if scope in queue:
-            queue.move_to_end(scope, last=False)
+    for scope in sorted(queue, key=lambda each: seconds.get(each, 0.0)):
+        queue.move_to_end(scope, last=False)
 
 
 class SchedulingWithHeavyOnes(LoadFileScheduling):  # type: ignore[misc]  # xdist is not typed
@@ -90,6 +87,11 @@ class SchedulingWithHeavyOnes(LoadFileScheduling):  # type: ignore[misc]  # xdis
         scope: str = one_scope(nodeid) or super()._split_scope(nodeid)
         return scope
 
+    @cached_property
+    def _seconds(self) -> Mapping[str, float]:
+        is_long = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
+        return seconds_by_scope(kept(), is_long=is_long)
+
     def _assign_work_unit(self, node: WorkerController) -> None:
-        put_longest_first(self.workqueue)
+        put_longest_first(self.workqueue, self._seconds)
         super()._assign_work_unit(node)

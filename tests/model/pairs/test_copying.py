@@ -18,6 +18,7 @@ from tests.model.pairs.known import KNOWN
 from tests.model.pairs.ways import TRANSACTIONS
 from tests.support.committed import read_java, read_librdkafka
 from tests.support.java import JavaTools
+from tests.support.rounds import in_time, random_rounds
 
 # What has outputs written twice, or none, by the application's own wish, or that of the topic.
 OTHERS: Final = frozenset(
@@ -30,6 +31,7 @@ OTHERS: Final = frozenset(
         "retention past the position",
     )
 )
+# The most; in the long form the time may be over before.
 VIRTUAL_ROUNDS: Final = 1_000 if LONG else 6
 REAL_ROUNDS: Final = 100 if LONG else 1
 in_each_way: Final = pytest.mark.parametrize(
@@ -52,21 +54,21 @@ def copy(seed: int, address: str | None, way: str, wild_s: float) -> Outcome:
     return outcome
 
 
-@pytest.mark.timeout(2400)
+@random_rounds
 @in_each_way
 def test_each_record_is_copied_once(way: str) -> None:
-    for seed in range(VIRTUAL_ROUNDS):
+    for seed in in_time(range(VIRTUAL_ROUNDS)):
         copy(seed, None, way, wild_s=10.0)
 
 
 @pytest.mark.real_kafka
 @pytest.mark.java
-@pytest.mark.timeout(3600)
+@random_rounds
 @in_each_way
 def test_readers_of_all_kinds_find_each_record_copied_once(
     real_kafka: str, java_tools: JavaTools, way: str
 ) -> None:
-    for seed in range(REAL_ROUNDS):
+    for seed in in_time(range(REAL_ROUNDS)):
         outcome = copy(seed, real_kafka, way, wild_s=5.0)
         for topic, due in outcome.outputs.items():
             found = read_librdkafka(real_kafka, topic, len(due))

@@ -10,9 +10,9 @@ import pytest
 from tests.model.pairs.checking import check
 from tests.model.pairs.course import Plan
 from tests.model.pairs.known import KNOWN
+from tests.support.rounds import RANDOM_S, random_rounds
 
 PLAN: Final = Plan(wild_s=8.0, without=frozenset(KNOWN))
-LONG_S: Final = 600.0
 pytestmark = pytest.mark.real_kafka
 
 
@@ -22,6 +22,6 @@ def test_records_are_processed_once_and_in_order_on_a_real_kafka(real_kafka: str
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(LONG_S + 300)
-def test_ten_minutes_of_rounds_on_a_real_kafka(real_kafka: str) -> None:
-    check(itertools.count(1_000), real_kafka, PLAN, within_s=LONG_S)
+@random_rounds
+def test_records_are_processed_once_and_in_order_in_round_after_round(real_kafka: str) -> None:
+    check(itertools.count(1_000), real_kafka, PLAN, within_s=RANDOM_S)
