@@ -103,6 +103,20 @@ async def test_member_that_leaves_is_succeeded(group: ConsumerGroupRequests, top
     assert unknown.error_message == f"Member a is not a member of group {group.group_id}."
 
 
+async def test_member_keeps_what_it_was_revoking_if_the_other_member_leaves(
+    group: ConsumerGroupRequests, topic: str
+) -> None:
+    first, second = group.of("a", topics=[topic]), group.of("b", topics=[topic])
+    await first.join()
+    await second.join()
+    await first.beat()
+    assert (first.epoch, first.count) == (2, 2)  # it has to revoke the other two
+    await second.leave()
+    await first.beat()
+    assert (first.epoch, first.count) == (4, 4)
+    assert (await group.described()).group_state == "Stable"
+
+
 async def test_new_subscription_is_a_new_epoch(
     group: ConsumerGroupRequests, cluster: KafkaHandle, topic: str
 ) -> None:

@@ -17,9 +17,11 @@ from aiokafka_lite.broker.groups.coordinator_log import (
     partition_for,
 )
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.member import NOT_OWNED
 from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts, metadata_hash
 from aiokafka_lite.protocol.messages.consumer_group_records import (
     VALUE_OF,
+    ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
@@ -27,6 +29,7 @@ from aiokafka_lite.protocol.messages.consumer_group_records import (
     ConsumerGroupRegularExpressionValue,
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataValue,
+    TopicPartitions,
 )
 from aiokafka_lite.protocol.messages.group_records import (
     GroupMetadataKey,
@@ -198,6 +201,31 @@ def test_groups_that_kafka_stored_are_restored(theirs: Theirs) -> None:
             seen.append(group.state.value)
     assert group.members == {}
     assert {"Assigning", "Reconciling", "Stable", "Empty"} <= {*seen}
+
+
+def test_partition_stays_with_the_newer_epoch_of_two_members_that_claim_it() -> None:
+    """A log that is compacted while it is read lacks records: KAFKA-19862."""
+    group, topic_id = ConsumerGroup("g"), bytes(16)
+
+    def assign(member_id: str, epoch: int, *partitions: int) -> None:
+        group.replay(
+            ConsumerGroupCurrentMemberAssignmentKey(group_id="g", member_id=member_id),
+            ConsumerGroupCurrentMemberAssignmentValue(
+                member_epoch=epoch,
+                previous_member_epoch=epoch - 1,
+                state=0,
+                assigned_partitions=[TopicPartitions(topic_id=topic_id, partitions=[*partitions])],
+                partitions_pending_revocation=[],
+            ),
+        )
+
+    assign("a", 5, 0)  # the record that "a" has revoked it is missing
+    assign("b", 6, 0)
+    assert group.held_in(topic_id, 0) == 6
+    assign("a", 7, 1)
+    assert [group.held_in(topic_id, partition) for partition in (0, 1)] == [6, 7]
+    assign("b", 8)
+    assert group.held_in(topic_id, 0) == NOT_OWNED
 
 
 def decoded(written: Sequence[tuple[bytes, bytes | None]]) -> list[CoordinatorRecord]:
