@@ -38,6 +38,14 @@ JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:-UsePerfData")
 # comes.
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1",)
 
+# The command after this becomes a process that is killed when its standard input is closed: at the
+# latest when the process that started it ends, however that ends.
+ENDS_WITH_STARTER = (
+    "sh", "-c",
+    'exec 3<&0; (read -r _ <&3; kill -KILL $$) & exec "$@" 3<&- </dev/null',
+    "sh",
+)  # fmt: skip
+
 POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -203,6 +211,7 @@ class RealKafka:
         if process is not None:
             process.send_signal(sig)
             process.wait()
+            _release(process)
 
     def pause_node(self, node_id: int) -> None:
         """Have a node do nothing any more, with its connections open, until it is resumed."""
@@ -222,17 +231,18 @@ class RealKafka:
     def close(self) -> None:
         """Stop every node and remove their data; idempotent."""
         everyone = (*self.nodes.values(), *self.controllers.values())
-        running = [n.process for n in everyone if n.process and n.process.poll() is None]
-        for process in running:
+        started = [node.process for node in everyone if node.process]
+        for process in started:
             process.terminate()
             process.send_signal(signal.SIGCONT)  # a paused one would not hear of it
         deadline = time.monotonic() + STOP_TIMEOUT_S
-        for process in running:
+        for process in started:
             try:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            _release(process)
         shutil.rmtree(self._home, ignore_errors=True)
 
     def _settings(self, node: Node) -> dict[str, str]:
@@ -298,7 +308,7 @@ class RealKafka:
     def _launch(self, node: Node) -> None:
         level = "-Dorg.slf4j.simpleLogger"
         command = [
-            self._java, f"-Xmx{self._heap_mib}m", *self._jvm_options,
+            *ENDS_WITH_STARTER, self._java, f"-Xmx{self._heap_mib}m", *self._jvm_options,
             f"{level}.defaultLogLevel=warn", f"{level}.log.kafka.server.KafkaRaftServer=info",
             # First: with older releases comes another that would be the logger.
             "-cp", f"{self._libs}/slf4j-simple-1.7.36.jar:{self._libs}/*", "kafka.Kafka",
@@ -307,7 +317,7 @@ class RealKafka:
         node.log_path.unlink(missing_ok=True)  # what a start waits for must be this start's
         with node.log_path.open("wb") as log:
             node.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
                 cwd=node.home, start_new_session=True,  # Ctrl-C is ours to handle
             )  # fmt: skip
 
@@ -322,6 +332,12 @@ class RealKafka:
             time.sleep(0.1)
         tail = node.log_path.read_text(errors="replace")[-2000:]
         raise KafkaUnavailableError(f"Kafka node {node.node_id} did not come up:\n{tail}")
+
+
+def _release(process: subprocess.Popen[bytes]) -> None:
+    """Close the pipe to a process that has ended."""
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 @contextlib.contextmanager
