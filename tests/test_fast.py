@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+
 import pytest
 
 from tests.support import durations, fast
@@ -69,3 +71,15 @@ def test_only_a_package_that_is_not_installed_is_missing(
 def test_what_is_kept_names_files_that_exist() -> None:
     gone = [file for file in durations.kept() if not (durations.ROOT / file).exists()]
     assert gone == [], "make durations"
+
+
+@pytest.mark.parametrize("hook", [fast.Fast.pytest_runtest_setup, fast.Fast.pytest_runtest_call])
+@pytest.mark.parametrize("package", ["no_such_package", "asyncio.no_such_part"])
+def test_what_stops_for_want_of_a_package_is_skipped(
+    hook: Callable[[fast.Fast], Generator[None, None, None]], package: str
+) -> None:
+    is_missing = package == "no_such_package"
+    running = hook(fast.Fast())
+    next(running)
+    with pytest.raises(pytest.skip.Exception if is_missing else ModuleNotFoundError):
+        running.throw(ModuleNotFoundError("no", name=package))

@@ -12,7 +12,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +50,20 @@ def missing_package(error: ModuleNotFoundError | str) -> str | None:
         name = error.name or ""
     package = name.partition(".")[0]
     return package if package and importlib.util.find_spec(package) is None else None
+
+
+@contextmanager
+def skipping() -> Iterator[None]:
+    """Skip the test if it stops because a package is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = missing_package(error)
+        if package is None:
+            raise
+        pytest.skip(f"{package} is not installed")
+    except MissingExtraError as error:
+        pytest.skip(str(error))
 
 
 class Fast:
@@ -94,16 +109,14 @@ class Fast:
         return report
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self) -> Generator[None, None, None]:
-        try:
+    def pytest_runtest_setup(self) -> Generator[None, None, None]:
+        with skipping():
             yield
-        except ModuleNotFoundError as error:
-            package = missing_package(error)
-            if package is None:
-                raise
-            pytest.skip(f"{package} is not installed")
-        except MissingExtraError as error:
-            pytest.skip(str(error))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, None, None]:
+        with skipping():
+            yield
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(
