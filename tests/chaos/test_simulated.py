@@ -73,7 +73,7 @@ def joins(broker: Broker) -> int:
     )
 
 
-@pytest.mark.every_loop
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("clean", [False, True], ids=["killed", "shut down"])
 @in_both_protocols
 async def test_brokers_fail_in_turn_and_the_group_stays_as_it_is(
