@@ -17,8 +17,8 @@ PATHS ?=
 RANDOM_S ?= 180
 PORT ?= 9092
 ARGS ?=
-# Much of a short test is waiting for others: four at a time on two cores, each worker with its own
-# Kafka. The long ones keep the cores busy.
+# Much of a short test is waiting for others: four at a time on two cores. The long ones keep the
+# cores busy.
 WORKERS ?= 4
 SCENARIO ?= plain
 VERSION ?=

@@ -13,17 +13,22 @@ import gc
 import importlib.util
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
+from tests.support import shared_kafka
 from tests.support.cluster import KafkaHandle
 from tests.support.java import JavaTools
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 from tests.support.required import summary, unavailable
 from tests.support.virtual_time import VIRTUAL_TIME
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
 
 LONG = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
 
@@ -67,6 +72,23 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "real_time: it races with the clock, whatever its module is marked with"
     )
+
+
+_SHARED_KAFKA = pytest.StashKey[shared_kafka.SharedKafka]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    # In the process that starts the workers.
+    stash = node.config.stash
+    if _SHARED_KAFKA not in stash:
+        stash[_SHARED_KAFKA] = shared_kafka.SharedKafka()
+    node.workerinput[shared_kafka.INPUT] = stash[_SHARED_KAFKA].asked_at
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if shared := config.stash.get(_SHARED_KAFKA, None):
+        shared.close()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -184,12 +206,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def real_kafka() -> Iterator[str]:
+def real_kafka(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of a real Kafka: BOOTSTRAP, or one started for this run."""
     if address := os.environ.get("BOOTSTRAP"):
         yield address
         return
     try:
+        if asked_at := getattr(request.config, "workerinput", {}).get(shared_kafka.INPUT):
+            yield shared_kafka.shared_address(asked_at)
+            return
         kafka = RealKafka()
     except KafkaUnavailableError as error:
         unavailable(error)
