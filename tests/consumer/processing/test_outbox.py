@@ -14,7 +14,7 @@ import pytest
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.processing.lanes import Job
-from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
+from aiokafka_lite.consumer.processing.outbox import FIRST_PAUSE_S, Entry, Outbox
 from aiokafka_lite.errors import (
     IllegalStateError,
     KafkaTimeoutError,
@@ -343,9 +343,13 @@ async def test_an_error_that_passes_is_tried_again_and_one_that_stays_ends_it(
     await asyncio.sleep(2)
     assert transactions.written == [["0"]]
     assert not list(outbox.troubles())
+    transactions.errors = [KafkaTimeoutError("passes again")]
+    outbox.put(entry(1))
+    await asyncio.sleep(1.5 * FIRST_PAUSE_S)
+    assert transactions.written == [["0"], ["1"]]
     transactions.last_error = KafkaTimeoutError("not known")
     transactions.errors = [transactions.last_error]
-    outbox.put(entry(1))
+    outbox.put(entry(2))
     await settle()
     assert [each for each, _ in transactions.told[-2:]] == ["begun anew", "KafkaTimeoutError"]
     assert not outbox.is_busy
@@ -366,6 +370,10 @@ async def test_what_nobody_waits_for_any_more_is_not_written(
     await settle()
     assert transactions.written == [["0"]]
     assert waiting.cancelled()
+    transactions.gate.clear()
+    for number in range(2, 11):
+        outbox.put(entry(number))
+    assert not outbox.is_full  # by one output
 
 
 async def test_it_is_full_from_so_many_bytes_on(transactions: Transactions, outbox: Outbox) -> None:

@@ -443,3 +443,16 @@ async def test_a_record_that_has_not_failed_is_tried_before_those_that_have() ->
         # The longest pause before a record is tried, and a fifth of it.
         await asyncio.sleep(LONGEST_PAUSE_S + 0.1)
     assert sorted(case.done) == [(0, offset) for offset in range(15, 20)]
+
+
+async def test_the_pause_after_a_refused_dead_letter_begins_anew_once_one_was_written() -> None:
+    case = Case(bad((0, 0), (0, 50)), {A: 50}, order=None)
+    case.refusals = 6
+    async with case.running():
+        await until(lambda: len(case.dead) == 1)
+        case.refusals = 1
+        case.buffers.put({A: batch(50, 50)}, node_id=0)
+        await until(lambda: not case.refusals)
+        refused_at = now()
+        await until(lambda: len(case.dead) == 2)
+    assert case.dead_at[1] - refused_at < 0.2

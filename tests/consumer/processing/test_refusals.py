@@ -129,17 +129,21 @@ async def test_reads_of_refused_records_only_let_the_loop_run(way: str) -> None:
     counting.cancel()
 
 
+@pytest.mark.parametrize("of_each", [None, 2])
 @pytest.mark.parametrize("most", [1, 2, 3, 5])
-async def test_a_limit_is_exact_and_keeps_the_records_beyond_it(most: int) -> None:
+async def test_a_limit_is_exact_and_keeps_the_records_beyond_it(
+    most: int, of_each: int | None
+) -> None:
     reader = Reader(count=4, bad=())
     records = [record for _ in range(8) for record in await reader.records("getone")]
     for record in records[:7]:
         record.nack()
     again: list[Record] = []
     while len(again) < 7:
-        found = await reader.gets.many((), 1, most)
+        found = await reader.gets.many((), 1, most, of_each)
         count = sum(map(len, found.values()))
         assert 0 < count <= most
+        assert max(map(len, found.values())) <= (of_each or most)
         again += [record for each in found.values() for record in each]
     assert len(set(map(id, again))) == 7
 

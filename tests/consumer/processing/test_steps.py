@@ -192,6 +192,15 @@ def test_a_record_that_is_taken_away_finishes_nothing(way: ModuleType) -> None:
     assert course.steps.begin(1.0, 1) is None  # neither is that one to be finished
 
 
+def test_a_record_of_a_list_that_is_handled_again_alone_has_no_followers() -> None:
+    course = Course(_steps_py, "partition")
+    course.put([b"1"] * 3)
+    first, second = course.lanes.chain(course.lanes.ready.popleft(), 2)
+    course.lanes.leave(second)
+    course.lanes.put_again([first])
+    assert course.lanes.chain(first, 3) == [first]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_keys_that_cannot_be_told_apart_are_refused(way: ModuleType) -> None:
     with pytest.raises(TypeError, match="let the key_deserializer return something"):
