@@ -22,6 +22,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.records.partitioner import partition_for_key
 from aiokafka_lite.structs import TopicPartition
 from tests.producing.sending import (
@@ -296,6 +297,24 @@ async def test_large_records_that_fill_batches_do_not_wait_for_the_linger(
         placed = await asyncio.wait_for(asyncio.gather(*sent[:-1]), 10)
         assert [each.offset for each in placed] == list(range(9))
         assert not sent[-1].done()
+
+
+async def test_no_request_exceeds_its_size_though_many_partitions_wait(broker: Broker) -> None:
+    broker.create_topic("wide", partitions=10)
+    async with producer_of(broker, max_request_size=2_000, linger_ms=20) as producer:
+        sent = [await producer.send("wide", bytes(500), partition=index) for index in range(10)]
+        await asyncio.gather(*sent)
+    sizes = [
+        sum(
+            len(part.records or b"")
+            for topic in request.topic_data
+            for part in topic.partition_data
+        )
+        for each in broker.requests.of("Produce")
+        if isinstance(request := each.request, ProduceRequest)
+    ]
+    assert max(sizes) <= 2_000
+    assert len(sizes) < 10
 
 
 async def test_a_record_that_is_too_large_fails_none_of_its_batch(broker: Broker) -> None:
