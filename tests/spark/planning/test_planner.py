@@ -379,8 +379,8 @@ async def made_anew(kafka: KafkaHandle, topic: str, *sizes: int) -> None:
 async def test_topic_made_anew_is_a_loss_and_then_read_from_where_it_is(
     kafka: KafkaHandle, new_planner: Planners
 ) -> None:
-    topic = await filled(kafka, 10)
-    start = offsets(topic, 10)
+    topic = await filled(kafka, 5)
+    start = offsets(topic, 5)
     planners = [
         new_planner(kafka.bootstrap_servers, topic, is_streaming=True, fail_on_data_loss=is_fatal)
         for is_fatal in (True, False)
@@ -390,7 +390,7 @@ async def test_topic_made_anew_is_a_loss_and_then_read_from_where_it_is(
     await made_anew(kafka, topic, 4)
     for planner in planners:
         assert await wait(planner.latest, start) == offsets(topic, 4)
-    with pytest.raises(DataLossError, match=f"{topic}, partition 0 was read to offset 10.* 4 now"):
+    with pytest.raises(DataLossError, match=f"{topic}, partition 0 was read to offset 5.* 4 now"):
         await wait(planners[0].stream_ranges, start, offsets(topic, 4))
     assert await wait(planners[1].stream_ranges, start, offsets(topic, 4)) == []
 

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 import pytest
 
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, MemberTimer
 from aiokafka_lite.broker.groups.kip848.values import Beat, BeatReply, ConsumerGroupSettings
 from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
 from aiokafka_lite.broker.groups.offsets.transactions import Committer
@@ -159,7 +159,9 @@ def test_member_that_revokes_in_time_stays() -> None:
         driven.join("b")
         driven.beat("a")
         await asyncio.sleep(11)
+        assert (MemberTimer.REBALANCE, "a") in driven.group.deadlines
         driven.settle("a", "b")
+        assert (MemberTimer.REBALANCE, "a") not in driven.group.deadlines
         await asyncio.sleep(30)
         assert len(driven.group.members) == 2
         await driven.close()

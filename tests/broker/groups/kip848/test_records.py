@@ -221,6 +221,7 @@ def test_partition_stays_with_the_newer_epoch_of_two_members_that_claim_it() -> 
 
     assign("a", 5, 0)  # the record that "a" has revoked it is missing
     assign("b", 6, 0)
+    assign("c", 4, 0)
     assert group.held_in(topic_id, 0) == 6
     assign("a", 7, 1)
     assert [group.held_in(topic_id, partition) for partition in (0, 1)] == [6, 7]
