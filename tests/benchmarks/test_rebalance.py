@@ -115,7 +115,14 @@ def broker() -> Iterator[BrokerThread]:
 
 
 @pytest.mark.parametrize(
-    "subject", ["ours:consumer", "ours:cooperative-sticky", "confluent:range", "aiokafka:range"]
+    "subject",
+    [
+        "ours:consumer",
+        *(
+            pytest.param(subject, marks=pytest.mark.slow)
+            for subject in ("ours:cooperative-sticky", "confluent:range", "aiokafka:range")
+        ),
+    ],
 )
 async def test_a_member_is_replaced(broker: BrokerThread, subject: str) -> None:
     workload = Workload(broker.bootstrap_servers, passes=1, settle_s=0.5)

@@ -46,6 +46,7 @@ from aiokafka_lite.protocol.schema import Request, Response, Struct
 from aiokafka_lite.protocol.wire import STRING, UUID, Array, Field, Fixed, Nested, Wire
 from aiokafka_lite.records import build_batch
 from tests.broker.wire import fetch_partition
+from tests.conftest import LONG
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import await_coordinator
 from tests.support.holds import Holds
@@ -54,7 +55,7 @@ from tests.support.wire import RawClient
 MEBIBYTE = 1 << 20
 # What a request may hold the loop for, by its size.
 MS_PER_MEBIBYTE = 50
-SIZE = MEBIBYTE // 4
+SIZE = MEBIBYTE // 4 if LONG else MEBIBYTE // 8
 
 handlers.load()
 

@@ -64,6 +64,7 @@ def assert_faithful(outcome: Outcome) -> None:
     assert findings.failures == (), str(outcome)
 
 
+@pytest.mark.slow
 async def test_each_of_three_brokers_is_killed_once_and_no_record_is_lost_or_repeated() -> None:
     # A second and a half until a dead one is missed: half of what the long form has.
     quick = {"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "250"}

@@ -12,7 +12,7 @@ from aiokafka_lite.cli.broker_security import read_users, user_option
 from aiokafka_lite.cli.problems import CommandError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.sasl import Secret
-from tests.support.broker_command import address_in, running
+from tests.support.broker_command import address_in, refused, running
 from tests.support.sasl_client import log_in, scram_log_in
 from tests.support.wire import RawClient
 
@@ -49,15 +49,14 @@ async def test_command_asks_for_tls_and_a_password(tmp_path: Path) -> None:
         (("--security-protocol", "SSL", "--user", "nobody"), "name:password"),
     ],
 )
-async def test_options_that_do_not_fit_are_refused_with_what_to_do(
+def test_options_that_do_not_fit_are_refused_with_what_to_do(
     arguments: tuple[str, ...], problem: str
 ) -> None:
-    async with running(*LISTEN, *arguments) as (process, _):
-        _, stderr = await process.communicate()
-    assert process.returncode != 0
-    assert problem in stderr.decode()
-    assert "secret" not in stderr.decode()
-    assert "Traceback" not in stderr.decode()
+    refusal = refused(*LISTEN, *arguments)
+    assert refusal.code != 0
+    assert problem in refusal.stderr
+    assert "secret" not in refusal.stderr
+    assert "Traceback" not in refusal.stderr
 
 
 def test_user_is_a_name_and_a_password() -> None:

@@ -37,7 +37,7 @@ Record = ConsumerRecord[bytes | None, bytes | None]
 PARTITIONS: Final = 3
 RECORDS: Final = 90
 KEYS: Final = 6
-SHORT: Final = 16
+SHORT: Final = 8
 MOST_S: Final = 300.0
 # Of a transaction that a killed member has left open.
 TRANSACTION_TIMEOUT_MS: Final = 8_000

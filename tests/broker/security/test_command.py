@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.errors import AuthenticationFailedError
-from tests.support.broker_command import running
+from tests.support.broker_command import refused, running
 
 USERS = "# who may\nalice:pass:word\n\nbob:zwölf\n"
 
@@ -157,23 +157,20 @@ async def test_given_certificates_ask_clients_for_theirs(tmp_path: Path, trusted
         (["--oauth-allow-unsecured-tokens", "--listen", "SASL_SSL://127.0.0.1:0"], "OAUTHBEARER"),
     ],
 )
-async def test_what_does_not_fit_together_is_one_line(
+def test_what_does_not_fit_together_is_one_line(
     tmp_path: Path, users: Path, arguments: list[str], said: str
 ) -> None:
     bad = tmp_path / "bad"
     bad.write_text("alice:secret\nsesame\n")
     files = {"USERS": str(users), "BAD": str(bad)}
-    async with running(*(files.get(each, each) for each in arguments)) as (process, line):
-        _, stderr = await asyncio.wait_for(process.communicate(), 30)
-    message = stderr.decode()
-    assert (process.returncode, line, message.count("\n")) == (1, "", 1)
-    assert said in message
-    assert "sesame" not in message  # maybe a password without its name
+    refusal = refused(*(files.get(each, each) for each in arguments))
+    assert (refusal.code, refusal.stdout, refusal.stderr.count("\n")) == (1, "", 1)
+    assert said in refusal.stderr
+    assert "sesame" not in refusal.stderr  # maybe a password without its name
 
 
 @pytest.mark.parametrize("wrong", ["SASL://127.0.0.1:0", "SSL:/127.0.0.1:0", "a=b=SSL://x:y"])
-async def test_wrong_listeners_are_refused(wrong: str) -> None:
-    async with running("--listen", wrong) as (process, _):
-        _, stderr = await asyncio.wait_for(process.communicate(), 30)
-    assert process.returncode == 2
-    assert "--listen" in stderr.decode()
+def test_wrong_listeners_are_refused(wrong: str) -> None:
+    refusal = refused("--listen", wrong)
+    assert refusal.code == 2
+    assert "--listen" in refusal.stderr

@@ -32,7 +32,7 @@ OTHERS: Final = frozenset(
     )
 )
 # The most; in the long form the time may be over before.
-VIRTUAL_ROUNDS: Final = 1_000 if LONG else 6
+VIRTUAL_ROUNDS: Final = 1_000 if LONG else 3
 REAL_ROUNDS: Final = 100 if LONG else 1
 in_each_way: Final = pytest.mark.parametrize(
     "way",
