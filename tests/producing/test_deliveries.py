@@ -20,11 +20,13 @@ from aiokafka_lite.errors import (
     BatchRevokedError,
     BrokerResponseError,
     CommitFailedError,
+    CoordinatorLoadInProgressError,
     FencedMemberEpochError,
     IllegalGenerationError,
     IllegalOperation,
     IllegalStateError,
     KafkaError,
+    KafkaTimeoutError,
     TransactionAbortableError,
 )
 from aiokafka_lite.events import TopicDeleted, TopicRecreated
@@ -280,6 +282,40 @@ async def test_offsets_of_a_recreated_topic_are_not_committed_before_anybody_has
 async def test_neither_are_they_by_requests_that_name_topics(names: str) -> None:
     async with on_broker(transaction_version=1) as (_, copying):
         await check_that_a_recreated_topic_gets_no_offsets(copying, names)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("is_retry", [False, True])
+async def test_a_topic_that_no_broker_confirms_holds_offsets_up_within_the_delivery_timeout(
+    *, is_retry: bool
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with on_broker(transaction_version=1) as (broker, copying):
+        in_time = {"request_timeout_ms": 5_000, "delivery_timeout_ms": 5_000}
+        async with (
+            copying.consumer() as consumer,
+            producer_of(copying.kafka, transactional_id="tx", **in_time) as producer,
+        ):
+            await consumer.getone()
+            broker.on("AddOffsetsToTxn").delay(3.0)
+            if is_retry:
+                broker.on("TxnOffsetCommit").fail(CoordinatorLoadInProgressError, times=None)
+            await producer.begin_transaction()
+            began = loop.time()
+            offsets = {copying.tp: 1}
+            sending = asyncio.ensure_future(
+                producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+            )
+            await until(
+                lambda: bool(
+                    broker.requests.of("TxnOffsetCommit" if is_retry else "AddOffsetsToTxn")
+                )
+            )
+            with broker.on("Metadata").hold():
+                with pytest.raises(KafkaTimeoutError, match="no broker confirmed in time"):
+                    await sending
+                assert loop.time() - began <= 5.0
+            await producer.abort_transaction()
 
 
 async def check_that_a_recreated_topic_gets_no_offsets(copying: Copying, names: str) -> None:
