@@ -445,11 +445,12 @@ async def test_a_record_that_has_not_failed_is_tried_before_those_that_have() ->
     assert sorted(case.done) == [(0, offset) for offset in range(15, 20)]
 
 
-async def test_the_pause_after_a_refused_dead_letter_begins_anew_once_one_was_written() -> None:
+async def test_pauses_after_refused_dead_letters_grow_until_one_is_written() -> None:
     case = Case(bad((0, 0), (0, 50)), {A: 50}, order=None)
     case.refusals = 6
     async with case.running():
         await until(lambda: len(case.dead) == 1)
+        assert case.dead_at[0] > 5  # 0.1 + 0.2 + ... + 3.2 s, and a fifth less
         case.refusals = 1
         case.buffers.put({A: batch(50, 50)}, node_id=0)
         await until(lambda: not case.refusals)

@@ -102,6 +102,17 @@ async def test_a_delay_that_is_given_is_kept() -> None:
         assert loop.time() - began_at == pytest.approx(0.05, abs=0.01)
 
 
+async def test_a_record_that_is_due_first_wakes_a_read_first() -> None:
+    reader = Reader(count=2, bad=())
+    first, second = [await reader.gets.one(frozenset({A})) for _ in range(2)]
+    first.nack(delay_ms=2_000)
+    second.nack(delay_ms=1_000)
+    began_at = asyncio.get_running_loop().time()
+    for expected, due_s in ((second, 1), (first, 2)):
+        assert await reader.gets.one(frozenset({A})) is expected
+        assert asyncio.get_running_loop().time() - began_at == pytest.approx(due_s, abs=0.01)
+
+
 @pytest.mark.parametrize("way", ["getone", "getmany"])
 async def test_reads_of_refused_records_only_let_the_loop_run(way: str) -> None:
     reader = Reader(count=20, bad=())
