@@ -317,6 +317,23 @@ async def test_no_request_exceeds_its_size_though_many_partitions_wait(broker: B
     assert len(sizes) < 10
 
 
+async def test_a_leader_has_five_requests_in_flight_and_the_rest_shares_the_next(
+    broker: Broker,
+) -> None:
+    broker.create_topic("wide", partitions=8)
+    async with producer_of(broker) as producer:
+        await producer.send_and_wait("wide", b"v", partition=0)
+        broker.requests.clear()
+        sent = []
+        with broker.on("Produce").hold():
+            for index in range(8):
+                sent.append(await producer.send("wide", b"v", partition=index))
+                for _ in range(10):
+                    await asyncio.sleep(0)
+        await asyncio.gather(*sent)
+    assert len(broker.requests.of("Produce")) == 6
+
+
 async def test_a_record_that_is_too_large_fails_none_of_its_batch(broker: Broker) -> None:
     broker.create_topic("small", configs={"max.message.bytes": "2000"})
     async with producer_of(broker, linger_ms=20) as producer:
