@@ -29,8 +29,13 @@ _BLOCK: Final = re.compile(
     r"(?P<begin>^<!-- figures: (?P<name>[\w -]+) -->\n)(?P<text>.*?)(?P<end>^<!-- /figures -->$)",
     re.M | re.DOTALL,
 )
-_NO_RUN: Final = "(No run is kept yet: run `make {}`, then `make figures`.)"
-_NOT_MEASURED: Final = "(Not in a kept run: `make {} ARGS='--scenario {}'` measures it.)"
+_NO_RUN: Final = "(No run is stored yet. Run `make {}`, then `make figures`.)"
+_NOT_MEASURED: Final = (
+    "(`make {0} ARGS='--scenario {1}'` measures the benchmark family `{1}`, "
+    "of which no result is stored.)"
+)
+_QUICK: Final = "**A quick run** with less work and fewer rounds: an order of magnitude only"
+_UVLOOP: Final = ", uvloop"
 _MISSING: Final = "–"
 
 Beside = Literal["median", "worst"]
@@ -112,25 +117,29 @@ def _render(name: str, runs: Runs) -> str:
 
 # --- Parts of a page -----------------------------------------------------------------------
 def about(runs: Shown) -> str:
-    """Name the run of most figures, and the families that were measured in other runs."""
+    """Return a table of the run of most figures, and of the families measured in other runs."""
     others: dict[str, list[str]] = {}
     for name in runs.families:
         run = runs.of(name)[-1]
         if run is not runs.main:
             others.setdefault(run.label, []).append(f"`{name}`")
     listed = ", ".join(f"{', '.join(names)} ({label})" for label, names in others.items())
-    return about_run(runs.main) + (f"\nMeasured in separate runs: {listed}.\n" if others else "")
+    return about_run(runs.main) + (f"| measured in separate runs | {listed} |\n" if others else "")
 
 
-def about_run(run: Kept) -> str:
-    """Say where the figures of one run come from."""
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items()))
-    quick = (
-        "**A quick run** with less work and fewer rounds: an order of magnitude only. "
-        if run.is_quick
-        else ""
+def about_run(run: Kept, versions_of: Kept | None = None) -> str:
+    """Return a table of one run; with the other run, only versions that differ from it."""
+    known = versions_of.versions if versions_of else {}
+    versions = ", ".join(
+        version if version.startswith(name) else f"{name} {version}"
+        for name, version in sorted(run.versions.items())
+        if known.get(name) != version
     )
-    return f"{quick}{run.day}, commit `{run.commit}`{_changes(run)}: {run.machine}. {versions}.\n"
+    lines = [f"| run | {run.day}, commit `{run.commit}`{_changes(run)} |", "|---|---|"]
+    lines += [f"| kind | {_QUICK} |"] if run.is_quick else []
+    lines += [f"| machine | {run.machine} |"]
+    lines += [f"| versions | {versions} |"] if versions else []
+    return "\n".join(lines) + "\n"
 
 
 def _changes(run: Kept) -> str:
@@ -142,7 +151,7 @@ def family(runs: Shown, name: str, beside: Beside = "worst") -> str:
     found = runs.of(name)
     if not found:
         return _NOT_MEASURED.format("bench", name)
-    own = f"{about_run(found[-1])}\n" if found[-1] is not runs.main else ""
+    own = f"{about_run(found[-1], runs.main)}\n" if found[-1] is not runs.main else ""
     return own + family_table(found[-1], name, beside)
 
 
@@ -165,9 +174,10 @@ def family_table(run: Kept, name: str, beside: Beside) -> str:
 
 
 def _rows(run: Kept, question: Question) -> list[Summary]:
-    """Return the contestants that took part, sorted by the first figure."""
+    """Return the contestants that took part on asyncio's loop, sorted by the first figure."""
     key = question.figures[0].key
-    found = [run.summaries.get((question.name, name)) for name in question.contestants]
+    names = [name for name in question.contestants if not name.endswith(_UVLOOP)]
+    found = [run.summaries.get((question.name, name)) for name in names]
     return sorted((row for row in found if row is not None), key=lambda row: row.figures[key].best)
 
 
@@ -182,21 +192,18 @@ def _cells(figures: Sequence[Figure], row: Summary, beside: Beside) -> Iterator[
             yield f"{figure.text(spread.best)} ({figure.text(getattr(spread, beside))})"
 
 
-def missed_goals(runs: Shown) -> str:
+def missed_goals(runs: Shown, *, of_all: bool = False) -> str:
     """Return how many goals were met, and the table of those that were missed."""
-    judged = [
-        goal
-        for name in runs.families
-        for goal in runs.of(name)[-1].goals_of(name)
-        if goal.is_met is not None
-    ]
-    missed = sum(goal.is_met is False for goal in judged)
-    head = f"Of {len(judged)} goals, {len(judged) - missed} were met and {missed} were missed"
-    rows = goals_table(runs).splitlines()
+    head, line, *rows = goals_table(runs, of_all=of_all).splitlines()
+    judged = [row for row in rows if not row.endswith("| not run |")]
+    missed = [row for row in judged if not row.endswith("| met |")]
     if not missed:
-        return f"{head}.\n"
-    table = [rows[0], rows[1], *(row for row in rows[2:] if row.endswith("| missed |"))]
-    return f"{head}:\n\n" + "\n".join(table) + "\n"
+        return f"All {len(judged)} benchmark goals were met.\n"
+    met = len(judged) - len(missed)
+    return "\n".join(
+        [f"{met} of {len(judged)} benchmark goals were met, and {len(missed)} were missed:\n",
+         head, line, *missed]
+    ) + "\n"  # fmt: skip
 
 
 def goals_table(runs: Shown, *, of_all: bool = False) -> str:
@@ -228,6 +235,9 @@ def _verdict(reached: Sequence[Verdict]) -> str:
     return "missed" if met == 0 else f"met in {met} of {len(reached)} runs"
 
 
+_SERVERS: Final = ("Kafka", "memory", "directory", "memory, asyncio")
+
+
 # --- README --------------------------------------------------------------------------------
 def readme_comparison(runs: Shown) -> str:
     """Return the rows that a reader of README asks for first, and where the figures are from."""
@@ -236,6 +246,24 @@ def readme_comparison(runs: Shown) -> str:
         f"Kafka on the same machine ({runs.main.label}). In batches, confluent-kafka is tuned for "
         "least CPU.\n"
     )
+
+
+def broker_table(runs: Shown) -> str:
+    """Return the wall time of other clients with the embedded broker and with a real Kafka."""
+    if not runs.of("broker"):
+        return _NOT_MEASURED.format("bench", "broker")
+    run = runs.of("broker")[-1]
+    lines = [
+        f"| wall time, ns a record | {' | '.join(_SERVERS)} |",
+        "|---|" + "---:|" * len(_SERVERS),
+    ]
+    for question in run.family("broker"):
+        client = question.contestants[0].partition(", ")[0]
+        best = [run.best(question.name, f"{client}, {server}", "wall_ns") for server in _SERVERS]
+        cells = [_MISSING if each is None else f"{each:,.0f}" for each in best]
+        lines.append(f"| **{question.name}**: {question.title} | {' | '.join(cells)} |")
+    own = f"{about_run(run, runs.main)}\n" if run is not runs.main else ""
+    return own + "\n".join(lines) + "\n"
 
 
 def broker_ratios(runs: Shown) -> str:
@@ -274,10 +302,11 @@ SPARK_ROWS: Final = (
 def spark_rule(runs: Shown) -> str:
     """Explain how the figures of several runs are combined, and name the runs."""
     counting = [run for name in runs.families for run in runs.of(name)]
-    named = "; ".join(run.label for run in runs.runs if any(each is run for each in counting))
+    named = [run.label for run in runs.runs if any(each is run for each in counting)]
+    several = "If runs differ, the table gives the smallest and the largest speed-up. "
     return (
-        "Each ratio compares the best rounds of the same run. With several runs, the smallest and "
-        f"the largest ratio are given. Runs: {named}.\n"
+        "A speed-up is the connector's best time divided by this package's best time in one run. "
+        f"{several if len(named) > 1 else ''}The table shows these runs: {'; '.join(named)}.\n"
     )
 
 
@@ -311,7 +340,7 @@ def _range(ratios: Sequence[float]) -> str:
 
 def spark_tables(runs: Shown) -> str:
     """Return the figures of the newest runs, a table for each kind of scenario."""
-    parts = [about(runs), "Best of the rounds, with the median in brackets.\n"]
+    parts = [about(runs), "The tables give the best round, with the median in brackets.\n"]
     return "\n".join(parts + [family(runs, name, "median") for name in runs.families])
 
 
@@ -321,14 +350,14 @@ def compared(runs: Shown) -> str:
 
 
 BLOCKS: Final[Mapping[str, Callable[[Shown], str]]] = {
-    "about": about,
     "missed goals": missed_goals,
     "readme comparison": readme_comparison,
     "broker": broker_ratios,
+    "broker servers": broker_table,
     "spark ranges": spark_ranges,
     "spark": spark_tables,
     "comparison": compared,
-    "spark goals": lambda runs: spark_rule(runs) + "\n" + goals_table(runs, of_all=True),
+    "spark goals": lambda runs: missed_goals(runs, of_all=True),
 }
 
 

@@ -111,7 +111,7 @@ def test_a_family_measured_by_itself_is_shown_of_its_own_run_which_is_named() ->
     assert runs.best("nonsense", "lite poll", "cpu_ns") is None
     about = pages.about(runs)
     assert "commit `abcdef12`" in about
-    assert "Measured in separate runs: `trickle` (2026-11-25, commit fedcba98)." in about
+    assert "measured in separate runs | `trickle` (2026-11-25, commit fedcba98) |" in about
     assert "01234567" not in about
     assert "89abcdef" not in about
     assert "commit `fedcba98`" in pages.family(runs, "trickle")
@@ -125,7 +125,9 @@ def test_a_family_measured_by_itself_is_shown_of_its_own_run_which_is_named() ->
 
 def test_a_family_that_nobody_has_measured_says_how_to_measure_it() -> None:
     runs = Shown([a_run(family="trickle")])
-    assert "`make bench ARGS='--scenario hold'` measures it" in pages.family(runs, "hold")
+    assert "`make bench ARGS='--scenario hold'` measures the benchmark family" in pages.family(
+        runs, "hold"
+    )
     assert "ARGS='--scenario broker'" in pages.broker_ratios(runs)
     short = pages.readme_comparison(Shown([a_run(family="bulk")]))
     assert "full speed" in short
@@ -162,7 +164,7 @@ def test_blocks_are_written_of_the_newest_run_and_checked(
 def test_without_a_run_blocks_say_how_to_make_one(folders: tuple[Path, Path]) -> None:
     root, results = folders
     assert pages.update(root, results, is_check=False) == 0
-    assert "No run is kept yet: run `make bench`" in (root / "README.md").read_text()
+    assert "No run is stored yet. Run `make bench`" in (root / "README.md").read_text()
 
 
 def test_every_block_can_be_made_of_a_whole_run() -> None:
@@ -170,7 +172,7 @@ def test_every_block_can_be_made_of_a_whole_run() -> None:
     families = {each.family for each in CHOSEN["bench"]}
     for name in (*pages.BLOCKS, *(f"family {family}" for family in families)):
         text = pages.rewrite(f"<!-- figures: {name} -->\n<!-- /figures -->", runs)
-        assert "measures it" not in text, name
+        assert "no result is stored" not in text, name
         assert any(character.isdigit() for character in text), name
     with pytest.raises(pages.PageError, match="there is no block 'nonsense'"):
         pages.rewrite("<!-- figures: nonsense -->\n<!-- /figures -->", runs)
@@ -181,7 +183,7 @@ def test_sparks_ranges_are_those_of_all_runs_which_are_named_beside_the_rule() -
     second = a_run("spark", "2026-11-24T10:00:00+00:00", ours=0.5)
     runs = Shown([first, second])
     text = pages.BLOCKS["spark ranges"](runs)
-    assert "Each ratio compares the best rounds of the same run." in text
+    assert "the table gives the smallest and the largest speed-up" in text
     assert f"{first.label}; {second.label}" in text
     assert "| count and sum of lengths | 2.0 to 4.0 | 2.0 to 4.0 |" in text
     goals = pages.BLOCKS["spark goals"](runs)
