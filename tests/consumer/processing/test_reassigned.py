@@ -122,6 +122,21 @@ async def test_a_retry_of_a_partition_that_went_holds_up_nothing_when_it_comes_b
         assert case.run.counts()["waiting_for_retry"] == 0
 
 
+async def test_a_paused_record_that_went_holds_up_nothing_when_it_comes_back() -> None:
+    case = Case()
+    case.held[A] = asyncio.Event()
+    case.buffers.put({A: batch(0, 2)})
+    async with case.running():
+        await until(lambda: bool(case.begun))
+        case.buffers.state.pause(case.buffers.partition(A))
+        case.held[A].set()
+        await until(lambda: case.done == [(0, 0)])
+        case.take_away(A)
+        case.give(A)
+        case.buffers.put({A: batch(0, 2)})
+        await until(lambda: case.done == [(0, 0), (0, 0), (0, 1)])
+
+
 async def test_a_list_takes_no_records_of_before_a_seek() -> None:
     case = Case(batch_size=2)
     case.held[A] = asyncio.Event()
