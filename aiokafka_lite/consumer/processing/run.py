@@ -345,7 +345,7 @@ class Run:
                 await self._until_landed(own)
         except asyncio.TimeoutError:
             log.warning("handlers did not finish in time and are cancelled: %s", self._at_work())
-            self._cut_off(job for job, task in self._flights.items() if task is not own)
+            self._cut_off(self._flights)
             if self._outbox is not None:
                 self._outbox.give_up(self._state.assignment)
             try:
@@ -884,7 +884,8 @@ class Run:
             task in self._cut and job.cursor.tp in partitions for job, task in self._flights.items()
         ) or (self._outbox is not None and self._outbox.is_writing(partitions))
 
-    def _cut_off(self, jobs: Iterator[Job]) -> None:
+    def _cut_off(self, jobs: Iterable[Job]) -> None:
+        """Cancel the workers of these jobs, except the current task."""
         for task in {self._flights[job] for job in jobs}:
             if task not in self._cut and task is not asyncio.current_task():
                 self._cut.add(task)
