@@ -94,7 +94,7 @@ test-all: WORKERS = 2
 test-all: $(VENV)/.installed-dev ## run the long form: all combinations, RANDOM_S=180 seconds for each random test
 	AIOKAFKA_LITE_TEST_LONG=1 AIOKAFKA_LITE_TEST_RANDOM_S=$(RANDOM_S) $(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
-test-matrix: ## run the short form with every Python that is found, each in an environment of its own
+test-matrix: ## run the short form with every Python that is found, also in a system below CHROOT (TARGET=test-fast)
 	.ci/matrix $(ARGS)
 
 wheel: ## build the wheel, and try it in an empty environment without a compiler
