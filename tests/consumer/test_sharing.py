@@ -89,6 +89,13 @@ def test_fewer_are_taken_only_after_a_while_in_which_half_were_enough() -> None:
     assert looking.count_after(2 * CALM_S, 0) == 3
 
 
+def test_sessions_are_halved_once_exactly_half_have_been_enough_for_a_while() -> None:
+    looking = Looking(3_000)
+    assert looking.count_after(1, 4) == 6
+    assert looking.count_after(CALM_S, 0) == 6
+    assert looking.count_after(CALM_S, 0) == 3
+
+
 def test_a_rate_that_moves_a_little_moves_no_partition() -> None:
     looking = Looking(3_000)
     looking.count_after(30, 4)

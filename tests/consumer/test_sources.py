@@ -267,23 +267,41 @@ async def test_a_moved_leader_is_asked_and_the_old_one_s_answer_not_doubled(star
     assert await fetching.poll(0.02) == {}
 
 
+@pytest.mark.virtual_time
 async def test_not_leader_refreshes_metadata_and_backs_off(start: Start) -> None:
-    fetching = start({0: 1, 1: 1})
+    fetching = start({0: 1, 1: 1}, retry_backoff_ms=100)
     sent = await fetching.cluster.next_sent()
     sent.answer(answer(0, error_code=NotLeaderForPartitionError.errno), answer(1, batch(0, 1)))
     assert await fetching.poll() == {1: [0]}
     assert fetching.cluster.invalidations == 1
     following = await fetching.cluster.next_sent()
     assert following.offsets == {1: 1}  # partition 0 is in its backoff
-    following.answer()
+    # With 20 % of jitter: the broker answers when the backoff ends.
+    assert 100 <= following.request.max_wait_ms <= 121
     partition = fetching.state.partition(TopicPartition("t", 0))
     assert partition.retry_reason == "NotLeaderForPartitionError"
-    while True:
-        sent = await fetching.cluster.next_sent()
-        if 0 in sent.offsets:
-            break
-        sent.answer()
-        await asyncio.sleep(0.001)
+    await asyncio.sleep(following.request.max_wait_ms / 1000)
+    following.answer()
+    asked_again = await fetching.cluster.next_sent()
+    assert asked_again.offsets == {0: 0, 1: 1}
+    assert asked_again.request.max_wait_ms == fetching.config.fetch_max_wait_ms
+
+
+@pytest.mark.virtual_time
+async def test_the_backoff_of_a_partition_that_moved_shortens_no_long_poll_of_the_old_leader(
+    start: Start,
+) -> None:
+    fetching = start({0: 1, 1: 1}, retry_backoff_ms=100)
+    (await fetching.cluster.next_sent()).answer(
+        answer(0, error_code=NotLeaderForPartitionError.errno), answer(1)
+    )
+    short_poll = await fetching.cluster.next_sent()
+    assert short_poll.request.max_wait_ms <= 121
+    fetching.cluster.change(view({0: 2, 1: 1}, epoch=1))
+    short_poll.answer()
+    long_poll = await fetching.cluster.next_sent()
+    assert (long_poll.node_id, long_poll.offsets) == (1, {1: 0})
+    assert long_poll.request.max_wait_ms == fetching.config.fetch_max_wait_ms
 
 
 async def test_a_leader_hint_is_followed_at_once(start: Start) -> None:
@@ -371,11 +389,20 @@ async def test_a_lost_connection_backs_off_and_opens_a_new_session(start: Start)
     sent = await fetching.cluster.next_sent()
     assert (sent.request.session_id, sent.request.session_epoch) == (5, 1)
     assert sent.offsets == {}
+    source = fetching.sources.of(fetching.state.partition(TopicPartition("t", 0)))
+    assert source is not None
     sent.response.set_exception(KafkaConnectionError("gone"))
     sent = await fetching.cluster.next_sent()
     assert (sent.request.session_id, sent.request.session_epoch) == (5, 0)
     assert sent.offsets == {0: 0}
     assert fetching.cluster.invalidations == 1
+    assert source.failing_since is not None
+    assert source.is_failing
+    sent.answer(answer(0), session_id=5)
+    await fetching.cluster.next_sent()
+    assert source.failing_since is None
+    assert not source.is_failing
+    assert fetching.sources.trouble(1) is None
 
 
 @pytest.mark.parametrize(
