@@ -83,6 +83,7 @@ async def test_a_block_has_lost_only_what_it_had_not_finished() -> None:
     block.open(await buffers.gets.many((), 0, None))
     buffers.state.note_finished({A: OffsetAndMetadata(3, "")})
     buffers.state.give_up_work({A, B}, 0)
+    assert block.held() == {A}
     buffers.state.change({A, B}, ())
     assert block.lost() == {B}
     assert block.held() == frozenset()

@@ -94,6 +94,7 @@ class Stage:
         self.voice = Voice()
         self.cluster = Cluster()
         self.posted = list[Callable[[], None]]()
+        self.post_count = 0
         self.outcomes = list[Outcome]()
         self.is_blocked = True
         self.speaker = Speaker(
@@ -105,6 +106,7 @@ class Stage:
         )
 
     def post(self, news: Callable[[], None]) -> None:
+        self.post_count += 1
         if self.is_blocked:
             self.posted.append(news)
         else:
@@ -140,6 +142,13 @@ def test_it_is_silent_without_a_pulse_and_while_the_loop_runs(stage: Stage) -> N
     stage.turns(5)
     assert stage.voice.sent_as == []
     assert stage.cluster.connected == []
+
+
+def test_a_loop_that_runs_is_asked_once_each_half_interval(stage: Stage) -> None:
+    stage.is_blocked = False
+    stage.speaker.claim(stage.pulse())
+    stage.turns(5)
+    assert 50 <= stage.post_count <= 100
 
 
 def test_it_speaks_once_an_interval_while_the_loop_is_blocked(stage: Stage) -> None:
@@ -197,14 +206,17 @@ def test_it_goes_on_as_whom_the_coordinator_says(stage: Stage) -> None:
     assert stage.voice.sent_as[-1] == newest
 
 
-def test_it_says_nothing_more_for_a_member_that_is_lost(stage: Stage) -> None:
-    stage.voice.answers = [UnknownMemberIdError("gone")]
+@pytest.mark.parametrize("epochs", [[], [6]], ids=["epoch of the loop", "later epoch"])
+def test_it_says_nothing_more_for_a_member_that_is_lost(stage: Stage, epochs: list[int]) -> None:
+    later = [ME._replace(generation=epoch) for epoch in epochs]
+    stage.voice.answers = [*later, UnknownMemberIdError("gone")]
     stage.speaker.claim(stage.pulse())
     stage.turns(5)
-    assert stage.voice.sent_as == [ME]
-    assert stage.speaker.heard.lost_as == ME
+    assert stage.voice.sent_as == [ME, *later]
+    assert stage.speaker.heard.lost_as == ME  # the loop knows no later epoch
     stage.let_go()
-    stage.speaker.note_taken()
+    for _ in stage.outcomes:
+        stage.speaker.note_taken()
     stage.is_blocked = True
     stage.speaker.claim(stage.pulse(Identity("new", 8)))
     stage.turns(1)
