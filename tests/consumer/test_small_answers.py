@@ -375,6 +375,16 @@ async def test_whatever_an_answer_says_comes_to_the_same(twins: Twins, name: str
     twins.compare()
 
 
+async def test_small_answers_are_taken_in_one_go_again_after_a_throttle(twins: Twins) -> None:
+    await twins.do("throttled", NOT_PLAIN["throttled"])
+    await asyncio.sleep(0.1)
+    for taken_count in (0, 1):  # the first answer without a throttle ends it
+        await twins.do("go on", lambda twin: twin.answer(answer(0, batch_of(twin, 0))))
+        assert twins.compiled.taken_count == taken_count
+        assert twins.compiled.source is not None
+        assert not twins.compiled.source.is_throttled
+
+
 # --- Whatever happens -------------------------------------------------------------------------
 class Course:
     """A random course of things that happen to both."""

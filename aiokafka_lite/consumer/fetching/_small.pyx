@@ -283,10 +283,10 @@ cdef class SmallAnswers(Receiver):
 
     # --- Is it plain? ------------------------------------------------------------------------
     cdef bint read(self, object exchange, const uint8_t *start, Py_ssize_t size) except -1:
-        if size > MOST_BYTES or not self.is_steady(exchange):
+        if size > MOST_BYTES:
             return False
         self.now = self.clock()
-        if self.now >= <double> self.replicas.lease_ends_at:
+        if not self.is_steady(exchange) or self.now >= <double> self.replicas.lease_ends_at:
             return False
         if self.read_answer(start, size) and self.decode():
             return True
@@ -325,7 +325,7 @@ cdef class SmallAnswers(Receiver):
         ):
             return False
         wire = get(exchange, pending_wire)
-        if get(wire, wire_state) is not OPEN or <double> get(wire, wire_muted_until):
+        if get(wire, wire_state) is not OPEN or <double> get(wire, wire_muted_until) > self.now:
             return False
         if <int32_t> get(exchange, pending_version) < FIRST_VERSION:
             return False
