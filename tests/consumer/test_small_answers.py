@@ -174,6 +174,27 @@ async def test_the_task_that_reads_goes_on_before_the_loop_turns(twins: Twins) -
     assert counts == [1]
 
 
+async def test_every_get_that_waits_is_woken(twins: Twins) -> None:
+    twin = twins.compiled
+    twin.may_go_on.clear()  # the task that reads takes one record, and keeps it
+    second = asyncio.ensure_future(anext(twin.reader))
+    await twin.settle()
+    assert twin.buffer.waiting_count == 2
+    await twin.answer_in_a_callback(answer(0, crafted.batch(2)))
+    assert [offset for _, offset, _ in twin.got] == [0]
+    assert twin.taken_count == 1
+    assert second.done()
+    assert second.result().offset == 1
+
+
+async def test_the_last_epoch_of_a_session_is_followed_by_the_first(twins: Twins) -> None:
+    await twins.do("last epoch", lambda twin: twin.come_to_the_last_epoch())
+    for epoch in (1, 2):
+        await twins.do("answer", lambda twin: twin.answer(answer(0, batch_of(twin, 0))))
+        assert twins.compiled.asked()[-1].session_epoch == epoch
+    assert twins.compiled.taken_count == 2
+
+
 async def record_by_record(twin: Reading, *acts: Callable[[], object]) -> list[int]:
     """Let one record come for each act; return how many requests had been written at each."""
     counts: list[int] = []

@@ -16,6 +16,7 @@ from aiokafka_lite.client.versions import ApiVersions
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.buffer.chunk import Record
 from aiokafka_lite.consumer.delivery import iteration as delivery
+from aiokafka_lite.consumer.fetching.session import LAST_EPOCH
 from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.wrapped_gets import NO_RECORDS
 from aiokafka_lite.errors import KafkaConnectionError
@@ -236,6 +237,11 @@ class Reading(Fetching):
         """Let what comes of the next answer fail, for no reason that anybody knows."""
         assert self.source is not None
         self.source.counts.fetch_count = None  # type: ignore[assignment]
+
+    def come_to_the_last_epoch(self) -> None:
+        """Let the fetch session have had so many requests that its epoch is the last one."""
+        assert self.source is not None
+        self.source._session._epoch = LAST_EPOCH
 
     async def settle(self) -> None:
         """Let everybody run until nothing more happens, without any time passing."""

@@ -606,18 +606,18 @@ cdef class SmallAnswers(Receiver):
         return 0
 
     cdef Waiter wake_others(self):
-        """Wake the gets that wait; return one that can go on without a turn of the loop."""
-        cdef Waiter first = None
+        """Wake the gets that wait; return the one that can go on without a turn of the loop.
+
+        There is one `Waiter` at most: a compiled get begins only if no other is in progress.
+        """
+        cdef Waiter compiled = None
         for waiter in self.waiters:
             if type(waiter) is not Waiter:
                 if not waiter.done():
                     waiter.set_result(None)
             elif not (<Waiter> waiter).is_done:
-                if first is None:
-                    first = waiter
-                else:
-                    waiter.set_result(None)
-        return first
+                compiled = waiter
+        return compiled
 
     cdef bytes next_request(self, object exchange, object wire, object now):
         """Ask for more in the place of the exchange's own request; return what is to be written.
