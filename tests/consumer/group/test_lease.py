@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Final
 
 import pytest
@@ -13,14 +13,20 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.errors import IllegalGenerationError, UnknownMemberIdError
+from aiokafka_lite.errors import (
+    FencedMemberEpochError,
+    IllegalGenerationError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
-from tests.support.listeners import Losing
+from tests.support.listeners import Acting, Losing
 from tests.support.waiting import until
 
 TP: Final = TopicPartition("t", 0)
 SESSION_S: Final = 0.5
+BEAT_S: Final = 0.05
 EAGER: Final[dict[str, object]] = {"group_protocol": "classic"}
 COOPERATIVE: Final[dict[str, object]] = {
     "partition_assignment_strategy": (CooperativeStickyPartitionAssignor,)
@@ -35,7 +41,7 @@ async def broker() -> AsyncIterator[Broker]:
     async with Broker(
         group_min_session_timeout_ms=100,
         group_consumer_session_timeout_ms=int(SESSION_S * 1000),
-        group_consumer_heartbeat_interval_ms=50,
+        group_consumer_heartbeat_interval_ms=int(BEAT_S * 1000),
     ) as broker:
         broker.create_topic("t")
         broker.create_topic("u")
@@ -50,7 +56,7 @@ async def member(
     listener = Losing()
     arguments: dict[str, object] = {
         "session_timeout_ms": int(SESSION_S * 1000),
-        "heartbeat_interval_ms": 50,
+        "heartbeat_interval_ms": int(BEAT_S * 1000),
         "retry_backoff_ms": 20,
         "fetch_max_wait_ms": 50,
         "auto_offset_reset": "earliest",
@@ -115,6 +121,36 @@ async def test_what_is_kept_is_handed_out_while_a_join_takes_longer_than_a_sessi
                 assert await consumer.getmany(timeout_ms=100) == {}
 
 
+@pytest.mark.virtual_time
+async def test_a_group_that_rebalances_keeps_the_lease_and_the_pace_while_a_listener_is_busy(
+    broker: Broker,
+) -> None:
+    loop = asyncio.get_running_loop()
+    count = round(3 * SESSION_S / BEAT_S)
+    settings = {**COOPERATIVE, "rebalance_timeout_ms": 60_000, "rebalance_hold_ms": 0}
+    async with AsyncExitStack() as others:
+
+        async def take_three_sessions(
+            consumer: AIOKafkaConsumer, _: set[TopicPartition]
+        ) -> tuple[float, frozenset[Hold]]:
+            joining = asyncio.create_task(others.enter_async_context(member(broker, settings)))
+            began_at, since = loop.time(), broker.requests.total
+            await broker.requests.wait_for(
+                "Heartbeat", count=count, since=since, error=RebalanceInProgressError
+            )
+            others.push_async_callback(asyncio.wait, {joining})
+            return loop.time() - began_at, holds(consumer)
+
+        async with member(broker, settings) as (consumer, first):
+            consumer.subscribe(["t", "u"], listener=first)
+            await until(lambda: len(consumer.assignment()) == 2)
+            listener = Acting(revoked=take_three_sessions)
+            listener.consumer = consumer
+            consumer.subscribe(["u"], listener=listener)
+            await until(lambda: listener.results)
+            assert listener.results == [(pytest.approx(3 * SESSION_S, abs=2 * BEAT_S), frozenset())]
+
+
 async def test_a_heartbeat_of_the_generation_before_holds_what_is_kept_until_the_join_is_answered(
     broker: Broker,
 ) -> None:
@@ -129,6 +165,30 @@ async def test_a_heartbeat_of_the_generation_before_holds_what_is_kept_until_the
         await asyncio.wait_for(consumer.getone(), 5)
         await until(lambda: len(consumer.assignment()) == 2)
     assert [name for name, tps in listener.calls if tps] == ["assigned", "assigned"]
+
+
+@pytest.mark.virtual_time
+async def test_a_member_that_a_heartbeat_drops_returns_nothing_while_its_listener_is_busy(
+    broker: Broker,
+) -> None:
+    may_end = asyncio.Event()
+
+    async def take_long(_: AIOKafkaConsumer, assigned: set[TopicPartition]) -> None:
+        await may_end.wait()
+
+    async with member(broker, CONSUMER) as (consumer, _):
+        listener = Acting(assigned=take_long)
+        listener.consumer = consumer
+        consumer.subscribe(["t", "u"], listener=listener)
+        await until(lambda: len(consumer.assignment()) == 2)
+        await next_of(broker, consumer)
+        broker.on("ConsumerGroupHeartbeat").fail(FencedMemberEpochError)
+        await until(lambda: consumer.metrics()["heartbeat_failures_total"])
+        broker.produce("t", b"x")
+        assert await consumer.getmany(timeout_ms=200) == {}
+        assert not listener.results
+        may_end.set()
+        await asyncio.wait_for(consumer.getone(), 5)
 
 
 async def test_what_is_kept_is_lost_before_the_pause_after_a_join_that_was_refused(

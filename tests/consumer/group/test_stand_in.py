@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import random
 from collections.abc import Callable
 from typing import cast
 
 import pytest
 
+from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.latest_token import LatestToken, RememberedTokens
 from aiokafka_lite.client.view import Node
-from aiokafka_lite.consumer.membership.kip848.beats import BriefVoice
-from aiokafka_lite.consumer.membership.kip848.member import PartitionId
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.gate import Gate
+from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.consumer.membership.kip848.beats import Beats, BriefVoice, Wish
+from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
+from aiokafka_lite.consumer.membership.kip848.member import (
+    ConsumerMember,
+    MemberState,
+    PartitionId,
+)
+from aiokafka_lite.consumer.membership.lease import Lease
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.stand_in import (
     LoopClosedError,
@@ -20,6 +32,7 @@ from aiokafka_lite.consumer.membership.stand_in import (
     Pulse,
     Send,
     Speaker,
+    StandIn,
 )
 from aiokafka_lite.errors import (
     FencedMemberEpochError,
@@ -31,12 +44,15 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
 )
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+    Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
 )
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatResponse
 from aiokafka_lite.protocol.schema import Request, Response
 from tests.support.sasl_consumer import Tokens
+from tests.support.waiting import until
 
 ME = Identity("me", 5)
 NODE = Node(1, "host", 9092)
@@ -314,6 +330,71 @@ def test_where_the_loop_has_left_a_new_epoch_unread_it_is_repeated_with_what_is_
     ]
     with pytest.raises(FencedMemberEpochError):
         brief(fenced, fenced)
+
+
+class HeldAnswers:
+    """A coordinator that answers the heartbeats of the loop when the test says so."""
+
+    has_topic_ids = True
+    node = NODE
+
+    def __init__(self) -> None:
+        self.sent = list[ConsumerGroupHeartbeatRequest]()
+        self.answers = list[asyncio.Future[ConsumerGroupHeartbeatResponse]]()
+
+    async def request(
+        self, request: ConsumerGroupHeartbeatRequest, **_: object
+    ) -> ConsumerGroupHeartbeatResponse:
+        self.sent.append(request)
+        self.answers.append(asyncio.get_running_loop().create_future())
+        return await self.answers[-1]
+
+
+def assigning(epoch: int, *numbers: int) -> ConsumerGroupHeartbeatResponse:
+    topic = TopicPartitions(topic_id=b"t" * 16, partitions=list(numbers))
+    return ConsumerGroupHeartbeatResponse(
+        member_epoch=epoch, assignment=Assignment(topic_partitions=[topic])
+    )
+
+
+@pytest.mark.virtual_time
+async def test_an_answer_that_waited_for_the_loop_does_not_undo_what_the_thread_was_assigned() -> (
+    None
+):
+    def ignore(*_: object) -> None:
+        """Nothing of this happens here."""
+
+    coordinator, config, gate = HeldAnswers(), ConsumerConfig(group_id="g"), Gate(ignore)
+    member = ConsumerMember("g")
+    member.enter(MemberState.JOINING)
+    scope = TaskScope("g")
+    heartbeat = Heartbeat(
+        config,
+        member,
+        Beats(config, member, int),
+        cast("Coordinator", coordinator),
+        Lease(10.0, gate, hands_out=lambda: True),
+        gate,
+        rng=random.Random(1),
+        wish=lambda: Wish(frozenset({"t"})),
+        held=dict,
+        on_error=ignore,
+        on_refused_regex=ignore,
+        fall_back=None,
+        idle_s=lambda: 0.0,
+        stand_in=StandIn("g", None, scope=scope, hear=ignore),
+    )
+    scope.spawn(heartbeat.run(), name="heartbeat")
+    await until(lambda: coordinator.answers)
+    coordinator.answers[0].set_result(assigning(5))
+    await until(lambda: len(coordinator.answers) == 2)
+    identity = member.identity
+    heartbeat.hear_of_stand_in(Outcome(identity, identity, assigning(5, 3), None, 0.0), 0.0)
+    coordinator.answers[1].set_result(assigning(5, 8))
+    await until(lambda: len(coordinator.answers) == 3)
+    assert member.target == {PartitionId(b"t" * 16, 3)}
+    assert coordinator.sent[2].topic_partitions == []  # all is said, and is answered with all
+    await scope.close()
 
 
 # --- Tokens ------------------------------------------------------------------------------------
