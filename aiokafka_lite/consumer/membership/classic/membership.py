@@ -451,8 +451,6 @@ class ClassicMembership(GroupedMembership[Member]):
         gone, new = before - partitions, partitions - before
         member.take_assignment(keeps=True)
         self._lease.look()
-        if not before:
-            state.restart_idle(asyncio.get_running_loop().time())
         for tp in before & partitions:
             if (cursor := state.assignment[tp]).is_revoking:
                 state.keep(cursor)  # it was unsubscribed, and is subscribed again
