@@ -7,8 +7,8 @@ import inspect
 import json
 import re
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeAlias
 
 import confluent_kafka
 import pytest
@@ -21,12 +21,16 @@ from aiokafka_lite.confluent import DEFAULTS
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from tests.docs import confluent_tables
 from tests.docs.page_tables import methods_of, names, rows
+from tests.support.cluster import KafkaHandle, unique
 from tests.support.librdkafka import librdkafka_settings
 from tests.support.protocols import classic_only
+from tests.support.reading import committed, reading
+from tests.support.waiting import eventually
 
 PAGE = confluent_tables.PAGE.read_text("utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.M)
 CONFLUENT = PAGE.partition("\n## Calls\n")[2]
+Event: TypeAlias = Callable[[], Awaitable[None]]
 RECORD = set(inspect.signature(ConsumerRecord).parameters)
 
 
@@ -136,49 +140,52 @@ async def test_both_clients_of_the_page_are_created_from_one_configuration() -> 
     await producer.stop()
 
 
-async def test_the_program_before_does_the_same_as_the_one_after() -> None:
-    before, after = (
-        next(each for each in EXAMPLES if line in each)
-        for line in ("class Invoices", "async def invoices")
-    )
+async def run_before(program: type[Any], conf: dict[str, object], is_done: Event) -> None:
+    stopped = threading.Event()
+    running = asyncio.create_task(asyncio.to_thread(program(conf, priced).run, stopped))
+    await is_done()
+    stopped.set()
+    await running
+
+
+async def run_after(
+    program: Callable[..., Coroutine[Any, Any, None]], conf: dict[str, object], is_done: Event
+) -> None:
+    running = asyncio.create_task(program(conf, priced))
+    await is_done()
+    running.cancel()
+    await asyncio.wait([running])
+
+
+@pytest.mark.one_loop_each
+@pytest.mark.parametrize(("name", "run"), [("Invoices", run_before), ("invoices", run_after)])
+async def test_the_programs_before_and_after_do_the_same(
+    kafka: KafkaHandle, name: str, run: Callable[..., Awaitable[None]]
+) -> None:
+    orders, invoices, failed = [
+        await kafka.create_topic(unique(topic)) for topic in ("orders", "invoices", "orders-failed")
+    ]
+    program = next(each for each in EXAMPLES if re.search(rf"(class|def) {name}\b", each))
     names: dict[str, Any] = {}
-    exec(before + after, names)  # noqa: S102 -- the page's own example
+    for shown, used in (("orders", orders), ("invoices", invoices), ("orders-failed", failed)):
+        program = program.replace(f'"{shown}"', f'"{used}"')
+    exec(program, names)  # noqa: S102 -- the page's own example
+    values = [*(json.dumps({"price": price}).encode() for price in (7, 9)), b"bad"]
+    await kafka.produce(orders, 0, [(b"k", value) for value in values])
 
-    async def run_before(conf: dict[str, object], is_done: Callable[[], bool]) -> None:
-        stopped = threading.Event()
-        program = names["Invoices"](conf, priced)
-        running = asyncio.create_task(asyncio.to_thread(program.run, stopped))
-        await broker.wait_until(is_done)
-        stopped.set()
-        await running
+    async def all_are_committed() -> None:
+        tp = TopicPartition(orders, 0)
+        await eventually(lambda: committed(kafka, invoices, tp), len(values))
 
-    async def run_after(conf: dict[str, object], is_done: Callable[[], bool]) -> None:
-        running = asyncio.create_task(names["invoices"](conf, priced))
-        await broker.wait_until(is_done)
-        running.cancel()
-        await asyncio.wait([running])
-
-    results = []
-    for run in (run_before, run_after):
-        async with Broker() as broker:
-            broker.create_topic("invoices")
-            broker.create_topic("orders-failed")
-            orders = [json.dumps({"price": price}) for price in (7, 9)]
-            broker.produce_all("orders", [NewRecord(each, key="k") for each in (*orders, "bad")])
-            await run(
-                {"bootstrap.servers": broker.bootstrap_servers},
-                lambda: broker.committed("invoices") == {TopicPartition("orders", 0): 3},
-            )
-            results.append(
-                [
-                    [(each.key, each.value, each.headers) for each in broker.records(topic)]
-                    for topic in ("invoices", "orders-failed")
-                ]
-            )
-    theirs, ours = results
-    assert theirs == ours
-    assert [json.loads(value or b"")["sum"] for _, value, _ in ours[0]] == [7, 9]
-    assert [value for _, value, _ in ours[1]] == [b"bad"]
+    await run(names[name], {"bootstrap.servers": kafka.bootstrap_servers}, all_are_committed)
+    async with reading(kafka, invoices, failed) as reader:
+        found = [await reader.getone() for _ in values]
+    assert {each.key for each in found} == {b"k"}
+    good = [json.loads(each.value or b"") for each in found if each.topic == invoices]
+    assert [each["sum"] for each in good] == [7, 9]
+    (bad,) = [each for each in found if each.topic == failed]
+    assert bad.value == b"bad"
+    assert bad.headers == (("error", b"Expecting value: line 1 column 1 (char 0)"),)
 
 
 # The pitfalls
