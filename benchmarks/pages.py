@@ -133,7 +133,7 @@ def about_run(run: Kept, versions_of: Kept | None = None) -> str:
     versions = ", ".join(
         version if version.startswith(name) else f"{name} {version}"
         for name, version in sorted(run.versions.items())
-        if known.get(name) != version
+        if not f"{known.get(name, '')},".startswith(f"{version},")  # more may follow a comma
     )
     lines = [f"| run | {run.day}, commit `{run.commit}`{_changes(run)} |", "|---|---|"]
     lines += [f"| kind | {_QUICK} |"] if run.is_quick else []

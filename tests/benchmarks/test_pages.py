@@ -123,6 +123,26 @@ def test_a_family_measured_by_itself_is_shown_of_its_own_run_which_is_named() ->
     assert "`scaling, records" in goals
 
 
+def test_a_separate_run_names_only_versions_that_differ() -> None:
+    whole = a_run()
+    whole = replace(whole, versions={**whole.versions, "Kafka": "4.30", "aiokafka_lite": "1, c 2"})
+    newer = replace(whole, versions={**whole.versions, "Kafka": "4.3", "aiokafka_lite": "1"})
+    assert "| versions | Kafka 4.3 |" in pages.about_run(newer, whole)
+    assert "versions" not in pages.about_run(whole, whole)
+
+
+def test_tables_omit_contestants_on_uvloop() -> None:
+    text = pages.family(Shown([a_run()]), "trickle")
+    assert "lite poll" in text
+    assert "uvloop" not in text
+
+
+def test_the_broker_table_has_one_row_per_scenario_with_all_servers() -> None:
+    rows = pages.broker_table(Shown([a_run()])).splitlines()[2:]
+    assert len(rows) == len([each for each in CHOSEN["bench"] if each.family == "broker"])
+    assert all(row.endswith("| 100 | 100 | 100 | 100 |") for row in rows)
+
+
 def test_a_family_that_nobody_has_measured_says_how_to_measure_it() -> None:
     runs = Shown([a_run(family="trickle")])
     assert "`make bench ARGS='--scenario hold'` measures the benchmark family" in pages.family(
