@@ -157,10 +157,10 @@ async def test_a_broker_is_in_trouble_until_it_answers_all_of_its_sessions(
     again = [await fetching.cluster.next_sent() for _ in range(2)]
     assert fetching.sources.trouble(1) is not None
     again[0].answer()
-    await fetching.cluster.sends_nothing()
+    await fetching.cluster.settle()
     assert fetching.sources.trouble(1) is not None
     again[1].answer()
-    await fetching.cluster.sends_nothing()
+    await fetching.cluster.settle()
     assert fetching.sources.trouble(1) is None
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
@@ -173,7 +173,7 @@ async def test_a_throttle_of_several_sessions_is_one_event(start: Start) -> None
     fetching = start(FULL_SHARE + 1)
     for sent in await all_sent(fetching, 2):
         sent.answer(throttle_ms=50)
-    await fetching.cluster.sends_nothing()
+    await fetching.cluster.settle()
     assert fetching.state.events.counts == {"throttled": 1}
 
 

@@ -97,7 +97,7 @@ async def test_a_partition_whose_leader_moved_is_asked_for_beside_the_long_poll(
         sent[number + 1].answer(answer(number), session_id=5)
     polls = {each.node_id: each for each in [await fetching.cluster.next_sent() for _ in range(2)]}
     polls[1].answer(answer(0, error_code=NotLeaderForPartitionError.errno))
-    await fetching.cluster.sends_nothing()
+    assert await fetching.cluster.sends_nothing()
     fetching.cluster.change(view({0: 2, 1: 2}, epoch=1))
     quick = await fetching.cluster.next_sent_quickly()  # once its back-off is over
     assert (quick.node_id, quick.offsets) == (2, {0: 100})
@@ -210,7 +210,7 @@ async def test_another_partition_need_not_wait_for_the_pause(start: Start) -> No
     fetching.seek(0, 7)
     for _ in range(4):
         (await fetching.cluster.next_sent_quickly()).answer(answer(0))
-    await fetching.cluster.sends_nothing()
+    assert await fetching.cluster.sends_nothing()
     began_at = loop.time()
     fetching.seek(1, 9)
     quick = await fetching.cluster.next_sent_quickly()

@@ -281,10 +281,14 @@ class ScriptedCluster:
             await asyncio.wait_for(self.pool.sent_event.wait(), timeout_s)
         return sent.pop(0)
 
-    async def sends_nothing(self) -> bool:
-        """Whether no request comes in a while of the loop's turns."""
+    async def settle(self) -> None:
+        """Let everybody run for a while of the loop's turns."""
         for _ in range(20):
             await asyncio.sleep(0)
+
+    async def sends_nothing(self) -> bool:
+        """Whether no request is sent in a while of the loop's turns; to be asserted."""
+        await self.settle()
         return not self.sent
 
 
