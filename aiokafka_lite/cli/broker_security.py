@@ -117,7 +117,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--users-file",
         type=Path,
         metavar="FILE",
-        help="users who may log in with SASL, as lines of name:password (empty lines and lines "
+        help="SASL users, as lines of name:password (empty lines and lines "
         "that begin with # are ignored)",
     )
     group.add_argument(

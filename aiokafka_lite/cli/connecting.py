@@ -401,5 +401,5 @@ def _in_our_words(message: str) -> str:
     message = _FURTHER_PREFIXES.sub("", message)
     message = _ON_EXECUTORS.sub("", message)
     return message.replace(
-        "set option allowPlaintextCredentials to true", "give --allow-plaintext-credentials"
+        "set allowPlaintextCredentials=true", "give --allow-plaintext-credentials"
     )

@@ -47,9 +47,9 @@ def compare(sender: Build) -> None:
     own = own_build()
     if own[:2] != sender[:2]:
         log.warning(
-            "this process of Spark runs another aiokafka_lite than the one before it: %s; that "
-            "one: %s. Install the same wheel for the driver's Python and the executors', and start "
-            "Spark in a directory without a package of that name",
+            "this Spark process has another build of aiokafka_lite (%s) than the driver process "
+            "(%s). Install the same wheel for the Python of driver and executors, and start Spark "
+            "outside directories named aiokafka_lite",
             own,
             sender,
         )

@@ -35,7 +35,7 @@ def parse_duration_ms(text: str) -> int:
     else:
         if end:
             return total
-    raise ValueError(f"{text!r} is no length of time: write '30s', '1 hour' or '1 day 12 hours'")
+    raise ValueError(f"{text!r} is not a duration: write '30s', '1 hour' or '1 day 12 hours'")
 
 
 def format_duration(duration_ms: int) -> str:

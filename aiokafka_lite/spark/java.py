@@ -67,14 +67,14 @@ _PLACES: Final = (
 """The folders of Java installers, as patterns."""
 
 _HOW_TO_GET_ONE: Final = """\
-Install one, 17 or 21:
+Install Java 17 or 21:
   pip:     pip install 'aiokafka-lite[spark-java]'
   Debian:  sudo apt-get install openjdk-17-jre-headless
   Fedora:  sudo dnf install java-21-openjdk-headless
   macOS:   brew install openjdk@21
   conda:   conda install -c conda-forge openjdk=21
   SDKMAN:  sdk install java 21-tem
-or set JAVA_HOME to the folder of one that is installed elsewhere (the one with bin/java in it)."""
+or set JAVA_HOME to the folder of an installed Java 17 or 21 (the folder that contains bin/java)."""
 
 
 class JavaNotFoundError(KafkaConfigurationError):
@@ -194,20 +194,22 @@ def _examine(home: Path, found: str, refused: list[str]) -> Java | None:
     command = home / "bin" / _JAVA
     if not command.is_file():
         if found == "JAVA_HOME":
-            refused.append(f"JAVA_HOME is {home}, where there is no {command.relative_to(home)}")
+            refused.append(
+                f"JAVA_HOME is {home}, which does not contain {command.relative_to(home)}"
+            )
         return None
     release = _release(home)
     version = release.get("JAVA_VERSION") or _told(command).get("java.version")
     if version is None:
-        refused.append(f"{home} does not run")
+        refused.append(f"the Java in {home} cannot be started")
         return None
     modules = release.get("MODULES", "").split()
     java = Java(home, version, found, has_vectors=not modules or _VECTORS in modules)
     if java.major < OLDEST:
-        refused.append(f"{home} is Java {version}")
+        refused.append(f"{home} contains Java {version}, which is too old")
         return None
     if _IS_WINDOWS and not java.has_vectors:
-        refused.append(f"{home} has no module {_VECTORS}")
+        refused.append(f"the Java in {home} lacks the module {_VECTORS}")
         return None
     return java
 
@@ -251,9 +253,9 @@ def _launcher(java: Java, environment: Mapping[str, str]) -> Path:
             fresh.replace(launcher)  # atomically, because another process may start one now
         except OSError as error:
             raise JavaNotFoundError(
-                f"{java.home} needs a launcher for Spark, and it cannot be written: {error}. "
-                "Set XDG_CACHE_HOME to a folder that can be written to, or JAVA_HOME to a "
-                "complete Java"
+                f"cannot write the launcher with which Spark starts the Java in {java.home}: "
+                f"{error}. Set XDG_CACHE_HOME to a writable folder, or JAVA_HOME to a Java with "
+                f"the module {_VECTORS}"
             ) from error
     return home
 
@@ -273,7 +275,7 @@ def _preference(java: Java) -> tuple[bool, int, int]:
 
 
 def _message(refused: Sequence[str]) -> str:
-    what = f"Spark needs Java {OLDEST} or newer, and none was found"
+    what = f"Spark needs Java {OLDEST} or newer, but no such Java was found"
     if refused:
         what += f" ({'; '.join(dict.fromkeys(refused))})"
     return f"{what}. {_HOW_TO_GET_ONE}"

@@ -111,7 +111,7 @@ def _arrow_field(field: SparkField) -> pa.Field:
         )
     if not field.nullable and not column.is_never_null:
         raise KafkaConfigurationError(
-            f"the schema says that {field.name} is not null, which Kafka does not promise: "
+            f"the schema declares column {field.name} as NOT NULL, but Kafka allows null there: "
             "leave NOT NULL out"
         )
     return pa.field(field.name, column.arrow_type, field.nullable)
@@ -120,10 +120,10 @@ def _arrow_field(field: SparkField) -> pa.Field:
 def _no_such_column(name: str) -> str:
     alike = [known for known in COLUMNS if known.lower() == name.lower()]
     if alike:
-        return f"the schema's column {name} is written {alike[0]} by this source"
+        return f"the schema's column {name} has the wrong case: rename it to {alike[0]}"
     return (
-        f"the schema has a column {name}, which records of Kafka do not have: choose among "
-        f"{_listed(COLUMNS)}, and parse what is in values after reading"
+        f"the schema has a column {name}, which Kafka records do not have: choose among "
+        f"{_listed(COLUMNS)}, and parse the values after reading"
     )
 
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "aiokafka_lite"
 _READS_ONLY: Final = (
-    f"{NAME} reads only: to write use Spark's own sink, format('kafka'), with "
+    f"the source {NAME} cannot write. To write to Kafka, use Spark's own sink, format('kafka'), "
+    "with "
     f"spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}, or a "
     "Kafka producer for Python in foreachPartition or foreachBatch"
 )
@@ -151,5 +152,5 @@ def parse_either(options: Mapping[str, str]) -> SourceOptions:
             if stream_error.args == batch_error.args:
                 raise batch_error from None
             raise OptionError(
-                f"{batch_error.args[0]}; of a streaming query: {stream_error.args[0]}"
+                f"{batch_error.args[0]}. In a streaming query: {stream_error.args[0]}"
             ) from None

@@ -77,7 +77,7 @@ def test_an_option_that_is_not_known_is_refused_at_load(spark: SparkSession) -> 
 def test_a_column_that_is_not_there_is_refused(spark: SparkSession) -> None:
     reader = spark.read.format("aiokafka_lite").schema("values binary")
     rows = reader.option("kafka.bootstrap.servers", "localhost:9").option("subscribe", "t").load()
-    with pytest.raises(PySparkException, match="column values, which records of Kafka do not have"):
+    with pytest.raises(PySparkException, match="column values, which Kafka records do not have"):
         rows.collect()
 
 

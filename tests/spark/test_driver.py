@@ -292,7 +292,7 @@ def test_partitions_added_before_the_first_batch_was_done_are_read_by_the_next_r
     ("offsets", "problem"),
     [
         ({"0": 0}, "leaves out t/1"),
-        ({"0": 0, "1": 0, "2": 0}, "names t/2, not subscribed to or not there"),
+        ({"0": 0, "1": 0, "2": 0}, "names t/2, which do not exist or are not subscribed"),
     ],
 )
 @pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
@@ -341,5 +341,5 @@ def test_partitions_that_go_before_the_first_batch_are_a_loss(queries: Queries) 
     begun = query.batches.initial()
     ended = {tp: 0 for tp in begun if tp.topic == "t"}
     assert query.batches.next_end(begun, is_limited=True) == begun
-    with pytest.raises(DataLossError, match="u/0 are gone"):
+    with pytest.raises(DataLossError, match="u/0 were deleted"):
         query.tasks(begun, ended)

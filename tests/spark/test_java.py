@@ -77,7 +77,7 @@ def test_java_that_is_too_old_is_passed_over(tmp_path: Path, version: str) -> No
     new = install(tmp_path / "new", "17.0.15")
     environment = {"JAVA_HOME": str(old), "PATH": str(new / "bin")}
     assert find_java(environment, ()).home == new
-    with pytest.raises(JavaNotFoundError, match=re.escape(f"{old} is Java {version}")):
+    with pytest.raises(JavaNotFoundError, match=re.escape(f"{old} contains Java {version}")):
         find_java({"JAVA_HOME": str(old)}, ())
 
 
@@ -107,8 +107,8 @@ def test_message_says_what_is_wrong_and_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(KafkaConfigurationError) as raised:
         find_java(environment, ())
     message = str(raised.value)
-    assert f"JAVA_HOME is {tmp_path / 'gone'}, where there is no bin/java" in message
-    assert f"{broken} does not run" in message
+    assert f"JAVA_HOME is {tmp_path / 'gone'}, which does not contain bin/java" in message
+    assert f"the Java in {broken} cannot be started" in message
     for command in ("apt-get install openjdk-17", "brew install", "conda install", "sdk install",
                     "aiokafka-lite[spark-java]"):  # fmt: skip
         assert command in message

@@ -60,17 +60,19 @@ def parse_jaas(text: str) -> LoginModule:
     tokens = _tokens(text)
     for token in tokens:
         if token.is_mark:
-            raise JaasError(f"it has a {token.text!r} where a login module's name belongs")
+            raise JaasError(f"it has {token.text!r} in place of a login module's name")
         entries.append(_entry(token.text, tokens))
     if len(entries) != 1:
-        raise JaasError(f"it has {len(entries)} login modules, not one")
+        raise JaasError(f"it has {len(entries)} login modules, but exactly one is needed")
     return entries[0]
 
 
 def _entry(module: str, tokens: Iterator[_Token]) -> LoginModule:
     flag = next(tokens, None)
     if flag is None or flag.text.lower() not in _FLAGS:
-        raise JaasError("its login module is followed by no control flag such as 'required'")
+        raise JaasError(
+            "the login module's name must be followed by a control flag such as 'required'"
+        )
     options: dict[str, str] = {}
     for token in tokens:
         if token == (";", True):
@@ -78,11 +80,11 @@ def _entry(module: str, tokens: Iterator[_Token]) -> LoginModule:
         sign, value = next(tokens, None), next(tokens, None)
         if token.is_mark or sign != ("=", True) or value is None or value.is_mark:
             raise JaasError(
-                f'its option number {len(options) + 1} is not written as name="value": '
-                "values with spaces or signs stand in quotes"
+                f"option number {len(options) + 1} of the login module must be written as "
+                'name="value"'
             )
         options[token.text] = value.text
-    raise JaasError("it does not end with a semicolon")
+    raise JaasError("the value must end with a semicolon")
 
 
 def _tokens(text: str) -> Iterator[_Token]:
@@ -90,7 +92,7 @@ def _tokens(text: str) -> Iterator[_Token]:
     while pos < len(text):
         match = _TOKEN.match(text, pos)
         if match is None:
-            raise JaasError(f"character {pos + 1} is a control character")
+            raise JaasError(f"character {pos + 1} is a control character, which is not allowed")
         pos = match.end()
         if match["quote"]:
             quoted, pos = _quoted(text, pos, match["quote"])

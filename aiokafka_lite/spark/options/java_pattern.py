@@ -77,7 +77,7 @@ def compile_java(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(_Translation(_unquoted(pattern)).whole(), re.ASCII)
     except (re.error, OverflowError, RecursionError) as error:
-        raise JavaPatternError(f"it is no regular expression that works here: {error}") from error
+        raise JavaPatternError(f"the pattern is not supported by this package: {error}") from error
 
 
 def _unquoted(pattern: str) -> str:
@@ -112,7 +112,7 @@ class _Translation:
     def whole(self) -> str:
         translated = self._alternatives()
         if self._pos < len(self._text):
-            self._refuse("a ) has no (")
+            self._refuse("a ) has no matching (")
         return translated
 
     def _refuse(self, reason: str) -> NoReturn:
@@ -171,7 +171,7 @@ class _Translation:
                 return r"\Z"
             case "*" | "+" | "?" | "{":
                 self._pos -= 1
-                self._refuse(f"{character} has nothing to repeat")
+                self._refuse(f"{character} must follow something that it repeats")
         return self._literal(character)
 
     def _literal(self, character: str) -> str:
@@ -189,7 +189,7 @@ class _Translation:
             return ""
         inside = self._alternatives()
         if self._next() != ")":
-            self._refuse("a ( has no )")
+            self._refuse("a ( has no matching )")
         self._ignores_case, self._has_comments = flags
         return self._once(inside) if opening == "(?>" else f"{opening}{inside})"
 
@@ -209,7 +209,7 @@ class _Translation:
             return self._capturing()
         flags = _FLAGS.match(self._text, self._pos)
         if flags is None:
-            self._refuse("(? is followed by what is not known here")
+            self._refuse("the characters after (? are not supported")
         self._pos = flags.end()
         for letters, is_on in ((flags[1], True), (flags[2] or "", False)):
             if "i" in letters:
@@ -233,7 +233,7 @@ class _Translation:
         if character == "{":
             count = _COUNT.match(self._text, self._pos)
             if count is None:
-                self._refuse("braces hold how often: {2}, {2,} or {2,4}")
+                self._refuse("braces must contain a number of repetitions: {2}, {2,} or {2,4}")
             self._pos = count.end()
             quantifier = count[0]
         elif character and character in "*+?":
@@ -242,7 +242,7 @@ class _Translation:
         else:
             return atom
         if not atom:
-            self._refuse(f"{quantifier} has nothing to repeat")
+            self._refuse(f"{quantifier} must follow something that it repeats")
         if atom in _ANCHORS:  # which only Java repeats
             atom = f"(?:{atom})"
         if self._peek() == "+":
@@ -271,7 +271,7 @@ class _Translation:
             case "k":
                 named = _GROUP_NAME.match(self._text, self._pos + 2)
                 if named is None or named[1] not in self._names:
-                    self._refuse("\\k names no group before it")
+                    self._refuse("\\k must name a group that precedes it")
                 self._pos = named.end()
                 return self._back(self._names[named[1]])
         found = self._escaped()
@@ -286,7 +286,7 @@ class _Translation:
             number = number * 10 + int(digit)
             self._pos += 1
         if number > self._groups:
-            self._refuse(f"\\{number} refers to no group before it")
+            self._refuse(f"\\{number} must refer to a group that precedes it")
         return self._back(number)
 
     def _back(self, group: int) -> str:
@@ -318,13 +318,13 @@ class _Translation:
                 return chr(ord(self._text[self._pos - 1]) ^ 64)
         if not character or (character.isascii() and character.isalnum()):
             self._pos -= 1
-            self._refuse(f"\\{character} is not known here")
+            self._refuse(f"the escape \\{character} is not supported")
         return character
 
     def _code(self, digits: str, base: int) -> str:
         found = re.compile(digits).match(self._text, self._pos)
         if found is None or int(found[1], base) > 0x10FFFF:
-            self._refuse("a character's number is missing")
+            self._refuse("an escape lacks the character's number")
         self._pos = found.end()
         return chr(int(found[1], base))
 
@@ -332,7 +332,7 @@ class _Translation:
         if self._take("{"):
             end = self._text.find("}", self._pos)
             if end < 0:
-                self._refuse("a property's } is missing")
+                self._refuse("a \\p{ has no matching }")
             name, self._pos = self._text[self._pos : end], end + 1
         else:
             name = self._text[self._pos : self._pos + 1]
@@ -340,7 +340,7 @@ class _Translation:
         if (found := _PROPERTIES.get(name.lower())) is not None:
             return LETTERS if self._ignores_case and found in _CASED else found
         if (category := _CATEGORIES.fullmatch(name)) is None:
-            self._refuse(f"the property {name!r} is not known here")
+            self._refuse(f"the character property {name!r} is not supported")
         import unicodedata  # late: hardly any pattern asks for categories
 
         if self._ignores_case and category[1] in ("Lu", "Ll", "Lt"):
@@ -355,12 +355,12 @@ class _Translation:
         while True:
             operand = self._operand(is_first=found is None)
             if operand is None:
-                self._refuse("a class, or a side of &&, is empty")
+                self._refuse("a character class, or one side of &&, is empty")
             found = operand if found is None else found & operand
             if self._take("&&"):
                 continue
             if self._next() != "]":
-                self._refuse("a [ has no ]")
+                self._refuse("a [ has no matching ]")
             return ASCII - found if is_negated else found
 
     def _operand(self, *, is_first: bool) -> frozenset[str] | None:
@@ -388,7 +388,7 @@ class _Translation:
         self._pos += 1
         last = self._member()
         if not isinstance(last, str) or last < first:
-            self._refuse("a range in a class ends before it begins")
+            self._refuse("a range in a character class ends before it begins")
         within = (c for c in ASCII if first <= c <= last)
         return frozenset(cased for c in within for cased in self._cased(c))
 

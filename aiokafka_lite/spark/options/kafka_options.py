@@ -97,15 +97,18 @@ WITHOUT_EFFECT: Final[dict[str, tuple[int, int] | None]] = {
 
 REFUSED: Final = {
     "auto.offset.reset": (
-        "the query keeps its own offsets: say with startingOffsets where a new one starts, and "
-        "with failOnDataLoss=false that it may go on where records are gone"
+        "the query keeps its own offsets. Set startingOffsets for the start of a new query, and "
+        "failOnDataLoss=false to skip deleted records"
     ),
     "enable.auto.commit": (
-        "the query keeps its own offsets: commitOffsetsToGroup has processed ones committed"
+        "the query keeps its own offsets. Set commitOffsetsToGroup to commit processed offsets to "
+        "a group"
     ),
-    "interceptor.classes": "a Java class cannot be run here; change records with the DataFrame",
-    "key.deserializer": "keys are bytes: deserialise them with the DataFrame's functions",
-    "value.deserializer": "values are bytes: deserialise them with the DataFrame's functions",
+    "interceptor.classes": "this source cannot run Java classes. Change records with DataFrame "
+    "functions",
+    "key.deserializer": "the column key holds bytes. Deserialise keys with DataFrame functions",
+    "value.deserializer": "the column value holds bytes. Deserialise values with DataFrame "
+    "functions",
 }
 
 WRITING: Final = frozenset(
@@ -172,13 +175,15 @@ def check_kafka_names(raw: RawOptions) -> None:
             if limits is not None:
                 raw.integer(option, at_least=limits[0], at_most=limits[1], is_trimmed=True)
         elif name in WRITING:
-            raw.warnings.append(f"option {option} is for writing: it has no effect on reading")
+            raw.warnings.append(
+                f"option {option} only applies to writing, so this source ignores it"
+            )
         elif name in REFUSED:
             raise OptionError(f"option {option} cannot be used: {REFUSED[name]}")
         else:
             known = [*EFFECTIVE, *WITHOUT_EFFECT, *SECURITY_NAMES, *WRITING]
             raise OptionError(
-                f"option {option} is no setting of Kafka's consumer"
+                f"option {option} is not a setting of Kafka's consumer"
                 f"{nearest(name, known, _PREFIX.__add__)}"
             )
 
@@ -217,8 +222,8 @@ def _bootstrap_servers(raw: RawOptions) -> str:
         raise OptionError(f"option {name} is missing: name a broker, such as 'broker:9092'")
     if "@" in text:  # not shown: what is before it may be a password
         raise OptionError(
-            f"option {name} has an @: credentials have options of their own, "
-            "kafka.sasl.username and kafka.sasl.password"
+            f"option {name} contains an @: set credentials with the options kafka.sasl.username "
+            "and kafka.sasl.password"
         )
     # Java's clients take and skip what looks like a protocol's name.
     servers = ",".join(_SCHEME.sub("", entry.strip(), count=1) for entry in text.split(","))
@@ -290,8 +295,8 @@ def _group_id(raw: RawOptions) -> str | None:
     group_id = raw.text("kafka.group.id")
     if group_id is not None:
         raw.warnings.append(
-            "option kafka.group.id has no effect: a query joins no group; commitOffsetsToGroup "
-            "has its offsets committed to one"
+            "option kafka.group.id has no effect, because a query joins no group. Set "
+            "commitOffsetsToGroup to commit the query's offsets to a group"
         )
     return group_id
 
@@ -303,4 +308,4 @@ def _isolation_level(raw: RawOptions) -> IsolationLevel:
             return "read_uncommitted"
         case "read_committed":
             return "read_committed"
-    raise raw.refusal(name, "it is read_uncommitted or read_committed")
+    raise raw.refusal(name, "the value must be read_uncommitted or read_committed")

@@ -108,15 +108,17 @@ class ClientCredentials(AbstractTokenProvider):
                 answer: object = json.loads(response.read(MAX_ANSWER_BYTES))
         except urllib.error.HTTPError as error:
             with error:
-                raise self._failure(f"answers {error.code}{_reason(error)}") from None
+                raise self._failure(
+                    f"answered with HTTP status {error.code}{_reason(error)}"
+                ) from None
         except (OSError, HTTPException) as error:
             cause = error.reason if isinstance(error, urllib.error.URLError) else error
             raise self._failure(f"cannot be reached: {cause}") from None
         except ValueError:
-            raise self._failure("answers something else than JSON") from None
+            raise self._failure("returned a response that is not JSON") from None
         token = answer.get("access_token") if isinstance(answer, dict) else None
         if not isinstance(answer, dict) or not isinstance(token, str) or not token:
-            raise self._failure("answers without an access_token")
+            raise self._failure("returned a response without an access_token")
         lifetime_s = answer.get("expires_in")
         self._kept_until = asked_at
         if isinstance(lifetime_s, (int, float)):

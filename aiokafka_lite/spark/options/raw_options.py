@@ -96,7 +96,9 @@ class RawOptions:
         number = _integer(trimmed(text) if is_trimmed else text)
         if number is None or not at_least <= number <= at_most:
             limit = f"at least {at_least}" if number is None or number < at_least else ""
-            raise self.refusal(name, f"it is a whole number, {limit or f'at most {at_most}'}")
+            raise self.refusal(
+                name, f"the value must be a whole number, {limit or f'at most {at_most}'}"
+            )
         return number
 
     def number(
@@ -136,7 +138,7 @@ class RawOptions:
             return default
         word = (trimmed(text) if is_trimmed else text).lower()
         if word not in ("true", "false"):
-            raise self.refusal(name, "it is true or false")
+            raise self.refusal(name, "the value must be true or false")
         return word == "true"
 
     def duration_s(self, name: str, default_s: float) -> float:
@@ -152,7 +154,8 @@ class RawOptions:
         unit_ms = _UNITS_MS.get(match[2]) if match else None
         if match is None or unit_ms is None or abs(int(match[1])) > MAX_LONG:
             raise self.refusal(
-                name, "it is a number with us, ms, s, m (or min), h or d, such as '15m'"
+                name,
+                "the value must be a number with a unit (us, ms, s, m or min, h, d), such as '15m'",
             )
         return int(int(match[1]) * unit_ms) / 1000
 
@@ -166,11 +169,11 @@ class RawOptions:
         found: dict[TopicPartition, None] = {}
         for topic, numbers in self._json(name, form).items():
             if not isinstance(numbers, list):
-                raise self.refusal(name, f"it is {form}; {topic!r} has no list")
+                raise self.refusal(name, f"the value must be {form}, but {topic!r} has no list")
             for number in numbers:
                 found[self._partition(name, topic, number, form)] = None
         if not found:
-            raise self.refusal(name, f"it names no partition: it is {form}")
+            raise self.refusal(name, f"the value names no partitions: it must be {form}")
         return tuple(found)
 
     def by_partition(self, name: str, form: str, *, at_least: int) -> dict[TopicPartition, int]:
@@ -186,14 +189,16 @@ class RawOptions:
         found: dict[TopicPartition, int] = {}
         for topic, numbers in self._json(name, form).items():
             if not isinstance(numbers, dict):
-                raise self.refusal(name, f"it is {form}; {topic!r} has no partitions in braces")
+                raise self.refusal(
+                    name, f"the value must be {form}, but {topic!r} has no partitions in braces"
+                )
             for partition, number in numbers.items():
                 tp = self._partition(name, topic, _integer(partition), form)
                 value = _json_integer(number)
                 if value is None or not at_least <= value <= MAX_LONG:
                     raise self.refusal(
                         name,
-                        f"partition {tp.partition} of {topic!r} has {number!r}, which is no whole "
+                        f"partition {tp.partition} of {topic!r} has {number!r}, but needs a whole "
                         f"number of at least {at_least}",
                     )
                 found[tp] = value
@@ -204,17 +209,19 @@ class RawOptions:
         try:
             read: object = json.loads(trimmed(text), parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
-            raise self.refusal(name, f"it is {form} ({error})") from error
+            raise self.refusal(name, f"the value must be {form} ({error})") from error
         if not isinstance(read, dict):
-            raise self.refusal(name, f"it is {form}")
+            raise self.refusal(name, f"the value must be {form}")
         return read
 
     def _partition(self, name: str, topic: str, number: object, form: str) -> TopicPartition:
         if not is_topic_name(topic):
-            raise self.refusal(name, f"{topic!r} is no name that a topic can have")
+            raise self.refusal(name, f"{topic!r} is not a valid topic name")
         partition = _json_integer(number)
         if partition is None or not 0 <= partition <= MAX_INT:
-            raise self.refusal(name, f"{topic!r} has what is no partition's number; it is {form}")
+            raise self.refusal(
+                name, f"{topic!r} has an invalid partition number: the value must be {form}"
+            )
         return TopicPartition(topic, partition)
 
 
@@ -235,4 +242,4 @@ def _json_integer(value: object) -> int | None:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

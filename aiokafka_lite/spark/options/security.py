@@ -171,7 +171,7 @@ def parse_security(raw: RawOptions, servers: str) -> Security:
     protocol = trimmed(raw.text("kafka.security.protocol") or "PLAINTEXT").upper()
     if protocol not in SECURITY_PROTOCOLS:
         raise raw.refusal(
-            "kafka.security.protocol", f"it is one of {', '.join(SECURITY_PROTOCOLS)}"
+            "kafka.security.protocol", f"the value must be one of {', '.join(SECURITY_PROTOCOLS)}"
         )
     _check_names(raw, protocol)
     is_allowed = raw.boolean("allowPlaintextCredentials", default=False)
@@ -202,18 +202,21 @@ def _check_names(raw: RawOptions, protocol: str) -> None:
         ):
             _refuse_class(option)
         elif name in _JAVA_ONLY and name != "ssl.protocol":
-            raw.warnings.append(f"option {option} has no effect: TLS is OpenSSL's here")
+            raw.warnings.append(
+                f"option {option} has no effect: it configures TLS in Java, but this source uses "
+                "OpenSSL"
+            )
     if unused:
         raw.warnings.append(
-            f"options {', '.join(sorted(unused))} have no effect: kafka.security.protocol is "
-            f"{protocol}"
+            f"options {', '.join(sorted(unused))} have no effect, because kafka.security.protocol "
+            f"is {protocol}"
         )
 
 
 def _refuse_class(option: str) -> NoReturn:
     raise OptionError(
-        f"option {option} cannot be used: a Java class cannot be run here, and without it the "
-        "connection would be less than was asked for"
+        f"option {option} cannot be used, because this source cannot run Java classes: leave the "
+        "option out"
     )
 
 
@@ -221,9 +224,9 @@ def _check_servers(servers: str) -> None:
     for address in parse_bootstrap_servers(servers):
         if not address.is_loopback:
             raise InsecureConfigError(
-                f"option kafka.security.protocol is SASL_PLAINTEXT, which would send credentials "
-                f"to {address} without TLS: use SASL_SSL, or set option allowPlaintextCredentials "
-                "to true where the network is safe"
+                "option kafka.security.protocol is SASL_PLAINTEXT, which would send credentials "
+                f"to {address} without TLS: use SASL_SSL, or set allowPlaintextCredentials=true in "
+                "a safe network"
             )
 
 
@@ -243,16 +246,16 @@ def _mechanism_name(raw: RawOptions) -> str:
     if option not in raw and "kafka.sasl.mechanisms" in raw:
         option = "kafka.sasl.mechanisms"
     text = raw.text(option)
-    known = f"it is one of {', '.join(MECHANISMS)}"
+    known = f"the value must be one of {', '.join(MECHANISMS)}"
     if text is None:
         raise OptionError(
-            f"option {option} is missing, for which Kafka takes Kerberos (GSSAPI), which is not "
-            f"supported here: {known}"
+            f"option {option} is missing, and its default, Kerberos (GSSAPI), is not supported: "
+            f"{known}"
         )
     name = trimmed(text)
     if name not in MECHANISMS:
         not_here = _NOT_HERE.get(name)
-        raise raw.refusal(option, f"{not_here} here; {known}" if not_here else known)
+        raise raw.refusal(option, f"{not_here}: {known}" if not_here else known)
     return name
 
 
@@ -267,14 +270,14 @@ def _credentials(raw: RawOptions) -> tuple[str, str]:
         return username, password
     if username is not None or password is not None:
         raise OptionError(
-            "options kafka.sasl.jaas.config and kafka.sasl.username or kafka.sasl.password are "
-            "given: only one way can be heeded"
+            "kafka.sasl.jaas.config and kafka.sasl.username or kafka.sasl.password exclude each "
+            "other: leave one of them out"
         )
     options = _login_options(raw, "password")
     if options.get("tokenauth", "").lower() == "true":
-        raise OptionError(f"{_JAAS}: delegation tokens (tokenauth) are not supported here")
+        raise OptionError(f"{_JAAS}: delegation tokens (tokenauth) are not supported")
     if missing := [name for name in ("username", "password") if name not in options]:
-        raise OptionError(f"{_JAAS}: its {' and '.join(missing)} is missing")
+        raise OptionError(f"{_JAAS} lacks {' and '.join(missing)}")
     return options["username"], options["password"]
 
 
@@ -294,7 +297,7 @@ def _login_options(raw: RawOptions, kind: str) -> dict[str, str]:
         raise OptionError(f"{_JAAS}: {error}") from error
     found = _MODULES.get(_class_name(module.name))
     if found != kind:
-        reason = _NOT_HERE.get(found or "", "its login module is not the one for the mechanism")
+        reason = _NOT_HERE.get(found or "", "the login module does not match kafka.sasl.mechanism")
         raise OptionError(f"{_JAAS}: {reason}; {_WANTED[kind]}")
     return module.options
 
@@ -314,9 +317,11 @@ def _tokens(raw: RawOptions) -> AbstractTokenProvider:
     known = {"clientId", "clientSecret", "scope"}
     for name in options:
         if name not in known and not name.startswith("extension_"):
-            raise OptionError(f"{_JAAS}: its option {name!r} is not supported here")
+            raise OptionError(
+                f"{_JAAS} has the login module option {name!r}, which is not supported"
+            )
     if missing := [name for name in ("clientId", "clientSecret") if not options.get(name)]:
-        raise OptionError(f"{_JAAS}: its {' and '.join(missing)} is missing")
+        raise OptionError(f"{_JAAS} lacks {' and '.join(missing)}")
     timeouts_ms = [
         raw.number(name, DEFAULT_TOKEN_TIMEOUT_MS, at_least=1, at_most=MAX_INT, is_trimmed=True)
         for name in ("kafka.sasl.login.connect.timeout.ms", "kafka.sasl.login.read.timeout.ms")
@@ -343,8 +348,8 @@ def _token_url(raw: RawOptions) -> str:
     text = raw.text(name)
     if text is None:
         raise OptionError(
-            f"option {name} is missing: tokens come from an OAuth server, by client credentials; "
-            "unsecured ones are not supported here"
+            f"option {name} is missing: set the URL of an OAuth server's token endpoint. Unsecured "
+            "tokens are not supported"
         )
     from urllib.parse import urlsplit
 
@@ -352,16 +357,16 @@ def _token_url(raw: RawOptions) -> str:
         url = urlsplit(trimmed(text))
         host = url.hostname or ""
     except ValueError as error:
-        raise OptionError(f"option {name} is no URL: {error}") from error
+        raise OptionError(f"option {name} is not a URL: {error}") from error
     is_allowed = raw.boolean("allowPlaintextCredentials", default=False)
     if "@" in url.netloc or not host or url.scheme not in ("https", "http"):
         raise OptionError(
-            f"option {name} (not shown here): it is a URL such as https://login.example/token, "
-            "without a name or password"
+            f"option {name} (not shown here) must be a URL such as https://login.example/token, "
+            "without a user name or password"
         )
     if url.scheme == "http" and not is_allowed and not is_loopback(host):
         raise InsecureConfigError(
             f"option {name} would send credentials to {host} without TLS: use https, or set "
-            "option allowPlaintextCredentials to true where the network is safe"
+            "allowPlaintextCredentials=true in a safe network"
         )
     return url.geturl()

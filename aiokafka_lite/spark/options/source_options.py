@@ -233,14 +233,14 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOp
 def _check_names(raw: RawOptions) -> None:
     if "provider" in raw and any(name.startswith("option.") for name in raw.names()):
         raise OptionError(
-            "CREATE TABLE ... USING cannot be used: Spark (4.3) hands a Python source none of a "
-            "table's options when it is read; use CREATE TEMPORARY VIEW ... USING"
+            "CREATE TABLE ... USING is not supported, because Spark (4.3) passes no table options "
+            "to Python sources: use CREATE TEMPORARY VIEW ... USING"
         )
     for name in raw.names():
         if name.startswith("kafka."):
             continue
         if name == "topic":
-            raw.warnings.append("option topic is for writing: it has no effect on reading")
+            raw.warnings.append("option topic only applies to writing, so this source ignores it")
         elif name not in NAMES and name not in SPARKS_OWN:
             raise OptionError(
                 f"option {name} is not known{nearest(name, NAMES, NAMES.__getitem__)}"
@@ -252,7 +252,7 @@ def _refuse_endings(raw: RawOptions) -> None:
     for name in ENDINGS:
         if name in raw:
             raise raw.refusal(
-                name, "only batch queries have an end; leave it out of streaming ones"
+                name, "streaming queries have no end: leave this option out, or use a batch query"
             )
 
 
@@ -265,10 +265,10 @@ def names_topics(raw: Mapping[str, str]) -> bool:
 def _subscription(raw: RawOptions) -> Subscription:
     chosen = [name for name in SUBSCRIPTIONS if name in raw]
     if not chosen:
-        raise OptionError(f"one of the options {', '.join(SUBSCRIPTIONS)} is needed: which topics?")
+        raise OptionError(f"no topics are named: set one of the options {', '.join(SUBSCRIPTIONS)}")
     if len(chosen) > 1:
         raise OptionError(
-            f"the options {' and '.join(chosen)} are given: only one of them can be heeded"
+            f"the options {' and '.join(chosen)} exclude each other: leave one of them out"
         )
     if chosen == ["assign"]:
         return Assign(raw.partitions("assign"))
@@ -277,14 +277,17 @@ def _subscription(raw: RawOptions) -> Subscription:
         topics = dict.fromkeys(filter(None, map(trimmed, text.split(","))))
         if not topics:
             raise raw.refusal(
-                "subscribe", "it is the name of a topic, or several with commas between"
+                "subscribe",
+                "the value must be the name of a topic, or several names separated by commas",
             )
         for topic in topics:
             if not is_topic_name(topic):
-                raise raw.refusal("subscribe", f"{topic!r} is no name that a topic can have")
+                raise raw.refusal("subscribe", f"{topic!r} is not a valid topic name")
         return Subscribe(tuple(topics))
     if not text:
-        raise raw.refusal("subscribePattern", "it is a regular expression for names of topics")
+        raise raw.refusal(
+            "subscribePattern", "the value must be a regular expression for topic names"
+        )
     try:
         return SubscribePattern(text)
     except ValueError as error:
@@ -314,14 +317,14 @@ def _position(raw: RawOptions, edge: str, default: Position) -> Position:
 def _check_batch(raw: RawOptions, starting: Position, ending: Position) -> None:
     if isinstance(starting, Latest):
         raise raw.refusal(
-            "startingOffsets", "a batch query that starts with the latest reads nothing"
+            "startingOffsets", "a batch query that starts at the latest offsets reads no records"
         )
     if isinstance(ending, Earliest):
         raise raw.refusal(
-            "endingOffsets", "a batch query that ends with the earliest reads nothing"
+            "endingOffsets", "a batch query that ends at the earliest offsets reads no records"
         )
-    _refuse_edge(raw, "startingOffsets", starting, LATEST, "-1 (latest) is no start")
-    _refuse_edge(raw, "endingOffsets", ending, EARLIEST, "-2 (earliest) is no end")
+    _refuse_edge(raw, "startingOffsets", starting, LATEST, "-1 (latest) cannot be the start")
+    _refuse_edge(raw, "endingOffsets", ending, EARLIEST, "-2 (earliest) cannot be the end")
     match starting, ending:
         case AtOffsets(starts), AtOffsets(ends):
             _check_order(raw, "endingOffsets", starts, ends)
@@ -337,7 +340,7 @@ def _refuse_edge(raw: RawOptions, name: str, position: Position, edge: int, reas
         for tp, offset in position.offsets.items():
             if offset == edge:
                 raise raw.refusal(
-                    name, f"{reason} of a batch query, as {tp.topic}-{tp.partition} has it"
+                    name, f"{reason} of a batch query, but is set for {tp.topic}-{tp.partition}"
                 )
 
 
@@ -349,8 +352,8 @@ def _check_order(
 ) -> None:
     if odd := sorted(starts.keys() ^ ends.keys()):
         raise OptionError(
-            f"option {name} and its starting one name different partitions: "
-            f"{odd[0].topic}-{odd[0].partition} is only in one of them"
+            f"option {name} and its starting counterpart must name the same partitions, but only "
+            f"one of them names {odd[0].topic}-{odd[0].partition}"
         )
     for tp, start in starts.items():
         if start > ends[tp] >= 0:
@@ -367,14 +370,16 @@ def _timestamp_strategy(raw: RawOptions) -> TimestampStrategy:
             return "error"
         case "latest":
             return "latest"
-    raise raw.refusal(name, "it is error or latest")
+    raise raw.refusal(name, "the value must be error or latest")
 
 
 def _offsets_per_trigger(raw: RawOptions) -> tuple[int | None, int | None]:
     fewest = raw.integer("minOffsetsPerTrigger", at_least=0)
     most = raw.integer("maxOffsetsPerTrigger", at_least=1)
     if fewest is not None and most is not None and fewest > most:
-        raise raw.refusal("minOffsetsPerTrigger", f"that is more than maxOffsetsPerTrigger, {most}")
+        raise raw.refusal(
+            "minOffsetsPerTrigger", f"the value must not exceed maxOffsetsPerTrigger, {most}"
+        )
     return fewest, most
 
 
@@ -386,7 +391,7 @@ def _fetch_retries(raw: RawOptions) -> int:
 def _commit_group(raw: RawOptions) -> str | None:
     group = raw.text("commitOffsetsToGroup")
     if group is not None and not trimmed(group):
-        raise raw.refusal("commitOffsetsToGroup", "it is the name of a group")
+        raise raw.refusal("commitOffsetsToGroup", "the value must be the name of a group")
     return group
 
 
@@ -397,4 +402,4 @@ def _admission_control(raw: RawOptions) -> AdmissionControl:
             return "engine"
         case "source":
             return "source"
-    raise raw.refusal("admissionControl", "it is engine or source")
+    raise raw.refusal("admissionControl", "the value must be engine or source")

@@ -73,7 +73,7 @@ def _trusting(raw: RawOptions) -> ssl.SSLContext:
         return create_ssl_context(cadata=stored.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError) as error:
         raise raw.refusal(
-            name, f"no certificates can be read from it ({_reason(error)})"
+            name, f"cannot read certificates from this file or text ({_reason(error)})"
         ) from error
 
 
@@ -83,7 +83,7 @@ def _pkcs12_certificates(raw: RawOptions, name: str, stored: bytes) -> bytes:
     opened = _pkcs12(raw, name, stored, "kafka.ssl.truststore.password", "-nokeys ")
     found = [each.certificate for each in (*opened.additional_certs, opened.cert) if each]
     if not found:
-        raise raw.refusal(name, "it has no certificates")
+        raise raw.refusal(name, "the truststore contains no certificates")
     return b"".join(each.public_bytes(Encoding.PEM) for each in found)
 
 
@@ -99,7 +99,7 @@ def _load_identity(context: ssl.SSLContext, raw: RawOptions) -> None:
     if name is None:
         for key in ("ssl.keystore.key", "ssl.key.location"):
             if f"kafka.{key}" in raw:
-                raise OptionError(f"option kafka.{key} is given without the certificate to it")
+                raise OptionError(f"option kafka.{key} is set, but its certificate is missing")
         return
     _check_type(raw, "ssl.keystore.type")
     identity = _identity(raw, name)
@@ -108,7 +108,7 @@ def _load_identity(context: ssl.SSLContext, raw: RawOptions) -> None:
         # Without a function of ours OpenSSL would ask for it on the terminal.
         if identity.password is None:
             raise OptionError(
-                f"the key of option {name} is encrypted: give option kafka.ssl.key.password"
+                f"the key of option {name} is encrypted: set the option kafka.ssl.key.password"
             )
         return identity.password
 
@@ -118,8 +118,8 @@ def _load_identity(context: ssl.SSLContext, raw: RawOptions) -> None:
         except (ssl.SSLError, ValueError) as error:
             raise raw.refusal(
                 name,
-                "certificate and key cannot be read, or do not fit each other, or "
-                f"kafka.ssl.key.password is wrong ({_reason(error)})",
+                "certificate and key are unreadable, do not match, or kafka.ssl.key.password is "
+                f"wrong ({_reason(error)})",
             ) from error
 
 
@@ -141,7 +141,9 @@ def _identity(raw: RawOptions, name: str) -> _Identity:
 
 def _key(raw: RawOptions, name: str, beside: str) -> bytes:
     if name not in raw:
-        raise OptionError(f"option {name} is missing: the key to the certificate of {beside}")
+        raise OptionError(
+            f"option {name} is missing: set it to the key of the certificate in {beside}"
+        )
     return _stored(raw, name)
 
 
@@ -150,7 +152,7 @@ def _pkcs12_identity(raw: RawOptions, name: str, stored: bytes) -> _Identity:
 
     opened = _pkcs12(raw, name, stored, "kafka.ssl.keystore.password", "")
     if opened.key is None or opened.cert is None:
-        raise raw.refusal(name, "it has no key with a certificate")
+        raise raw.refusal(name, "the keystore contains no key with a certificate")
     password = os.urandom(24).hex()
     key = opened.key.private_bytes(
         serialization.Encoding.PEM,
@@ -190,14 +192,16 @@ def _one_of(raw: RawOptions, *names: str) -> str | None:
     """Return the full name of the one that is given, None if none is."""
     found = [f"kafka.{name}" for name in names if f"kafka.{name}" in raw]
     if len(found) > 1:
-        raise OptionError(f"options {' and '.join(found)} are given: only one can be heeded")
+        raise OptionError(
+            f"options {' and '.join(found)} exclude each other: leave one of them out"
+        )
     return found[0] if found else None
 
 
 def _check_type(raw: RawOptions, name: str) -> None:
     kind = trimmed(raw.text(f"kafka.{name}") or "PEM").upper()
     if kind not in ("PEM", "PKCS12", "JKS"):
-        raise raw.refusal(f"kafka.{name}", "it is PEM or PKCS12")
+        raise raw.refusal(f"kafka.{name}", "the value must be PEM or PKCS12")
 
 
 def _stored(raw: RawOptions, name: str) -> bytes:
@@ -210,8 +214,8 @@ def _stored(raw: RawOptions, name: str) -> bytes:
     except (OSError, ValueError) as error:
         raise raw.refusal(
             name,
-            f"the file cannot be read here ({_reason(error)}): it has to be at that path on the "
-            "driver and on every executor",
+            f"the file cannot be read ({_reason(error)}): it has to be at that path on the driver "
+            "and on every executor",
         ) from error
     if stored.startswith((_JKS, _JCEKS)):
         _refuse_jks(raw, name)
@@ -235,7 +239,9 @@ def _refuse_jks(raw: RawOptions, name: str) -> NoReturn:
             f"keytool -importkeystore -srckeystore '{path}' -destkeystore '{path}.p12' "
             f"-deststoretype PKCS12 && openssl pkcs12 -in '{path}.p12' -out '{path}.pem'"
         )
-    raise raw.refusal(name, f"it is a JKS store, which only Java reads: convert it with {convert}")
+    raise raw.refusal(
+        name, f"the file is a JKS store, which only Java can read: convert it with {convert}"
+    )
 
 
 def _pkcs12(
@@ -247,15 +253,15 @@ def _pkcs12(
     except ImportError as error:
         raise raw.refusal(
             name,
-            "it is a PKCS12 store, for which the package cryptography is needed: install it, or "
-            f"convert the store with openssl pkcs12 -in '{path}' {openssl}-out '{path}.pem'",
+            "reading a PKCS12 store needs the package cryptography: install it, or convert the "
+            f"store with openssl pkcs12 -in '{path}' {openssl}-out '{path}.pem'",
         ) from error
     password = raw.text(password_name)
     try:
         return pkcs12.load_pkcs12(stored, password.encode() if password is not None else None)
     except ValueError as error:
         raise raw.refusal(
-            name, f"it is neither PEM nor a PKCS12 store that {password_name} opens"
+            name, f"the file is neither PEM nor a PKCS12 store with the password {password_name}"
         ) from error
 
 
@@ -266,7 +272,9 @@ def _set_host_check(context: ssl.SSLContext, raw: RawOptions) -> None:
     if algorithm is None or trimmed(algorithm).lower() == "https":
         return
     if trimmed(algorithm):
-        raise raw.refusal(name, "it is https, or empty for no check of the host's name")
+        raise raw.refusal(
+            name, "the value must be https, or empty to disable the check of host names"
+        )
     context.check_hostname = False
 
 
@@ -277,10 +285,12 @@ def _set_versions(context: ssl.SSLContext, raw: RawOptions) -> None:
         return
     asked = _list(text)
     if unknown := [one for one in asked if one not in VERSIONS and one not in OLD_VERSIONS]:
-        raise raw.refusal(name, f"{unknown[0]!r} is none of {', '.join(VERSIONS)}")
+        raise raw.refusal(
+            name, f"{unknown[0]!r} is not a TLS version: choose among {', '.join(VERSIONS)}"
+        )
     versions = [VERSIONS[one] for one in asked if one in VERSIONS]
     if not versions:
-        raise raw.refusal(name, f"versions older than {min(VERSIONS)} are not supported")
+        raise raw.refusal(name, f"TLS versions older than {min(VERSIONS)} are not supported")
     context.minimum_version = min(versions)
     context.maximum_version = max(versions)
 
@@ -295,13 +305,15 @@ def _set_ciphers(context: ssl.SSLContext, raw: RawOptions) -> None:
     if len(old) == len(suites):
         if context.minimum_version == ssl.TLSVersion.TLSv1_3:
             raise raw.refusal(
-                name, "none of them is for TLSv1.3, as kafka.ssl.enabled.protocols wants"
+                name,
+                "none of these suites is for TLSv1.3, which kafka.ssl.enabled.protocols requires",
             )
         context.maximum_version = ssl.TLSVersion.TLSv1_2
     if not old:
         if context.maximum_version == ssl.TLSVersion.TLSv1_2:
             raise raw.refusal(
-                name, "none of them is for TLSv1.2, as kafka.ssl.enabled.protocols wants"
+                name,
+                "none of these suites is for TLSv1.2, which kafka.ssl.enabled.protocols requires",
             )
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         return
@@ -309,7 +321,9 @@ def _set_ciphers(context: ssl.SSLContext, raw: RawOptions) -> None:
         try:
             context.set_ciphers(openssl_name(one))
         except ssl.SSLError as error:
-            raise raw.refusal(name, f"{one!r} is no cipher suite that OpenSSL has here") from error
+            raise raw.refusal(
+                name, f"{one!r} is not a cipher suite of this machine's OpenSSL"
+            ) from error
     context.set_ciphers(":".join(map(openssl_name, old)))
 
 

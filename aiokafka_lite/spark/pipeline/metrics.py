@@ -82,7 +82,7 @@ class MetricsFile:
             self.last_batch = _last_batch(path)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise PipelineError(
-                f"{path} is no file of metrics that can be appended to ({error}): name another one"
+                f"cannot append metrics to {path} ({error}): name another file"
             ) from None
         """The last batch that is in the file; -1 for none."""
 
@@ -104,7 +104,7 @@ def _last_batch(path: Path) -> int:
         return -1
     if lines and not lines[-1].endswith("\n"):
         if lines[-1][: len(_BEGINNING)] != _BEGINNING[: len(lines[-1])]:
-            raise ValueError(f"its last line is {lines[-1][:40]!r}")
+            raise ValueError(f"its last line is not a metric: {lines[-1][:40]!r}")
         path.write_text("".join(lines[:-1]), encoding="utf-8")
         lines.pop()
     return int(json.loads(lines[-1])["batch"]) if lines else -1

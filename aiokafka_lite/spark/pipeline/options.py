@@ -68,15 +68,18 @@ class PipelineOptions(Settings):
         if not self.topic or "," in self.topic:
             raise OptionError(f"topic {self.topic!r} is not the name of one topic")
         if self.window_ms < 1:
-            raise OptionError(f"window_ms={self.window_ms}: a window needs a length")
+            raise OptionError(f"window_ms={self.window_ms}: a window must have at least 1 ms")
         if self.watermark_ms < 0:
             raise OptionError(f"watermark_ms={self.watermark_ms} is negative")
         if self.source_format not in (OUR_FORMAT, JVM_FORMAT):
             raise OptionError(
-                f"source_format={self.source_format!r}: it is {OUR_FORMAT!r} or {JVM_FORMAT!r}"
+                f"source_format must be {OUR_FORMAT!r} or {JVM_FORMAT!r}, not "
+                f"{self.source_format!r}"
             )
         if both := set(self.keys) & set(self.measures):
-            raise OptionError(f"{', '.join(sorted(both))}: both a key and a measure")
+            raise OptionError(
+                f"{', '.join(sorted(both))}: a column cannot be both a key and a measure"
+            )
 
     def source_options(self) -> dict[str, str]:
         """Return the streaming source's options; by default it starts at the topic's beginning."""

@@ -35,7 +35,9 @@ def parse_schema(text: str) -> StructType:
             f"JSON: {reason}"
         ) from None
     if not isinstance(schema, StructType):
-        raise OptionError("the schema is one type, not columns: write 'name TYPE, name TYPE'")
+        raise OptionError(
+            "the schema is a single type, but must list columns: write 'name TYPE, name TYPE'"
+        )
     return schema
 
 
@@ -49,8 +51,8 @@ def check_columns(schema: StructType, options: PipelineOptions) -> None:
     taken = sorted(name for name in types if name.lower() in OWN_COLUMNS)
     if taken:
         raise OptionError(
-            f"the schema's {', '.join(taken)}: the tables have columns of this name already; "
-            "leave it out of the schema"
+            f"the tables have own columns named {', '.join(taken)}: leave these columns out of the "
+            "schema"
         )
     if options.event_time is not None:
         _require(types, [options.event_time], "event time")
@@ -65,15 +67,16 @@ def check_columns(schema: StructType, options: PipelineOptions) -> None:
     for name in options.measures:
         if not isinstance(types[name], NumericType):
             raise OptionError(
-                f"measure {name!r} is of type {types[name].simpleString()}: only numbers can be "
-                "added up"
+                f"measure {name!r} is of type {types[name].simpleString()}, but must be a number"
             )
 
 
 def _require(types: Mapping[str, DataType], names: Iterable[str], role: str) -> None:
     for name in names:
         if name not in types:
-            raise OptionError(f"{role} {name!r} is no column of the schema: {', '.join(types)}")
+            raise OptionError(
+                f"{role} {name!r} is not a column of the schema, which has {', '.join(types)}"
+            )
 
 
 def infer_schema(spark: SparkSession, options: PipelineOptions) -> StructType:
@@ -88,7 +91,7 @@ def infer_schema(spark: SparkSession, options: PipelineOptions) -> StructType:
     objects = [text for text in values if text.lstrip().startswith("{")]
     if not objects:
         raise PipelineError(
-            f"topic {options.topic!r} has no JSON objects to infer a schema from: give one"
+            f"topic {options.topic!r} has no JSON objects to infer a schema from: give a schema"
         )
     inferred = spark.read.json(spark.sparkContext.parallelize(objects, 1), mode="DROPMALFORMED")
     schema = StructType()

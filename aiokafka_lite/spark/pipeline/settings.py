@@ -105,6 +105,6 @@ def _refuse_changes(root: str, existing: TableSettings, wanted: TableSettings) -
     ):
         if was != now:
             raise PipelineError(
-                f"the tables in {root} were made with another {name}: {was}, not {now}; "
-                "write to another directory, or ask for the same"
+                f"the tables in {root} were created with {name} {was}, not {now}: use the same "
+                f"{name}, or write to another directory"
             )

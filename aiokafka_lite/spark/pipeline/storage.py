@@ -77,8 +77,8 @@ class Storage:
                 return
             self._file_system.delete(staged, False)
         raise PipelineError(
-            f"{target.toString()} is there already: another pipeline writes to the same "
-            "directory; stop one of them"
+            f"{target.toString()} exists already, because another pipeline writes to the same "
+            "directory: stop one of the pipelines"
         )
 
     def delete(self, path: str) -> None:
@@ -97,4 +97,4 @@ def _errors_at(directory: str) -> Iterator[None]:
         reason = str(error).strip().partition("\n")[0]
     else:
         return
-    raise PipelineError(f"the tables cannot be kept in {directory}: {reason}")
+    raise PipelineError(f"cannot store the tables in {directory}: {reason}")

@@ -41,11 +41,13 @@ class DataLossPolicy:
             DataLossError: The option failOnDataLoss is true.
         """
         if not self.are_fatal:
-            log.warning("%s: reading goes on without, as failOnDataLoss is false", loss)
+            log.warning(
+                "records may be lost: %s. Reading continues, because failOnDataLoss is false", loss
+            )
             return
         error = DataLossError(
-            f"{loss}: records may be lost, because they were deleted by age or size, or their "
-            "topic was deleted, maybe made anew. To read what is left, set the option "
+            f"records may be lost: {loss}. Either retention deleted the records, or their topic "
+            "was deleted or recreated. To read the remaining records, set the option "
             "failOnDataLoss to false"
         )
         raise error if tp is None else error.at(tp, offset)
@@ -67,11 +69,11 @@ def begins_of_added(
         DataLossError: As `data_loss` decides.
     """
     if gone := [tp for tp in added if tp not in earliest]:
-        data_loss.report(f"{named(gone)} were added and are gone again", min(gone))
+        data_loss.report(f"partitions {named(gone)} were added and deleted again", min(gone))
     for tp in sorted(added):
         if earliest.get(tp, 0):
             data_loss.report(
-                f"topic {tp.topic}, partition {tp.partition} was added, and begins at offset "
+                f"the new partition {tp.partition} of topic {tp.topic} begins at offset "
                 f"{earliest[tp]} instead of 0",
                 tp,
                 0,
@@ -87,12 +89,12 @@ def check_continuation(begins: Offsets, ends: Offsets, data_loss: DataLossPolicy
             want to go on.
     """
     if gone := [tp for tp in begins if tp not in ends]:
-        data_loss.report(f"{named(gone)} are gone", min(gone), begins[min(gone)])
+        data_loss.report(f"partitions {named(gone)} were deleted", min(gone), begins[min(gone)])
     for tp, end in ends.items():
         if tp in begins and end < begins[tp]:
             data_loss.report(
-                f"topic {tp.topic}, partition {tp.partition} was read to offset {begins[tp]}, and "
-                f"ends at {end} now",
+                f"topic {tp.topic}, partition {tp.partition} was read up to offset {begins[tp]}, "
+                f"but ends at offset {end} now",
                 tp,
                 end,
             )

@@ -98,9 +98,9 @@ def _refuse_limit(options: SourceOptions) -> None:
     if options.max_offsets_per_trigger is not None and options.admission_control == "engine":
         raise OptionError(
             f"option maxOffsetsPerTrigger: {options.max_offsets_per_trigger} needs PySpark 4.2 or "
-            "newer, as earlier ones do not tell a source which trigger it reads for: upgrade, or "
-            "leave it out (availableNow reads everything in one batch then), or, if the query has "
-            "a trigger processingTime, set the option admissionControl to source"
+            "newer, because earlier versions do not pass the trigger to a source. Upgrade PySpark, "
+            "or leave maxOffsetsPerTrigger out (availableNow then reads all records in one batch). "
+            "If the query has a trigger processingTime, set the option admissionControl to source"
         )
 
 

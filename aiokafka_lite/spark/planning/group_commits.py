@@ -48,14 +48,16 @@ LEFT_ALONE_LAST_S: Final = 60.0
 # Kafka forgets what was committed, seven days ago by default: a quiet topic is committed again.
 COMMITTED_AGAIN_AFTER_S: Final = 3600.0
 
+_IN_USE: Final = (
+    "the group has members: name a group without consumers in the option commitOffsetsToGroup"
+)
 ADVICE: Final[Mapping[type[KafkaError], str]] = {
-    UnknownMemberIdError: "the group has members, so an application consumes with it: name "
-    "another group in the option commitOffsetsToGroup",
-    RebalanceInProgressError: "the group has members, so an application consumes with it: name "
-    "another group in the option commitOffsetsToGroup",
-    GroupAuthorizationFailedError: "the user must be allowed to READ the group that the option "
-    "commitOffsetsToGroup names",
-    TopicAuthorizationFailedError: "the user must be allowed to READ the topics",
+    UnknownMemberIdError: _IN_USE,
+    RebalanceInProgressError: _IN_USE,
+    GroupAuthorizationFailedError: (
+        "grant the user READ on the group that the option commitOffsetsToGroup names"
+    ),
+    TopicAuthorizationFailedError: "grant the user READ on the topics",
 }
 
 
@@ -187,8 +189,8 @@ class GroupCommits:
         self._warned_of = type(error)
         advice = ADVICE.get(type(error))
         log.warning(
-            "group %s: offsets of %s were not committed, so lag is not up to date; the query goes "
-            "on, and commits them with later ones: %s%s",
+            "group %s: offsets of %s were not committed, so the group's lag is outdated. The query "
+            "continues and commits later offsets: %s%s",
             self._group_id,
             named(left),
             error,

@@ -187,7 +187,7 @@ class Lookups:
                 partitions = NO_PARTITIONS if topic is None else topic.partitions
             partition = partitions.get(tp.partition)
             if partition is None or partition.leader not in nodes:
-                failures[tp] = LeaderNotAvailableError("it has no leader").at(tp)
+                failures[tp] = LeaderNotAvailableError("the partition has no leader").at(tp)
                 continue
             if (lookup := by_leader.get(partition.leader)) is None:
                 lookup = by_leader[partition.leader] = _LeaderLookup([], {})
@@ -270,7 +270,7 @@ class Lookups:
                 raise_for_rebootstrap(response)
                 raise_for_metadata(response)
             except KafkaError as error:
-                log.info("metadata are asked again: %s", error)
+                log.info("requesting metadata is retried: %s", error)
             else:
                 self._cluster.apply_metadata(response, is_of_all=self._topics is None)
                 return
@@ -300,13 +300,13 @@ def _take(
             tp = TopicPartition(name, answer.partition_index)
             if answer.error_code:
                 error_class = for_code(answer.error_code)
-                failures[tp] = error_class(f"its offset cannot be looked up: {error_class.message}")
+                failures[tp] = error_class(f"the offset cannot be looked up: {error_class.message}")
             elif tp not in query:
                 continue
             elif is_renewed:
-                failures[tp] = LeaderNotAvailableError("its topic was made anew meanwhile")
+                failures[tp] = LeaderNotAvailableError("the topic was recreated during the lookup")
             elif answer.offset < 0 and query[tp] < 0:  # which cannot be: a log has ends
-                failures[tp] = LeaderNotAvailableError("its leader gave no offset")
+                failures[tp] = LeaderNotAvailableError("the leader returned no offset")
             else:
                 found[tp] = answer.offset
 
@@ -315,7 +315,7 @@ def _raise_for_what_lasts(failures: Mapping[TopicPartition, KafkaError]) -> None
     """Raise the first failure that asking again would not mend."""
     for tp, error in failures.items():
         if not (error.retriable or error.invalid_metadata):
-            reason = f"offsets of topic {tp.topic}, partition {tp.partition}, cannot be had: "
+            reason = f"cannot look up offsets of topic {tp.topic}, partition {tp.partition}: "
             raise type(error)(reason + str(error.args[0])).at(tp) from error
 
 
@@ -326,8 +326,8 @@ def _not_answered(
     first = tps[0]
     reason = failures.get(first)
     error = KafkaTimeoutError(
-        f"offsets of {len(tps)} partitions were not found in time, of topic {first.topic}, "
-        f"partition {first.partition}, because: {reason.args[0] if reason else 'no answer'}"
+        f"offsets of {len(tps)} partitions were not found in time, such as topic {first.topic}, "
+        f"partition {first.partition}: {reason.args[0] if reason else 'no answer'}"
     )
     error.__cause__ = reason
     return error

@@ -125,7 +125,7 @@ class Planner:
             except (KafkaConnectionError, KafkaTimeoutError) as error:
                 if not error.retriable or not self.view.nodes:
                     raise
-                log.warning("offsets are asked for again: %s", error)
+                log.warning("looking up offsets is retried: %s", error)
             self._sleep(self._options.fetch_retry_interval_s)
         return ask()
 
@@ -157,7 +157,8 @@ class Planner:
                 if self._data_loss.are_fatal:
                     raise error
                 log.warning(
-                    "%s; reading goes on without, as failOnDataLoss is false", error.args[0]
+                    "%s. Reading continues without this topic, because failOnDataLoss is false",
+                    error.args[0],
                 )
             self._missed.add(topic)
         return self._subscribed.partitions(self.view)
@@ -216,7 +217,9 @@ class Planner:
         ends = dict.fromkeys(tps, EARLIEST), dict.fromkeys(tps, LATEST)
         earliest, latest, *times = self._retried(lambda: self._lookups.offsets(*ends, *queries))
         if gone := [tp for tp in tps if tp not in earliest or tp not in latest]:
-            raise UnknownTopicOrPartitionError(f"{named(gone)} were deleted while planning")
+            raise UnknownTopicOrPartitionError(
+                f"{named(gone)} were deleted while the query was planned"
+            )
         return Bounds(earliest, latest), times
 
     # --- Micro-batches -------------------------------------------------------------------------
@@ -305,7 +308,7 @@ class Planner:
             known_id = self._topic_ids.get(topic, topic_id)
             self._topic_ids[topic] = topic_id
             if topic_id != known_id and topic in read_before:
-                self._data_loss.report(f"topic {topic} was deleted and made anew")
+                self._data_loss.report(f"topic {topic} was deleted and recreated")
 
     def check_target(self, end: Offsets) -> None:
         """Check that partitions still have all that a trigger availableNow is to read.
@@ -318,15 +321,15 @@ class Planner:
         latest = self.latest(end)
         if gone := [tp for tp in end if tp not in latest]:
             raise DataLossError(
-                f"{named(gone)} are gone, which a query with the trigger availableNow was to read "
-                f"to the end: run it again"
+                f"partitions {named(gone)} were deleted before the availableNow query had read "
+                "them to the end: run the query again"
             ).at(min(gone))
         for tp, offset in end.items():
             if latest[tp] < offset:
                 raise DataLossError(
                     f"topic {tp.topic}, partition {tp.partition} ends at offset {latest[tp]} now, "
-                    f"and a query with the trigger availableNow was to read it to {offset}: "
-                    "its topic was made anew"
+                    f"but the availableNow query had to read up to {offset}: the topic was "
+                    "recreated, so run the query again"
                 ).at(tp, latest[tp])
 
     def _ranges(self, begins: Offsets, ends: Offsets) -> list[KafkaOffsetRange]:

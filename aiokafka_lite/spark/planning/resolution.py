@@ -55,7 +55,7 @@ class _Edge:
         match self._position:
             case AtOffsets(offsets):
                 given = offsets.keys()
-                hint = "; with -1 for the latest offset and -2 for the earliest"
+                hint = " (-1 is the latest offset, -2 the earliest)"
             case AtTimestamps(timestamps_ms):
                 given = timestamps_ms.keys()
             case _:
@@ -64,7 +64,7 @@ class _Edge:
         if absent := set(tps) - given:
             problems.append(f"leaves out {named(absent)}")
         if unknown := given - set(tps):
-            problems.append(f"names {named(unknown)}, not subscribed to or not there")
+            problems.append(f"names {named(unknown)}, which do not exist or are not subscribed")
         if not problems:
             return None
         return OptionError(
@@ -126,7 +126,7 @@ class _Edge:
             if not first <= offset <= last:
                 data_loss.report(
                     f"option {self.option} has offset {offset} for topic {tp.topic}, partition "
-                    f"{tp.partition}, whose offsets are {first} to {last}",
+                    f"{tp.partition}, which only has offsets {first} to {last}",
                     tp,
                     min(offset, last),
                 )
@@ -155,8 +155,8 @@ class StartingOffsets(_Edge):
             )
             raise OptionError(
                 f"option {self.option}: topic {tp.topic}, partition {tp.partition} has no record "
-                f"at or after {at_ms} (ms since the epoch); to begin with the next one to come, "
-                "set startingOffsetsByTimestampStrategy to latest"
+                f"at or after {at_ms} (ms since the epoch). To begin with the next new record, set "
+                "startingOffsetsByTimestampStrategy to latest"
             )
         return bounds.latest[tp]
 
@@ -169,9 +169,9 @@ class StartingOffsets(_Edge):
         for tp, begin in begins.items():
             if ends[tp] < begin:
                 raise OptionError(
-                    f"topic {tp.topic}, partition {tp.partition} would be read from offset {begin} "
-                    f"({self.option}) to {ends[tp]} ({end.option}): the end must not be before "
-                    "the start"
+                    f"in topic {tp.topic}, partition {tp.partition}, the start {begin} "
+                    f"({self.option}) is after the end {ends[tp]} ({end.option}): change one of "
+                    "these options"
                 )
 
 

@@ -63,20 +63,21 @@ class Subscribed:
         unread: list[str] = []
         if self.topics is None and not self.partitions(view):
             unread.append(
-                "the option subscribePattern names no topic there is: nothing is read until it does"
+                "no existing topic matches the option subscribePattern: no records are read until "
+                "one matches"
             )
         for name in sorted(self.topics or ()):
             topic = view.topics.get(name)
             if topic is None:
                 continue
             if topic.is_internal:
-                unread.append(f"topic {name} is internal, and not read")
+                unread.append(f"topic {name} is internal to Kafka, so it is not read")
             elif self._assigned is not None:
                 absent = sorted(self._assigned[name] - topic.partitions.keys())
                 if absent and topic.partitions:
                     unread.append(
-                        f"topic {name} has no partition {', '.join(map(str, absent))}, which the "
-                        "option assign names: it is read from when there is one"
+                        f"the option assign names partition {', '.join(map(str, absent))} of topic "
+                        f"{name}, which does not exist yet: it is read as soon as it exists"
                     )
         return unread
 

@@ -42,8 +42,8 @@ MISSING_FOR_S: Final = 2 * GONE_AFTER_S
 EARLIEST_LOCAL: Final = -4
 
 WHAT_TO_DO: Final = (
-    "read from what is there by another start, keep records longer (retention.ms), or set the "
-    "option failOnDataLoss to false to go on with a warning"
+    "start the query at offsets that still exist, raise the topic's retention.ms, or set the "
+    "option failOnDataLoss to false to skip lost records with a warning"
 )
 
 
@@ -92,7 +92,7 @@ class FetchFailures:
             progress.failed(error, now)
             progress.retry_at = now + self._delay_s(progress.failures)
             self._check_time(progress, now)
-            log.info("%s is tried again: %s", progress, error)
+            log.info("fetching %s is retried: %s", progress, error)
 
     def _delay_s(self, failures: int) -> float:
         if failures <= 1:
@@ -105,8 +105,8 @@ class FetchFailures:
             return
         error = progress.error
         timeout = ReadTimeoutError(
-            f"{progress} has brought nothing for {now - since:.0f} s, the last failure was: "
-            f"{error}; check the broker, or raise the option kafkaConsumer.pollTimeoutMs"
+            f"no records of {progress} were received for {now - since:.0f} s. Check the broker, or "
+            f"raise the option kafkaConsumer.pollTimeoutMs. The last failure was: {error}"
         )
         raise timeout.at(progress.tp, progress.position) from error
 
@@ -170,7 +170,9 @@ class FetchFailures:
         error = UnknownTopicOrPartitionError if topic is None else topic.error
         if error is not None and not error.retriable:
             raise _told_of(progress, error(f"topic {progress.topic} cannot be read"))
-        self.note([progress], (error or UnknownTopicOrPartitionError)("it has no leader now"))
+        self.note(
+            [progress], (error or UnknownTopicOrPartitionError)("the partition has no leader now")
+        )
         now = self._clock()
         missing_for_s = now - (now if progress.failing_since is None else progress.failing_since)
         if _is_gone(topic, progress) and missing_for_s >= MISSING_FOR_S:
@@ -178,7 +180,7 @@ class FetchFailures:
 
     # --- Data loss -------------------------------------------------------------------------
     def _made_anew(self, progress: RangeProgress) -> None:
-        self._lost(progress, progress.position, "the topic was deleted and made anew")
+        self._lost(progress, progress.position, "the topic was deleted and recreated")
         progress.leader_epoch = NO_EPOCH
 
     def _look_for_offsets(self, progress: RangeProgress) -> None:
@@ -193,12 +195,15 @@ class FetchFailures:
             self.note([progress], error)
             return
         if earliest > progress.position:
-            why = f"records before offset {earliest} were deleted, by age or size"
+            why = f"records before offset {earliest} were deleted by retention or DeleteRecords"
             self._lost(progress, min(earliest, progress.end), why)
         elif latest <= progress.position or (
             latest < progress.end and isinstance(progress.error, LogEndsError)
         ):
-            why = f"the log ends at offset {latest}: the topic was made anew or truncated"
+            why = (
+                f"the log ends at offset {latest}: the topic was recreated, or its log was "
+                "truncated"
+            )
             self._lost(progress, progress.end, why)
         # Otherwise it was a leader that had lagged behind.
 
@@ -212,7 +217,11 @@ class FetchFailures:
             self.note([progress], error)
             return
         if local <= progress.position:
-            log.info("%s is done: there are no more records up to %d", progress, progress.end)
+            log.info(
+                "%s is finished: the log has no more records before offset %d",
+                progress,
+                progress.end,
+            )
             progress.position = progress.end
 
     def _offset(self, progress: RangeProgress, at: int) -> int:
@@ -223,7 +232,7 @@ class FetchFailures:
         )
 
         if progress.node is None:
-            raise AssertionError(f"{progress} was not located")
+            raise AssertionError(f"the leader of {progress} is not known")
         partition = ListOffsetsPartition(
             partition_index=progress.partition,
             current_leader_epoch=progress.leader_epoch,
@@ -237,7 +246,7 @@ class FetchFailures:
         found = response.topics[0].partitions[0]
         if found.error_code:
             error = for_code(found.error_code)
-            raise error(f"{progress}: asked for its offsets, the leader answered {error.message}")
+            raise error(f"the leader of {progress} answered ListOffsets with {error.message}")
         return found.offset
 
     def _lost(self, progress: RangeProgress, position: int, why: str) -> None:
@@ -246,18 +255,21 @@ class FetchFailures:
         Raises:
             DataLossError: The options say so.
         """
-        there = f"what is there begins at offset {position}"
+        there = f"the records that remain begin at offset {position}"
         if position >= progress.end:
-            there = "nothing of them is left"
+            there = "none of these records remain"
         text = (
-            f"offsets {progress.position} to {progress.end - 1} of partition {progress.partition} "
-            f"of topic {progress.topic} were to be read, but {why}; {there}"
+            f"cannot read offsets {progress.position} to {progress.end - 1} of partition "
+            f"{progress.partition} of topic {progress.topic}, because {why}. From this range, "
+            f"{there}"
         )
         if self._is_loss_an_error:
-            raise DataLossError(f"{text}: {WHAT_TO_DO}").at(
+            raise DataLossError(f"{text}. To continue, {WHAT_TO_DO}").at(
                 progress.tp, progress.position, position
             )
-        log.warning("Data may have been lost: %s. Reading goes on with that.", text)
+        log.warning(
+            "records may be lost: %s. Reading continues, because failOnDataLoss is false", text
+        )
         progress.position = position
         progress.error = None
 

@@ -191,7 +191,7 @@ class Fetching:
         try:
             response = asked.connection.receive(asked.exchange)
             if response.error_code != NoError.errno:
-                raise for_code(response.error_code)(f"{asked.connection.peer} refuses to be read")
+                raise for_code(response.error_code)(f"{asked.connection.peer} refused the fetch")
         except KafkaError as error:
             self._in_flight.popleft()
             if self._closed.is_set():
@@ -232,7 +232,9 @@ class Fetching:
                 else:
                     self._empty(progress, answer, is_first=not chunks)
         if left_out:
-            error = KafkaProtocolError(f"{asked.connection.peer} left partitions out of its answer")
+            error = KafkaProtocolError(
+                f"the fetch response of {asked.connection.peer} lacks requested partitions"
+            )
             self._failed(left_out, error)
         return chunks
 
@@ -247,7 +249,9 @@ class Fetching:
             ]
         position, behind = progress.position, end_offset(records)
         if behind is not None and behind <= position:
-            error = KafkaProtocolError(f"it was sent what ends at offset {behind}")
+            error = KafkaProtocolError(
+                f"the leader sent only records before offset {behind}, all before the requested one"
+            )
             self._failed([progress], error)
             return
         chunks.append(FetchedChunk(progress, position, records, aborted))
@@ -268,17 +272,21 @@ class Fetching:
             reachable = answer.last_stable_offset
         progress.empty_answers += 1
         if reachable < progress.end:
-            error = LogEndsError(f"its records end at offset {reachable} for now")
+            error = LogEndsError(f"the partition's records end at offset {reachable} now")
             self._failed([progress], error)
         elif progress.empty_answers >= EMPTY_ANSWERS:
-            nothing = NothingLeftError(f"it was sent no records, although they end at {reachable}")
+            nothing = NothingLeftError(
+                f"the leader sent no records, although its log ends at offset {reachable}"
+            )
             self._failures.note([progress], nothing)
 
     def _read_from(self, progress: RangeProgress, replica: int) -> None:
         """Go on at the follower that the leader names (KIP-392)."""
         node = self._cluster.view.nodes.get(replica)
         if node is None:
-            error = StaleMetadata(f"its leader names replica {replica}, which is not known")
+            error = StaleMetadata(
+                f"the leader redirects reads to replica {replica}, which is not in the metadata"
+            )
             self._failed([progress], error)
         else:
             progress.node = node

@@ -31,7 +31,7 @@ def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--window", "soon"], "'soon' is no length of time"),
+        (["--window", "soon"], "'soon' is not a duration"),
         (["--window", "0s"], "'0s' is not above 0"),
         (["--conf", "spark.x"], "'spark.x' has no value: write NAME=VALUE"),
         (["--key", "a,,b"], "is not a list of names"),

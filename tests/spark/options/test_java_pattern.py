@@ -55,7 +55,7 @@ def test_pattern_of_java_means_what_it_means_in_java(
 
 
 def test_error_says_what_is_wrong_and_where() -> None:
-    with pytest.raises(JavaPatternError, match="'Greek' is not known here, at character 10"):
+    with pytest.raises(JavaPatternError, match="'Greek' is not supported, at character 10"):
         compile_java(r"\p{Greek}")
     with pytest.raises(JavaPatternError, match="fixed-width"):
         compile_java("(?<=a+)b")

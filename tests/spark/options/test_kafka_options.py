@@ -93,7 +93,7 @@ def test_group_id_and_settings_of_producers_are_warned_of() -> None:
     (warning,) = parse({"group.id": "mine"}).warnings
     assert "commitOffsetsToGroup" in warning
     (warning,) = parse({"linger.ms": "5"}).warnings
-    assert "kafka.linger.ms is for writing" in warning
+    assert "kafka.linger.ms only applies to writing" in warning
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,13 @@ def test_extensions_are_sent_with_the_token(server: TokenServer) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
-        (401, b'{"error": "invalid_client", "more": "hunter2"}', "answers 401 .'invalid_client'."),
-        (500, b"hunter2", "answers 500"),
-        (200, b"hunter2", "something else than JSON"),
+        (
+            401,
+            b'{"error": "invalid_client", "more": "hunter2"}',
+            "answered with HTTP status 401 .'invalid_client'.",
+        ),
+        (500, b"hunter2", "answered with HTTP status 500"),
+        (200, b"hunter2", "response that is not JSON"),
         (200, b'["hunter2"]', "without an access_token"),
         (200, b'{"access_token": 5}', "without an access_token"),
     ],
@@ -127,7 +131,7 @@ def test_answers_without_a_token_are_told_without_their_text(
 
 def test_redirects_are_not_followed(server: TokenServer) -> None:
     server.answer, server.location = lambda: (302, b""), server.url + "/elsewhere"
-    with pytest.raises(AuthenticationFailedError, match="answers 302"):
+    with pytest.raises(AuthenticationFailedError, match="answered with HTTP status 302"):
         token_of(provider(server.url))
     assert len(server.asked) == 1
 
@@ -141,9 +145,9 @@ def test_server_that_is_not_there_is_told() -> None:
     ("url", "jaas", "message"),
     [
         ("ftp://login.example", CREDENTIALS, "URL such as https"),
-        ("https://me:hunter2@login.example", CREDENTIALS, "without a name or password"),
-        ("https://[::1", CREDENTIALS, "is no URL"),
-        ("https://login.example", 'clientId="a"', "its clientSecret is missing"),
+        ("https://me:hunter2@login.example", CREDENTIALS, "without a user name or password"),
+        ("https://[::1", CREDENTIALS, "is not a URL"),
+        ("https://login.example", 'clientId="a"', "lacks clientSecret"),
         (
             "https://login.example",
             f'{CREDENTIALS} ssl.truststore.type="x"',

@@ -128,7 +128,7 @@ def test_host_is_checked_unless_that_is_switched_off(
     context = context_of({**trusted, "endpoint.identification.algorithm": ""})
     shake_hands(context, server, "other.example")
     refusal = refusal_of({**trusted, "endpoint.identification.algorithm": "ldaps"})
-    assert "it is https, or empty" in refusal
+    assert "must be https, or empty" in refusal
 
 
 def test_client_shows_its_certificate(
@@ -195,7 +195,7 @@ def test_pkcs12_stores_are_read(
     for name in ("truststore", "keystore"):
         refusal = refusal_of({**options, f"{name}.password": "wrong"})
         assert f"kafka.ssl.{name}.password" in refusal
-    assert "has no key" in refusal_of({**options, "keystore.location": str(trust)})
+    assert "contains no key" in refusal_of({**options, "keystore.location": str(trust)})
 
 
 @pytest.mark.skipif(shutil.which("keytool") is None, reason="needs Java's keytool")
@@ -231,14 +231,20 @@ def test_jks_store_is_refused_with_the_command_that_converts_it(
         ({"truststore.location": "/no/such"}, "No such file.*on the driver and on every executor"),
         ({"keystore.location": "/no/such"}, "No such file.*on every executor"),
         ({"truststore.certificates": "hunter2"}, "neither PEM nor a PKCS12 store"),
-        ({"truststore.certificates": "-----BEGIN CERTIFICATE-----hunter2"}, "no certificates"),
-        ({"truststore.type": "BKS", "ca.location": "/x"}, "it is PEM or PKCS12"),
-        ({"truststore.location": "/a", "ca.location": "/b"}, "only one can be heeded"),
-        ({"keystore.key": "hunter2"}, "without the certificate"),
+        (
+            {"truststore.certificates": "-----BEGIN CERTIFICATE-----hunter2"},
+            "cannot read certificates",
+        ),
+        ({"truststore.type": "BKS", "ca.location": "/x"}, "must be PEM or PKCS12"),
+        ({"truststore.location": "/a", "ca.location": "/b"}, "exclude each other"),
+        ({"keystore.key": "hunter2"}, "its certificate is missing"),
         ({"keystore.certificate.chain": "x"}, "kafka.ssl.keystore.key is missing"),
-        ({"enabled.protocols": "TLSv1.4"}, "'TLSv1.4' is none of TLSv1.2, TLSv1.3"),
+        (
+            {"enabled.protocols": "TLSv1.4"},
+            "'TLSv1.4' is not a TLS version: choose among TLSv1.2, TLSv1.3",
+        ),
         ({"enabled.protocols": "TLSv1.1,TLSv1"}, "versions older than TLSv1.2 are not supported"),
-        ({"cipher.suites": "TLS_RSA_WITH_NOTHING"}, "no cipher suite that OpenSSL has"),
+        ({"cipher.suites": "TLS_RSA_WITH_NOTHING"}, "not a cipher suite of this machine's OpenSSL"),
         ({"engine.factory.class": "x.Y"}, "kafka.ssl.engine.factory.class cannot be used"),
     ],
 )
@@ -255,14 +261,14 @@ def test_encrypted_key_without_or_with_the_wrong_password_is_refused(client: Iss
         "keystore.certificate.chain": client.certificate_pem,
         "keystore.key": key_of(client, "hunter2"),
     }
-    assert "give option kafka.ssl.key.password" in refusal_of(options)
+    assert "set the option kafka.ssl.key.password" in refusal_of(options)
     assert "kafka.ssl.key.password is wrong" in refusal_of({**options, "key.password": "wrong"})
 
 
 def test_key_of_another_certificate_is_refused(authority: Authority, client: Issued) -> None:
     other = key_of(authority.issue("other"))
     options = {"keystore.certificate.chain": client.certificate_pem, "keystore.key": other}
-    assert "do not fit each other" in refusal_of(options)
+    assert "do not match" in refusal_of(options)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +305,7 @@ def test_versions_and_ciphers_that_exclude_each_other_are_refused() -> None:
         ("TLSv1.2", "TLS_AES_128_GCM_SHA256"),
     ):
         refusal = refusal_of({"enabled.protocols": version, "cipher.suites": suite})
-        assert "kafka.ssl.enabled.protocols wants" in refusal
+        assert "kafka.ssl.enabled.protocols requires" in refusal
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_file_has_each_batch_once_however_often_it_is_told_of(tmp_path: Path) ->
 def test_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "notes.txt"
     path.write_text(text)
-    with pytest.raises(PipelineError, match="no file of metrics that can be appended to"):
+    with pytest.raises(PipelineError, match="cannot append metrics to"):
         MetricsFile(path)
     assert path.read_text() == text
 

@@ -45,8 +45,8 @@ def test_several_topics_are_refused() -> None:
         (COLUMNS, {"event_time": "when"}, "event time 'when' is no column"),
         (COLUMNS, {"event_time": "carrier"}, "of type string: it has to be a TIMESTAMP"),
         (COLUMNS, {"keys": ("who",)}, "key 'who' is no column"),
-        (COLUMNS, {"measures": ("carrier",)}, "only numbers can be added up"),
-        ("Batch INT", {}, "Batch: the tables have columns of this name already"),
+        (COLUMNS, {"measures": ("carrier",)}, "but must be a number"),
+        ("Batch INT", {}, "the tables have own columns named Batch"),
     ],
 )
 def test_columns_that_will_not_do_are_named(

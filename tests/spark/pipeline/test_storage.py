@@ -41,10 +41,10 @@ def test_commits_are_kept_for_a_hundred_batches(spark: SparkSession, tmp_path: P
 def test_directory_that_cannot_be_one_is_named(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     storage = Storage(spark, str(tmp_path / "file"))
-    with pytest.raises(PipelineError, match=r"tables cannot be kept in file:.*/file: "):
+    with pytest.raises(PipelineError, match=r"cannot store the tables in file:.*/file: "):
         storage.write("commits/0.json", "{}")
 
 
 def test_file_system_that_is_not_there_is_named(spark: SparkSession) -> None:
-    with pytest.raises(PipelineError, match=r"cannot be kept in nowhere://a/b: .*nowhere"):
+    with pytest.raises(PipelineError, match=r"cannot store the tables in nowhere://a/b: .*nowhere"):
         Storage(spark, "nowhere://a/b")

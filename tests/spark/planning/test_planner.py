@@ -355,7 +355,9 @@ async def test_added_partition_without_its_first_records_is_a_loss(
     await kafka.delete_records(topic, 1, 1)
     start, end = offsets(topic, 1), offsets(topic, 1, 6)
     planner = new_planner(kafka.bootstrap_servers, topic, is_streaming=True)
-    with pytest.raises(DataLossError, match=f"{topic}, partition 1 was added.*1 instead of 0"):
+    with pytest.raises(
+        DataLossError, match=f"partition 1 of topic {topic} begins at offset 1 instead of 0"
+    ):
         await wait(planner.stream_ranges, start, end)
     planner = new_planner(
         kafka.bootstrap_servers, topic, is_streaming=True, fail_on_data_loss=False
@@ -390,7 +392,9 @@ async def test_topic_made_anew_is_a_loss_and_then_read_from_where_it_is(
     await made_anew(kafka, topic, 4)
     for planner in planners:
         assert await wait(planner.latest, start) == offsets(topic, 4)
-    with pytest.raises(DataLossError, match=f"{topic}, partition 0 was read to offset 5.* 4 now"):
+    with pytest.raises(
+        DataLossError, match=f"{topic}, partition 0 was read up to offset 5.* 4 now"
+    ):
         await wait(planners[0].stream_ranges, start, offsets(topic, 4))
     assert await wait(planners[1].stream_ranges, start, offsets(topic, 4)) == []
 
@@ -409,12 +413,12 @@ async def test_topic_made_anew_is_a_loss_even_if_it_is_longer_than_before(
     await made_anew(kafka, topic, 7)
     for planner in (failing, going_on):
         assert await wait(planner.latest, end) == offsets(topic, 7)
-    with pytest.raises(DataLossError, match=f"{topic} was deleted and made anew"):
+    with pytest.raises(DataLossError, match=f"{topic} was deleted and recreated"):
         await wait(failing.stream_ranges, end, offsets(topic, 7))
     with caplog.at_level(logging.WARNING, "aiokafka_lite.spark"):
         ranges = await wait(going_on.stream_ranges, end, offsets(topic, 7))
     assert bounds_of(ranges) == {0: (3, 7)}
-    assert f"{topic} was deleted and made anew" in caplog.text
+    assert f"{topic} was deleted and recreated" in caplog.text
 
 
 async def test_deleted_topic_is_a_loss_and_the_others_go_on(
@@ -442,11 +446,11 @@ async def test_deleted_topic_is_a_loss_and_the_others_go_on(
         while goes in {tp.topic for tp in end}:  # a real one says so a moment later
             end = await wait(planner.latest, both)
         assert end == offsets(stays, 3)
-    with pytest.raises(DataLossError, match=f"{goes}/0 are gone"):
+    with pytest.raises(DataLossError, match=f"{goes}/0 were deleted"):
         await wait(failing.stream_ranges, both, end)
     with caplog.at_level(logging.WARNING, "aiokafka_lite.spark"):
         assert bounds_of(await wait(going_on.stream_ranges, both, end)) == {0: (2, 3)}
-    assert f"{goes}/0 are gone" in caplog.text
+    assert f"{goes}/0 were deleted" in caplog.text
     # From then on it is not missed any more: no error.
     assert await wait(going_on.latest, end) == end
 
@@ -482,9 +486,9 @@ async def test_target_of_available_now_must_stay_within_reach(
     await wait(planner.check_target, offsets(topic, 5, 5))
     await fill(kafka, topic, 0, 1)
     await wait(planner.check_target, offsets(topic, 5, 5))
-    with pytest.raises(DataLossError, match=r"partition 1 ends at offset 5.*made anew"):
+    with pytest.raises(DataLossError, match=r"partition 1 ends at offset 5.*recreated"):
         await wait(planner.check_target, offsets(topic, 6, 9))
-    with pytest.raises(DataLossError, match=f"{topic}/2 are gone"):
+    with pytest.raises(DataLossError, match=f"{topic}/2 were deleted"):
         await wait(planner.check_target, offsets(topic, 6, 5, 1))
 
 

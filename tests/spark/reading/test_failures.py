@@ -403,13 +403,13 @@ def test_log_that_ends_within_the_range_is_data_loss(filled: BrokerThread) -> No
 @pytest.mark.parametrize(
     ("change", "why", "left"),
     [
-        (lambda broker: broker.recreate_topic(TOPIC), "made anew", []),
+        (lambda broker: broker.recreate_topic(TOPIC), "recreated", []),
         (
             lambda broker: (
                 broker.recreate_topic(TOPIC),
                 broker.produce(TOPIC, b"new", partition=0),
             ),
-            "made anew",
+            "recreated",
             [0],
         ),
         (lambda broker: broker.delete_topic(TOPIC), "was deleted", []),

@@ -70,7 +70,7 @@ def test_default_schema_is_that_of_the_jvm_connector(include_headers: bool) -> N
     ("field", "words"),
     [
         (StructField("delay", LongType()), ["delay", "key, value", "after reading"]),
-        (StructField("Value", BinaryType()), ["Value", "written value"]),
+        (StructField("Value", BinaryType()), ["Value", "rename it to value"]),
         (StructField("value", StringType()), ["value is string", "binary", "cast"]),
         (StructField("offset", IntegerType()), ["offset is int", "bigint"]),
         (StructField("value", BinaryType(), nullable=False), ["value", "NOT NULL"]),
