@@ -244,7 +244,7 @@ cdef public class ConsumerRecord [object ConsumerRecordObject, type ConsumerReco
         return receipt_of(self).ack()
 
     def nack(self, delay_ms=0):
-        """Have the record handed out again after a while; see `_record_py`."""
+        """Have the record returned again after a delay; see `_record_py`."""
         from aiokafka_lite._record_py import receipt_of
 
         return receipt_of(self).nack(delay_ms)

@@ -14,7 +14,7 @@ from aiokafka_lite.errors._client import ProducerFenced
 # fmt: off
 
 class UnknownError(BrokerResponseError, code=-1, name="UNKNOWN_SERVER_ERROR"):
-    """The broker failed in a way it does not name; its own log says more."""
+    """The broker failed with an unexpected error; see the broker's log for details."""
 
 class NoError(BrokerResponseError, code=0, name="NONE"):
     """Success; never raised."""
@@ -178,7 +178,7 @@ class NotControllerError(BrokerResponseError, code=41, name="NOT_CONTROLLER", re
     """The broker asked is not the controller."""
 
 class InvalidRequestError(BrokerResponseError, code=42, name="INVALID_REQUEST"):
-    """The request contradicts itself or the protocol; the broker's log may say how."""
+    """The broker rejects the request as malformed; see the broker's log for details."""
 
 class UnsupportedForMessageFormatError(
     BrokerResponseError, code=43, name="UNSUPPORTED_FOR_MESSAGE_FORMAT"

@@ -97,7 +97,7 @@ def encoder_in_steps(cls: type[M], version: int) -> EncoderInSteps[M]:
 def _check_version(cls: type[Message], version: int) -> None:
     if not cls.versions.covers(version):
         raise UnsupportedVersionError(
-            f"{cls.__name__} has the versions {cls.versions}, not {version}"
+            f"{cls.__name__} exists in versions {cls.versions}, not in version {version}"
         )
 
 
@@ -142,7 +142,9 @@ MISFITS: Final = (struct.error, AttributeError, TypeError, ValueError)
 
 def misfit(message: Message, version: int, error: BaseException) -> IllegalArgumentError:
     """Make the error for a value that does not fit its field."""
-    return IllegalArgumentError(f"{type(message).__name__} v{version}: a value misfits: {error}")
+    return IllegalArgumentError(
+        f"{type(message).__name__} v{version}: a field has an invalid value: {error}"
+    )
 
 
 def encode_versioned(blob: Blob, version: int) -> bytes:
@@ -165,7 +167,9 @@ def decode_versioned(cls: type[B], data: Buffer) -> B:
     """
     view = memoryview(data)
     if len(view) < _INT16.size:
-        raise KafkaProtocolError(f"{cls.__name__}: {len(view)} bytes hold no version")
+        raise KafkaProtocolError(
+            f"{cls.__name__}: {len(view)} bytes are too short for a version field"
+        )
     (version,) = _INT16.unpack_from(view)
     message: B
     if version > cls.versions.last and cls.is_forward_compatible:

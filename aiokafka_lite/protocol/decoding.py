@@ -178,14 +178,17 @@ class _DecoderSource(SourceWriter):
             message = self.read_struct(cls, cls.__name__)
             self.flush()
         with self.block("except (struct_error, IndexError):"):
-            self.line(f"text = f'{name} ends too early: {{end}} bytes, broken off at {{pos}}'")
+            self.line(
+                f"text = f'{name} is incomplete: it ends after {{end}} bytes "
+                "(decoding stopped at {pos})'"
+            )
             self.line("raise KafkaProtocolError(text) from None")
         with self.block("except UnicodeDecodeError as error:"):
             self.line(f"text = f'{name} has a string that is not UTF-8 at byte {{pos}}'")
             self.line("raise KafkaProtocolError(text) from error")
         if head is Head.NONE:  # bytes behind an answer are passed over, as other clients do
             with self.block("if pos != end and not has_rest:"):
-                self.line(f"text = f'{name} ends at {{pos}}, but {{end}} bytes came'")
+                self.line(f"text = f'{name} ends at byte {{pos}}, but {{end}} bytes were received'")
                 self.line("raise KafkaProtocolError(text)")
         self.end(message)
 

@@ -62,7 +62,9 @@ def _whole_source(cls: type[Message], version: int, *, in_steps: bool) -> Encode
 
 
 def _cannot_carry(version: int, field: str) -> UnsupportedVersionError:
-    return UnsupportedVersionError(f"version {version} cannot carry what {field} is set to")
+    return UnsupportedVersionError(
+        f"version {version} of the request cannot transmit the value of {field}"
+    )
 
 
 def _tagged_field(tag: int, parts: list[Part]) -> bytes:

@@ -106,7 +106,7 @@ def decode_request(frame: memoryview) -> RequestFrame:
         if cls is not None and cls.flexible.covers(version):
             pos = varint.skip_tagged_fields(frame, pos)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise KafkaProtocolError(f"{len(frame)} bytes are no request: {error}") from error
+        raise KafkaProtocolError(f"{len(frame)} bytes are not a valid request: {error}") from error
     return RequestFrame(api_key, version, correlation_id, client_id, frame[pos:])
 
 
@@ -195,7 +195,9 @@ def response_correlation_id(frame: memoryview) -> int:
         KafkaProtocolError: The frame is too short to have one.
     """
     if len(frame) < _CORRELATION_ID.size:
-        raise KafkaProtocolError(f"a response of {len(frame)} bytes has no correlation id")
+        raise KafkaProtocolError(
+            f"a response of {len(frame)} bytes is too short for a correlation id"
+        )
     correlation_id: int = _CORRELATION_ID.unpack_from(frame)[0]
     return correlation_id
 

@@ -92,7 +92,9 @@ class _TemplateSource(EncoderSource):
                 del self.lines[first - 2 : first]
             self._write_return(client_id, has_body)
         with self.block("except (struct_error, AttributeError, TypeError, ValueError) as error:"):
-            self.line(f"text = f'{cls.__name__} v{version}: a value misfits: {{error}}'")
+            self.line(
+                f"text = f'{cls.__name__} v{version}: a field has an invalid value: {{error}}'"
+            )
             self.line("raise IllegalArgumentError(text) from error")
 
     def _write_return(self, client_id: str | None, has_body: bool) -> None:

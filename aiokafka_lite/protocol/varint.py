@@ -84,7 +84,9 @@ def read_tag(view: memoryview, pos: int, previous: int) -> tuple[int, int, int]:
     if tag <= previous:
         raise KafkaProtocolError(f"tag {tag} follows tag {previous}: tags must ascend")
     if size > len(view) - pos:
-        raise KafkaProtocolError(f"tag {tag} claims {size} bytes, {len(view) - pos} are left")
+        raise KafkaProtocolError(
+            f"tag {tag} announces {size} bytes, but only {len(view) - pos} bytes are left"
+        )
     return tag, size, pos
 
 
@@ -92,9 +94,9 @@ def bad_length(field: str, length: int, left: int) -> KafkaProtocolError:
     """Make the error for a length or count that is negative or more than the bytes left hold."""
     if length < 0:
         return KafkaProtocolError(f"{field} cannot be null in this version (length {length})")
-    return KafkaProtocolError(f"{field} claims {length}, but only {left} bytes are left")
+    return KafkaProtocolError(f"{field} announces {length}, but only {left} bytes are left")
 
 
 def wrong_tag_size(field: str) -> KafkaProtocolError:
     """Make the error for a tagged field whose value does not end where its size says."""
-    return KafkaProtocolError(f"tagged field {field} is not as long as it claims")
+    return KafkaProtocolError(f"tagged field {field} is not as long as its size field announces")

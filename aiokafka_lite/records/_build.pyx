@@ -112,14 +112,14 @@ cdef class BatchBuilder:
         cdef Py_ssize_t body_size
         cdef uint8_t *at
         if self.built is not None:
-            raise ValueError("the batch was built already: begin another one for this record")
+            raise ValueError("the batch is complete: create another batch for this record")
         timestamp = integer("timestamp_ms", timestamp_ms, 64)
         base = self.base_timestamp if self.count else timestamp
         if offset is not None or offset_delta > INT32_MAX:
             offset_delta = self.checked_delta(offset)
         if is_too_far(base, timestamp):
             raise ValueError(
-                f"timestamp_ms {timestamp} is too far from the first record's, {base}"
+                f"timestamp_ms {timestamp} is too far from the batch's first timestamp, {base}"
             )
         if type(headers) is not tuple and type(headers) is not list:
             headers = as_tuple(headers)
@@ -129,7 +129,10 @@ cdef class BatchBuilder:
         body_size = 1 + varint_size(timestamp - base) + varint_size(offset_delta) + bound
         bound += MOST_FRAMING_BYTES
         if bound > INT32_MAX - (self.size_estimate - LOG_OVERHEAD):
-            raise ValueError("a batch takes less than 2 GiB: begin another one for this record")
+            raise ValueError(
+                "a batch must have less than 2 GiB: create another batch for this "
+                "record"
+            )
         if bound > self.capacity - self.size_estimate:
             self.reserve(self.size_estimate + bound)
 
@@ -155,7 +158,7 @@ cdef class BatchBuilder:
         cdef uint8_t *start
         cdef Py_ssize_t size
         if not self.count:
-            raise ValueError("a batch needs a record")
+            raise ValueError("a batch needs at least one record")
         if self.built is None:
             built = self.without_producer()
         else:
@@ -210,11 +213,11 @@ cdef class BatchBuilder:
         if offset is not None:
             delta = <object> integer("offset", offset, 64) - self.base_offset
             if delta <= self.last_delta:
-                raise ValueError(f"offset {offset} is not above the last record's")
+                raise ValueError(f"offset {offset} must be higher than that of the last record")
         if delta > INT32_MAX:
             raise ValueError(
                 f"offset {self.base_offset + delta} is more than {INT32_MAX} above the batch's "
-                "first one: begin another batch"
+                "first offset: create another batch"
             )
         return delta
 
@@ -257,7 +260,7 @@ cdef inline int64_t integer(str what, given, int bits) except? -1:
 
 
 cdef out_of_range(str what, given, int bits):
-    return ValueError(f"{what} is {given}, which {bits} bits do not hold")
+    return ValueError(f"{what} is {given}, which does not fit into {bits} bits")
 
 
 cdef inline bint is_too_far(int64_t base, int64_t number) noexcept:
@@ -293,7 +296,7 @@ cdef int look_at_other(given, Content *out, str what, Py_ssize_t header) except 
     elif isinstance(given, memoryview):
         if not given.c_contiguous:
             raise TypeError(
-                f"{named(what, header)} is a memoryview with gaps: give bytes(view)"
+                f"{named(what, header)} is a memoryview that is not contiguous: pass bytes(view)"
             )
         PyObject_GetBuffer(given, &view, PyBUF_SIMPLE)
         out.start = <const char *> view.buf

@@ -112,17 +112,19 @@ class BatchBuilder:
                 the batch was built already.
         """
         if self._built is not None:
-            raise ValueError("the batch was built already: begin another one for this record")
+            raise ValueError("the batch is complete: create another batch for this record")
         timestamp_ms = _integer("timestamp_ms", timestamp_ms, 64)
         offset_delta = self._offset_delta(offset)
         base = self._base_timestamp if self.count else timestamp_ms
         timestamp_delta = timestamp_ms - base
         if not INT64_MIN <= timestamp_delta <= INT64_MAX:
             raise ValueError(
-                f"timestamp_ms {timestamp_ms} is too far from the first record's, {base}"
+                f"timestamp_ms {timestamp_ms} is too far from the batch's first timestamp, {base}"
             )
         if self.size_estimate + size_of(key, value, headers) - LOG_OVERHEAD > INT32_MAX:
-            raise ValueError("a batch takes less than 2 GiB: begin another one for this record")
+            raise ValueError(
+                "a batch must have less than 2 GiB: create another batch for this record"
+            )
         body = bytearray(b"\x00")
         append_varint(body, timestamp_delta)
         append_varint(body, offset_delta)
@@ -146,11 +148,11 @@ class BatchBuilder:
         else:
             delta = _integer("offset", offset, 64) - self._base_offset
             if delta <= self._last_delta:
-                raise ValueError(f"offset {offset} is not above the last record's")
+                raise ValueError(f"offset {offset} must be higher than that of the last record")
         if delta > INT32_MAX:
             raise ValueError(
                 f"offset {self._base_offset + delta} is more than {INT32_MAX} above the batch's "
-                "first one: begin another batch"
+                "first offset: create another batch"
             )
         return delta
 
@@ -175,7 +177,7 @@ class BatchBuilder:
         producer_epoch = _integer("producer_epoch", producer_epoch, 16)
         base_sequence = _integer("base_sequence", base_sequence, 32)
         if not self.count:
-            raise ValueError("a batch needs a record")
+            raise ValueError("a batch needs at least one record")
         header = BatchHeader(
             base_offset=self._base_offset,
             batch_length=-1,
@@ -261,7 +263,7 @@ def _size_of_content(what: str, content: object) -> int:
         size = len(content)
     elif isinstance(content, memoryview):
         if not content.c_contiguous:
-            raise TypeError(f"{what} is a memoryview with gaps: give bytes(view)")
+            raise TypeError(f"{what} is a memoryview that is not contiguous: pass bytes(view)")
         size = content.nbytes
     else:
         raise TypeError(
@@ -274,5 +276,5 @@ def _integer(what: str, number: object, bits: int) -> int:
     if not isinstance(number, int):
         raise TypeError(f"{what} must be int, not {type(number).__name__}")
     if not -(1 << bits - 1) <= number < 1 << bits - 1:
-        raise ValueError(f"{what} is {number}, which {bits} bits do not hold")
+        raise ValueError(f"{what} is {number}, which does not fit into {bits} bits")
     return int(number)  # a bool is one too, but is written as a number

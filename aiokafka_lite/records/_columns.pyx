@@ -263,7 +263,10 @@ cdef class Columns:
             self.is_full = True
             return True
         if size_bytes > INT32_MAX:
-            raise RecordTooLargeError(f"a record of {size_bytes} bytes fits no Arrow column")
+            raise RecordTooLargeError(
+                f"a record of {size_bytes} bytes is too large for an Arrow "
+                "column"
+            )
         return False
 
     # --- headers ---------------------------------------------------------------------------------
@@ -282,7 +285,7 @@ cdef class Columns:
                 varint_slice(&headers, &found[2 * number])
                 and varint_slice(&headers, &found[2 * number + 1])
             ):
-                raise CorruptRecordException("a header does not fit its record")
+                raise CorruptRecordException("a header is longer than its record")
             if not is_ascii(found[2 * number]):
                 self.make_valid(&found[2 * number])
             self.row_name_bytes += found[2 * number].size

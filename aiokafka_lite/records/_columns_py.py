@@ -187,7 +187,9 @@ class Columns:
                 self.is_full = True
                 return False
             if size_bytes > MAX_COLUMN_BYTES:
-                raise RecordTooLargeError(f"a record of {size_bytes} bytes fits no Arrow column")
+                raise RecordTooLargeError(
+                    f"a record of {size_bytes} bytes is too large for an Arrow column"
+                )
         self.size_bytes += size_bytes
         if self._wants_offsets:
             self._offsets.append(record.offset)

@@ -70,13 +70,16 @@ cdef class BatchCursor:
         int64_t ceiling=INT64_MAX,
     ):
         if self.has_buffer:
-            raise TypeError("a cursor goes through its records once")
+            raise TypeError("a cursor can read its records only once")
         PyObject_GetBuffer(records, &self.buffer, PyBUF_SIMPLE)
         self.has_buffer = True
         self.left.pos = <const uint8_t *> self.buffer.buf
         self.left.end = self.left.pos + self.buffer.len
         if count < 0 or count > self.buffer.len // MIN_RECORD_BYTES:
-            raise corrupt(f"a batch claims to hold {count} records in {self.buffer.len} bytes")
+            raise corrupt(
+                f"the header of a batch announces {count} records, too many for its "
+                f"{self.buffer.len} bytes"
+            )
         self.topic = topic
         self.partition = partition
         self.records_left = count
@@ -160,7 +163,7 @@ cdef class BatchCursor:
         cdef int32_t offset_delta
         cdef uint8_t attributes  # none are defined
         if not varint(&record, &size) or size < 1 or size > record.end - record.pos:
-            raise corrupt("a record does not fit its batch")
+            raise corrupt("a record exceeds its batch")
         record.end = record.pos + size
         if not (
             byte(&record, &attributes)
@@ -169,17 +172,17 @@ cdef class BatchCursor:
             and varint_slice(&record, &parsed.key)
             and varint_slice(&record, &parsed.value)
         ):
-            raise corrupt("a record is cut short, or a length in it is not possible")
+            raise corrupt("a record is incomplete, or has an impossible length field")
         check_headers(&record, parsed)
         if record.pos != record.end:
-            raise corrupt("a record is longer than what is in it")
+            raise corrupt("a record is longer than its fields")
         if not self.previous_delta < offset_delta <= self.last_delta:
             raise corrupt(
-                f"offset delta {offset_delta} follows {self.previous_delta}"
-                f" in a batch that ends at {self.last_delta}"
+                f"offset delta {offset_delta} after {self.previous_delta} is invalid"
+                f" in a batch with the last delta {self.last_delta}"
             )
         if is_overflow(self.base_timestamp, timestamp_delta):
-            raise corrupt("a timestamp is none")
+            raise corrupt("a record has an invalid timestamp")
         parsed.offset = self.base_offset + offset_delta
         parsed.timestamp = self.base_timestamp + timestamp_delta
         if self.has_append_time:
@@ -204,7 +207,7 @@ cdef class BatchCursor:
         if self.records_left:
             return False
         if self.left.pos != self.left.end:
-            raise corrupt("a batch has bytes behind its last record")
+            raise corrupt("a batch has bytes after its last record")
         return True
 
     cdef ConsumerRecord record(self, const Parsed *parsed):
@@ -225,7 +228,7 @@ cdef class BatchCursor:
 cdef inline int check_headers(Bytes *record, Parsed *out) except -1:
     """Go over a record's headers to its end."""
     if not varint(record, &out.header_count):
-        raise corrupt("a record is cut short")
+        raise corrupt("a record is incomplete")
     out.headers = record[0]
     if out.header_count != 0:
         record.pos = end_of_headers(record[0], out.header_count)
@@ -236,12 +239,12 @@ cdef const uint8_t *end_of_headers(Bytes record, int32_t count) except NULL:
     cdef Slice name
     cdef Slice value
     if count < 0 or count > (record.end - record.pos) // MIN_HEADER_BYTES:
-        raise corrupt(f"a record claims to have {count} headers")
+        raise corrupt(f"a record announces {count} headers, which is impossible")
     for _ in range(count):
         if not varint_slice(&record, &name) or not varint_slice(&record, &value):
-            raise corrupt("a header does not fit its record")
+            raise corrupt("a header is longer than its record")
         if name.start is NULL:
-            raise corrupt("a header has no name")
+            raise corrupt("a record has a header without a name")
     return record.pos
 
 
@@ -252,7 +255,7 @@ cdef tuple as_headers(Bytes headers, int32_t count):
     cdef list made = []
     for _ in range(count):
         if not varint_slice(&headers, &name) or not varint_slice(&headers, &value):
-            raise corrupt("a header does not fit its record")
+            raise corrupt("a header is longer than its record")
         # As Java's client does: a name that is not UTF-8 must not hold up the partition.
         text = PyUnicode_DecodeUTF8(<char *> name.start, name.size, "replace")
         made.append((text, as_bytes(value)))
@@ -322,7 +325,7 @@ cdef class PlainBatches:
         list epochs=None,
     ):
         if self.has_buffer:
-            raise TypeError("it goes through one record set only")
+            raise TypeError("this reader can read only one record set")
         PyObject_GetBuffer(view, &self.buffer, PyBUF_SIMPLE)
         self.has_buffer = True
         self.crc32c = crc32c
@@ -539,7 +542,7 @@ cdef class MessageCursor:
     ):
         cdef int64_t outer
         if self.has_buffer:
-            raise TypeError("a cursor goes through its messages once")
+            raise TypeError("a cursor can read its messages only once")
         PyObject_GetBuffer(messages, &self.buffer, PyBUF_SIMPLE)
         self.has_buffer = True
         self.left.pos = <const uint8_t *> self.buffer.buf
@@ -556,12 +559,12 @@ cdef class MessageCursor:
         self.base_offset = 0
         self.last_offset = last_inner_offset(self.left)
         if not 0 <= self.last_offset <= MAX_OFFSET:
-            raise corrupt(f"offset {self.last_offset} of a message is none")
+            raise corrupt(f"a message has the invalid offset {self.last_offset}")
         if wrapper_offset is not None and magic == 1:
             outer = wrapper_offset
             if self.last_offset > outer:
                 raise corrupt(
-                    f"the last message in the one at offset {outer} has {self.last_offset}"
+                    f"the compressed message at offset {outer} ends with offset {self.last_offset}"
                 )
             self.base_offset = outer - self.last_offset
 
@@ -609,24 +612,24 @@ cdef class MessageCursor:
         message.pos = start + MESSAGE_HEADER
         message.end = start + LOG_OVERHEAD + read_int32(start + 8)
         if <int8_t> start[16] != self.magic or start[17] & CODEC_MASK:
-            raise corrupt("a message inside another is compressed or of another age")
+            raise corrupt("an inner message is compressed, or has another format than its wrapper")
         parsed.timestamp = 0
         parsed.has_timestamp = self.magic == 1
         if self.magic == 1:
             if message.end - message.pos < 8:
-                raise corrupt("a message ends inside its timestamp")
+                raise corrupt("a message is incomplete: it ends inside its timestamp")
             parsed.timestamp = read_int64(message.pos)
             message.pos += 8
             if self.has_append_time:
                 parsed.timestamp = self.append_time
         if not int32_slice(&message, &parsed.key) or not int32_slice(&message, &parsed.value):
-            raise corrupt("a key or value does not fit its message")
+            raise corrupt("a key or value is longer than its message")
         if message.pos != message.end:
-            raise corrupt("a message is longer than what is in it")
+            raise corrupt("a message is longer than its fields")
         if not self.previous_offset < offset <= self.last_offset:
             raise corrupt(
-                f"offset {offset} follows {self.previous_offset}"
-                f" in messages that end at {self.last_offset}"
+                f"offset {offset} after {self.previous_offset} is invalid"
+                f" in messages up to offset {self.last_offset}"
             )
         parsed.offset = self.base_offset + offset
         parsed.crc = <uint32_t> read_int32(start + 12)
@@ -665,14 +668,14 @@ cdef int64_t last_inner_offset(Bytes left) except? -1:
     cdef int64_t offset = -1
     cdef int32_t size
     if left.pos == left.end:
-        raise corrupt("a compressed message has no messages in it")
+        raise corrupt("a compressed message contains no messages")
     while left.pos < left.end:
         if left.end - left.pos < MESSAGE_HEADER:
-            raise corrupt("a message inside another is cut short")
+            raise corrupt("a message inside a compressed message is incomplete")
         offset = read_int64(left.pos)
         size = read_int32(left.pos + 8)
         if size < 14 or size > left.end - left.pos - LOG_OVERHEAD:
-            raise corrupt(f"a message of {size} bytes does not fit the one it is in")
+            raise corrupt(f"a message of {size} bytes exceeds the compressed message around it")
         left.pos += LOG_OVERHEAD + size
     return offset
 

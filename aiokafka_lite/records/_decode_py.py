@@ -83,7 +83,8 @@ class BatchCursor:
         """
         if count < 0 or count > len(records) // MIN_RECORD_BYTES:
             raise CorruptRecordException(
-                f"a batch claims to hold {count} records in {len(records)} bytes"
+                f"the header of a batch announces {count} records, too many for its {len(records)} "
+                "bytes"
             )
         self._topic = topic
         self._partition = partition
@@ -175,7 +176,7 @@ class BatchCursor:
         if self._left:
             return False
         if self._pos != len(self._buffer):
-            raise CorruptRecordException("a batch has bytes behind its last record")
+            raise CorruptRecordException("a batch has bytes after its last record")
         return True
 
     def _parse_next(self) -> tuple[Record, int]:
@@ -183,7 +184,7 @@ class BatchCursor:
         buffer = self._buffer
         length, pos = _varint(buffer, self._pos, len(buffer))
         if length < 1 or length > len(buffer) - pos:
-            raise CorruptRecordException(f"a record of {length} bytes does not fit its batch")
+            raise CorruptRecordException(f"a record of {length} bytes exceeds its batch")
         end = pos + length
         pos += 1  # attributes: none are defined
         timestamp_delta, pos = _varlong(buffer, pos, end)
@@ -192,15 +193,15 @@ class BatchCursor:
         value, pos = _nullable(buffer, pos, end)
         headers, pos = _headers(buffer, pos, end)
         if pos != end:
-            raise CorruptRecordException("a record is longer than what is in it")
+            raise CorruptRecordException("a record is longer than its fields")
         if not self._previous_delta < offset_delta <= self._last_delta:
             raise CorruptRecordException(
-                f"offset delta {offset_delta} follows {self._previous_delta}"
-                f" in a batch that ends at {self._last_delta}"
+                f"offset delta {offset_delta} after {self._previous_delta} is invalid"
+                f" in a batch with the last delta {self._last_delta}"
             )
         timestamp = self._base_timestamp + timestamp_delta
         if not -_MAX_INT64 - 1 <= timestamp <= _MAX_INT64:
-            raise CorruptRecordException(f"a timestamp of {timestamp} is none")
+            raise CorruptRecordException(f"a record has the invalid timestamp {timestamp}")
         timestamp_type = 0
         if self._append_time is not None:
             timestamp, timestamp_type = self._append_time, 1
@@ -268,11 +269,11 @@ class PlainBatches:
 
     def take(self, into: list[Record], limit: int) -> bool:
         """Never called, since `open` opens nothing."""
-        raise AssertionError("no batch is at hand")
+        raise AssertionError("no batch is being decoded")
 
     def take_columns(self, columns: object, limit: int) -> bool:
         """Never called, either."""
-        raise AssertionError("no batch is at hand")
+        raise AssertionError("no batch is being decoded")
 
 
 class MessageCursor:
@@ -318,11 +319,12 @@ class MessageCursor:
         self._base_offset = 0
         self._last_offset = last_offset = _last_inner_offset(messages)
         if not 0 <= last_offset <= MAX_OFFSET:
-            raise CorruptRecordException(f"offset {last_offset} of a message is none")
+            raise CorruptRecordException(f"a message has the invalid offset {last_offset}")
         if wrapper_offset is not None and magic == 1:
             if last_offset > wrapper_offset:
                 raise CorruptRecordException(
-                    f"the last message in the one at offset {wrapper_offset} has {last_offset}"
+                    f"the compressed message at offset {wrapper_offset} ends with offset "
+                    f"{last_offset}"
                 )
             self._base_offset = wrapper_offset - last_offset
 
@@ -386,11 +388,15 @@ class MessageCursor:
         end = self._pos + _LOG_OVERHEAD + size
         pos = self._pos + _MESSAGE.size
         if magic != self._magic or attributes & _CODEC_MASK:
-            raise CorruptRecordException("a message inside another is compressed or of another age")
+            raise CorruptRecordException(
+                "an inner message is compressed, or has another format than its wrapper"
+            )
         timestamp: int | None = None
         if magic == 1:
             if end - pos < 8:
-                raise CorruptRecordException("a message ends inside its timestamp")
+                raise CorruptRecordException(
+                    "a message is incomplete: it ends inside its timestamp"
+                )
             (timestamp,) = _int64.unpack_from(buffer, pos)
             pos += 8
             if self._append_time is not None:
@@ -398,11 +404,11 @@ class MessageCursor:
         key, pos = _nullable_int32(buffer, pos, end)
         value, pos = _nullable_int32(buffer, pos, end)
         if pos != end:
-            raise CorruptRecordException("a message is longer than what is in it")
+            raise CorruptRecordException("a message is longer than its fields")
         if not self._previous_offset < offset <= self._last_offset:
             raise CorruptRecordException(
-                f"offset {offset} follows {self._previous_offset}"
-                f" in messages that end at {self._last_offset}"
+                f"offset {offset} after {self._previous_offset} is invalid"
+                f" in messages up to offset {self._last_offset}"
             )
         record = ConsumerRecord(
             self._topic,
@@ -446,7 +452,7 @@ def _own(columns: object) -> Columns:
     from aiokafka_lite.records._columns_py import Columns  # loaded by whoever made them
 
     if not isinstance(columns, Columns):
-        raise TypeError("the columns of one decoder cannot be filled by another")
+        raise TypeError("the compiled and the pure Python decoder cannot fill the same columns")
     return columns
 
 
@@ -495,7 +501,7 @@ def _zigzag(buffer: memoryview, pos: int, end: int, bits: int) -> tuple[int, int
                 break
             return raw >> 1 ^ -(raw & 1), pos
         shift += 7
-    raise CorruptRecordException("a varint is cut short or too long")
+    raise CorruptRecordException("a varint is incomplete or too long")
 
 
 def _nullable(buffer: memoryview, pos: int, end: int) -> tuple[bytes | None, int]:
@@ -506,7 +512,7 @@ def _nullable(buffer: memoryview, pos: int, end: int) -> tuple[bytes | None, int
 
 def _nullable_int32(buffer: memoryview, pos: int, end: int) -> tuple[bytes | None, int]:
     if end - pos < 4:
-        raise CorruptRecordException("a message ends inside a length")
+        raise CorruptRecordException("a message is incomplete: it ends inside a length field")
     (length,) = _int32.unpack_from(buffer, pos)
     return _bytes_or_none(buffer, pos + 4, end, length)
 
@@ -515,7 +521,9 @@ def _bytes_or_none(buffer: memoryview, pos: int, end: int, length: int) -> tuple
     if length == -1:
         return None, pos
     if length < 0 or length > end - pos:
-        raise CorruptRecordException(f"a key, value or header of {length} bytes does not fit")
+        raise CorruptRecordException(
+            f"a key, value or header of {length} bytes is longer than its record"
+        )
     return bytes(buffer[pos : pos + length]), pos + length
 
 
@@ -524,12 +532,12 @@ def _headers(buffer: memoryview, pos: int, end: int) -> tuple[tuple[tuple[str, b
     if count == 0:
         return (), pos
     if count < 0 or count > (end - pos) // _MIN_HEADER_BYTES:
-        raise CorruptRecordException(f"a record claims to have {count} headers")
+        raise CorruptRecordException(f"a record announces {count} headers, which is impossible")
     headers: list[tuple[str, bytes]] = []
     for _ in range(count):
         name, pos = _nullable(buffer, pos, end)
         if name is None:
-            raise CorruptRecordException("a header has no name")
+            raise CorruptRecordException("a record has a header without a name")
         value, pos = _nullable(buffer, pos, end)
         # As Java's client does: a name that is not UTF-8 must not hold up the partition.
         headers.append((name.decode("utf-8", "replace"), value))  # type: ignore[arg-type]
@@ -542,11 +550,13 @@ def _last_inner_offset(messages: memoryview) -> int:
     offset = -1
     while pos < len(messages):
         if len(messages) - pos < _MESSAGE.size:
-            raise CorruptRecordException("a message inside another is cut short")
+            raise CorruptRecordException("a message inside a compressed message is incomplete")
         offset, size = _MESSAGE.unpack_from(messages, pos)[:2]
         if size < 14 or size > len(messages) - pos - _LOG_OVERHEAD:
-            raise CorruptRecordException(f"a message of {size} bytes does not fit the one it is in")
+            raise CorruptRecordException(
+                f"a message of {size} bytes exceeds the compressed message around it"
+            )
         pos += _LOG_OVERHEAD + size
     if pos == 0:
-        raise CorruptRecordException("a compressed message has no messages in it")
+        raise CorruptRecordException("a compressed message contains no messages")
     return offset

@@ -100,19 +100,21 @@ def _check(schema: pa.Schema) -> None:
     if not isinstance(schema, pa.Schema):
         raise TypeError(f"schema is a pyarrow.Schema or None, not {type(schema).__name__}")
     if not len(schema):
-        raise ValueError("a schema has to have at least one column")
+        raise ValueError("an Arrow schema must have at least one column")
     if len(set(schema.names)) != len(schema):
-        raise ValueError(f"a schema has each column once, not {', '.join(schema.names)}")
+        raise ValueError(
+            f"an Arrow schema cannot name a column twice, as in {', '.join(schema.names)}"
+        )
     for field in schema:
         if field.name not in _SUPPORTED:
             raise ValueError(
-                f"there is no column {field.name!r}: there are {', '.join(_SUPPORTED)}"
+                f"there is no column {field.name!r}: choose among {', '.join(_SUPPORTED)}"
             )
         is_supported, supported = _SUPPORTED[field.name]
         if not is_supported(field.type):
-            raise ValueError(f"column {field.name!r} can be {supported}, not {field.type}")
+            raise ValueError(f"column {field.name!r} must be {supported}, not {field.type}")
         if not field.nullable and field.name not in _NEVER_NULL:
-            raise ValueError(f"column {field.name!r} can hold nulls: it has to be nullable")
+            raise ValueError(f"column {field.name!r} may contain nulls: declare it nullable")
 
 
 class ArrowColumns:

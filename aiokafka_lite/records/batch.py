@@ -134,18 +134,18 @@ def read_header(view: memoryview, pos: int) -> BatchHeader | None:
         return None
     (length,) = _LENGTH.unpack_from(view, pos + 8)
     if length < _MIN_LENGTHS[0]:
-        raise CorruptRecordException(f"a batch of {length} bytes is shorter than any can be")
+        raise CorruptRecordException(f"a batch of {length} bytes is shorter than every valid batch")
     if length > left - LOG_OVERHEAD:
         return None
     magic = view[pos + _MAGIC_AT]
     if magic > 2:
-        raise UnsupportedMagicError(f"batch format {magic} is not known (0, 1 and 2 are)")
+        raise UnsupportedMagicError(f"batch format {magic} is not supported, only 0, 1 and 2 are")
     if length < _MIN_LENGTHS[magic]:
-        raise CorruptRecordException(f"a batch of {length} bytes has no room for its header")
+        raise CorruptRecordException(f"a batch of {length} bytes is shorter than its header")
     header = _read_v2(view, pos) if magic == 2 else _read_message(view, pos)
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset > MAX_OFFSET:
         raise CorruptRecordException(
-            f"a batch goes from offset {header.base_offset} to {header.last_offset}"
+            f"a batch has invalid offsets: {header.base_offset} to {header.last_offset}"
         )
     return header
 
@@ -204,8 +204,9 @@ def check_crc(header: BatchHeader, batch: memoryview) -> None:
         computed = zlib.crc32(batch[_LEGACY_CRC_START:])
     if computed != header.crc:
         raise CorruptRecordException(
-            f"checksum mismatch: the batch at offset {header.base_offset} says {header.crc:#010x}, "
-            f"its bytes say {computed:#010x}"
+            f"checksum mismatch: the batch at offset {header.base_offset} has {header.crc:#010x} "
+            "in "
+            f"its header, but its bytes have {computed:#010x}"
         )
 
 

@@ -78,7 +78,7 @@ def inflate(codec: Codec, view: memoryview, cap: int, *, magic: int = 2) -> memo
     if codec is Codec.ZSTD:
         guess = _refuse_claim_above(cap, _zstd_size(view))
         return _inflate_growing(cramjam.zstd.decompress_into, view, guess, cap)
-    raise ValueError(f"nothing to inflate in a batch with codec {codec.name.lower()}")
+    raise ValueError(f"cannot decompress a batch with codec {codec.name.lower()}")
 
 
 def inflate_stream(codec: Codec, view: memoryview) -> Iterator[bytes | memoryview] | None:
@@ -98,7 +98,7 @@ def inflate_stream(codec: Codec, view: memoryview) -> Iterator[bytes | memoryvie
         return lz4_frame.blocks(view)
     if codec is Codec.ZSTD:
         return _zstd_stream(view)
-    raise ValueError(f"nothing to inflate in a batch with codec {codec.name.lower()}")
+    raise ValueError(f"cannot decompress a batch with codec {codec.name.lower()}")
 
 
 def compress(codec: Codec, records: bytes) -> bytes:
@@ -113,7 +113,7 @@ def compress(codec: Codec, records: bytes) -> bytes:
         return lz4_frame.compress_frame(records)
     if codec is Codec.ZSTD:
         return bytes(cramjam.zstd.compress(records))
-    raise ValueError(f"nothing here compresses with codec {codec.name.lower()}")
+    raise ValueError(f"compression with codec {codec.name.lower()} is not supported")
 
 
 def _refuse_claim_above(cap: int, claim: int) -> int:
@@ -124,7 +124,8 @@ def _refuse_claim_above(cap: int, claim: int) -> int:
 
 def _over(cap: int) -> DecompressionLimitError:
     return DecompressionLimitError(
-        f"a batch decompresses to more than {cap} bytes: raise the consumer's max_batch_bytes "
+        f"a decompressed batch has more than {cap} bytes. To read this batch, raise "
+        "max_batch_bytes "
         "if it is to be trusted"
     )
 
@@ -158,7 +159,7 @@ def _inflate_growing(
             give_back(room)
             # Rust's own words for a full buffer; they are all that tells it from broken input.
             if "failed to write whole buffer" not in str(error):
-                raise CorruptRecordException(f"a batch does not decompress: {error}") from error
+                raise CorruptRecordException(f"a batch cannot be decompressed: {error}") from error
             if len(room) >= cap:
                 raise _over(cap) from error
             size = _GROWTH * len(room)
@@ -203,11 +204,11 @@ def _gzip_stream(view: memoryview) -> Iterator[bytes]:
             try:
                 inflated = member.decompress(fed, _INFLATED_BYTES)
             except zlib.error as error:
-                raise CorruptRecordException(f"a batch does not decompress: {error}") from error
+                raise CorruptRecordException(f"a batch cannot be decompressed: {error}") from error
             if inflated:
                 yield inflated
             elif not fed and not member.eof:
-                raise CorruptRecordException("a gzip stream is cut short")
+                raise CorruptRecordException("a gzip stream in a batch is incomplete")
             fed = member.unconsumed_tail
         pos -= len(member.unused_data)
 
@@ -221,11 +222,11 @@ def _zstd_stream(view: memoryview) -> Iterator[bytes]:
             fed = view[pos : pos + _FED_BYTES if frame.needs_input else pos]
             pos += len(fed)
             if frame.needs_input and not fed:
-                raise CorruptRecordException("a zstd frame is cut short")
+                raise CorruptRecordException("a zstd frame in a batch is incomplete")
             try:
                 inflated = frame.decompress(fed, _INFLATED_BYTES)
             except zstd.ZstdError as error:
-                raise CorruptRecordException(f"a batch does not decompress: {error}") from error
+                raise CorruptRecordException(f"a batch cannot be decompressed: {error}") from error
             if inflated:
                 yield inflated
         pos -= len(frame.unused_data)
@@ -246,7 +247,7 @@ def _inflate_snappy(view: memoryview, cap: int) -> memoryview:
             written = cramjam.snappy.decompress_raw_into(block, room[end : end + size])
             end += written
     except cramjam.DecompressionError as error:
-        raise CorruptRecordException(f"a batch does not decompress: {error}") from error
+        raise CorruptRecordException(f"a batch cannot be decompressed: {error}") from error
     return room[:end]
 
 
@@ -264,7 +265,7 @@ def _inflated_blocks(blocks: list[memoryview]) -> Iterator[bytes]:
         try:
             inflated = bytes(cramjam.snappy.decompress_raw(block))
         except cramjam.DecompressionError as error:
-            raise CorruptRecordException(f"a batch does not decompress: {error}") from error
+            raise CorruptRecordException(f"a batch cannot be decompressed: {error}") from error
         if inflated:
             yield inflated
 
@@ -274,25 +275,31 @@ def _snappy_size(block: memoryview) -> int:
     try:
         size = int(cramjam.snappy.decompress_raw_len(block))
     except cramjam.DecompressionError as error:
-        raise CorruptRecordException(f"a batch does not decompress: {error}") from error
+        raise CorruptRecordException(f"a batch cannot be decompressed: {error}") from error
     if size > _SNAPPY_MAX_RATIO * len(block):
-        raise CorruptRecordException(f"a snappy block of {len(block)} bytes claims to hold {size}")
+        raise CorruptRecordException(
+            f"a snappy block of {len(block)} bytes has the impossible size {size}"
+        )
     return size
 
 
 def _xerial_blocks(view: memoryview) -> list[memoryview]:
     """Split snappy-java's stream: a header of 16 bytes, then blocks after their lengths."""
     if len(view) < _XERIAL_HEADER.size:
-        raise CorruptRecordException("a snappy stream ends inside its header")
+        raise CorruptRecordException("a snappy stream is incomplete: it ends inside its header")
     blocks: list[memoryview] = []
     pos = _XERIAL_HEADER.size
     while pos < len(view):
         if len(view) - pos < 4:
-            raise CorruptRecordException("a snappy stream ends inside a block's length")
+            raise CorruptRecordException(
+                "a snappy stream is incomplete: it ends inside a length field"
+            )
         (size,) = _int32.unpack_from(view, pos)
         pos += 4
         if size < 0 or size > len(view) - pos:
-            raise CorruptRecordException(f"a snappy block of {size} bytes does not fit its stream")
+            raise CorruptRecordException(
+                f"a snappy block of {size} bytes is longer than its stream"
+            )
         blocks.append(view[pos : pos + size])
         pos += size
     return blocks

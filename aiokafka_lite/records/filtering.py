@@ -84,7 +84,7 @@ def _records(records: memoryview) -> Iterator[tuple[int, int, int]]:
     while start < len(records):
         size, body = _read_varint(records, start)
         if not 0 <= size <= len(records) - body:
-            raise CorruptRecordException(f"a record of {size} bytes does not fit into its batch")
+            raise CorruptRecordException(f"a record of {size} bytes exceeds its batch")
         yield start, body, body + size
         start = body + size
 
@@ -109,4 +109,4 @@ def _read_varint(view: memoryview, pos: int) -> tuple[int, int]:
         if byte < _LAST_BYTE_OF_VARINT:
             return raw >> 1 ^ -(raw & 1), pos
         shift += 7
-    raise CorruptRecordException("a number in a record does not end")
+    raise CorruptRecordException("a record contains a varint that does not end")

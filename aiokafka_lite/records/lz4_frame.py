@@ -56,7 +56,9 @@ def content_size(view: memoryview) -> int:
         return 0
     size = int.from_bytes(view[6:14], "little")
     if size > _MAX_RATIO * len(view):
-        raise CorruptRecordException(f"an LZ4 frame of {len(view)} bytes claims to hold {size}")
+        raise CorruptRecordException(
+            f"an LZ4 frame of {len(view)} bytes has the impossible size {size}"
+        )
     return size
 
 
@@ -108,7 +110,7 @@ def _blocks(view: memoryview) -> Iterator[memoryview]:
     while view:
         header = _header_of_block(view)
         if header is None:
-            raise CorruptRecordException("an LZ4 frame is followed by what is none like it")
+            raise CorruptRecordException("the bytes after an LZ4 frame are not another LZ4 frame")
         room = memoryview(bytearray(_BLOCK_SIZES[header[5]]))
         checksum_bytes = 4 if header[4] & _HAS_BLOCK_CHECKSUMS else 0
         pos = _end_of_descriptor(view) + 1
@@ -121,13 +123,13 @@ def _blocks(view: memoryview) -> Iterator[memoryview]:
             try:
                 inflated_bytes = cramjam.lz4.decompress_into(frame, room)
             except cramjam.DecompressionError as error:
-                raise CorruptRecordException(f"a batch does not decompress: {error}") from error
+                raise CorruptRecordException(f"a batch cannot be decompressed: {error}") from error
             if inflated_bytes:
                 yield room[:inflated_bytes]
             pos = end
         pos += 8 if view[4] & _HAS_CONTENT_CHECKSUM else 4
         if size or pos > len(view):
-            raise CorruptRecordException("an LZ4 frame is cut short")
+            raise CorruptRecordException("an LZ4 frame in a batch is incomplete")
         view = view[pos:]
 
 

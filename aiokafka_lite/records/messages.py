@@ -22,17 +22,17 @@ def wrapped_value(header: BatchHeader, message: memoryview) -> memoryview:
     _key, pos = _slice(message, pos)
     value, pos = _slice(message, pos)
     if value is None or pos != len(message):
-        raise CorruptRecordException("a compressed message has no value, or bytes behind it")
+        raise CorruptRecordException("a compressed message has no value, or bytes after its value")
     return value
 
 
 def _slice(message: memoryview, pos: int) -> tuple[memoryview | None, int]:
     if len(message) - pos < 4:
-        raise CorruptRecordException("a message ends inside a length")
+        raise CorruptRecordException("a message is incomplete: it ends inside a length field")
     (length,) = _int32.unpack_from(message, pos)
     pos += 4
     if length == -1:
         return None, pos
     if length < 0 or length > len(message) - pos:
-        raise CorruptRecordException(f"a key or value of {length} bytes does not fit its message")
+        raise CorruptRecordException(f"a key or value of {length} bytes is longer than its message")
     return message[pos : pos + length], pos + length

@@ -64,7 +64,9 @@ class BatchPieces:
             CorruptRecordException: There cannot be that many records.
         """
         if count < 0:
-            raise CorruptRecordException(f"a batch claims to hold {count} records")
+            raise CorruptRecordException(
+                f"the header of a batch announces {count} records, too many for its bytes"
+            )
         self.cursor: Final = cursor
         self.is_last = False
         self._stream = stream
@@ -125,8 +127,9 @@ class BatchPieces:
     def _grow(self, record_bytes: int) -> None:
         if record_bytes > self._max_bytes:
             raise DecompressionLimitError(
-                f"a record of a compressed batch has {record_bytes} bytes, more than the "
-                f"{self._max_bytes} that may be decompressed at a time: raise the consumer's "
+                f"a record of a compressed batch has {record_bytes} bytes, above the "
+                f"limit of {self._max_bytes} for decompressed bytes. To read this record, raise "
+                "the consumer's "
                 "max_batch_bytes if it is to be trusted"
             )
         # By a factor, which bounds what a liar can cost.

@@ -451,7 +451,7 @@ class RecordSet:
     def _take_from_batch(self, records: list[Record], limit: int) -> None:
         cursor, header = self._cursor, self._header
         if cursor is None or header is None:
-            raise AssertionError("no batch is at hand")
+            raise AssertionError("no batch is being decoded")
         taken = len(records)
         try:
             is_finished = cursor.take(records, limit)
@@ -466,7 +466,7 @@ class RecordSet:
     def _add_from_batch(self, columns: decoders.Columns, limit: int) -> None:
         cursor, header = self._cursor, self._header
         if cursor is None or header is None:
-            raise AssertionError("no batch is at hand")
+            raise AssertionError("no batch is being decoded")
         before = columns.rows
         try:
             is_finished = cursor.take_columns(columns, limit)
@@ -505,8 +505,12 @@ class RecordSet:
         size = ""
         if len(self._view) >= LOG_OVERHEAD:
             length = int.from_bytes(self._view[8:12], "big", signed=True)
-            size = f": the fetch would have to bring {LOG_OVERHEAD + length} bytes"
-        self._fail(RecordTooLargeError(f"the first batch is cut at {len(self._view)} bytes{size}"))
+            size = f", but has {LOG_OVERHEAD + length} bytes"
+        self._fail(
+            RecordTooLargeError(
+                f"the first batch in the response was truncated to {len(self._view)} bytes{size}"
+            )
+        )
 
     def _fail(self, error: KafkaError, *, is_in_plain: bool = False) -> None:
         """Keep the error for when the records ahead of it have been returned."""

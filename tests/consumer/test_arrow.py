@@ -252,9 +252,9 @@ async def test_arguments_that_cannot_be_used_are_refused() -> None:
         with pytest.raises(ValueError, match="max_rows is a positive int"):
             consumer.batches(max_rows=max_rows)  # type: ignore[arg-type]
     wrong = pa.schema([("value", pa.string())])
-    with pytest.raises(ValueError, match="'value' can be binary"):
+    with pytest.raises(ValueError, match="'value' must be binary"):
         await consumer.poll_arrow(schema=wrong)
-    with pytest.raises(ValueError, match="'value' can be binary"):
+    with pytest.raises(ValueError, match="'value' must be binary"):
         consumer.batches(schema=wrong)
     with pytest.raises(IllegalStateError, match="start"):
         await consumer.poll_arrow()

@@ -181,7 +181,9 @@ def test_what_a_version_cannot_carry_is_refused(version: int) -> None:
     ],
 )
 def test_values_that_do_not_fit_are_refused(version: int, request_: PreparedFetch) -> None:
-    with pytest.raises(IllegalArgumentError, match=f"FetchRequest v{version}: a value misfits"):
+    with pytest.raises(
+        IllegalArgumentError, match=f"FetchRequest v{version}: a field has an invalid value"
+    ):
         request_.encode(version, 1, "me")
 
 

@@ -63,7 +63,7 @@ def test_header_tells_what_the_builder_was_told() -> None:
 
 
 def test_batch_without_records_is_refused() -> None:
-    with pytest.raises(ValueError, match="needs a record"):
+    with pytest.raises(ValueError, match="needs at least one record"):
         records.build_batch([])
 
 

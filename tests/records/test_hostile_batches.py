@@ -318,10 +318,10 @@ def test_a_xerial_block_that_ends_behind_its_stream_is_not_read() -> None:
     blocks, _ = snappy_blocks(100, 120)
     whole = xerial(*blocks)
     for missing in (1, 2, len(blocks[1])):
-        with pytest.raises(CorruptRecordException, match="does not fit its stream"):
+        with pytest.raises(CorruptRecordException, match="is longer than its stream"):
             inflate(Codec.SNAPPY, memoryview(whole)[:-missing], 10 * MIB)
     for more in (b"\0", b"\0\0\0"):
-        with pytest.raises(CorruptRecordException, match="ends inside a block's length"):
+        with pytest.raises(CorruptRecordException, match="ends inside a length field"):
             inflate(Codec.SNAPPY, memoryview(whole + more), 10 * MIB)
 
 
