@@ -128,9 +128,8 @@ class BatchPieces:
         if record_bytes > self._max_bytes:
             raise DecompressionLimitError(
                 f"a record of a compressed batch has {record_bytes} bytes, above the "
-                f"limit of {self._max_bytes} for decompressed bytes. To read this record, raise "
-                "the consumer's "
-                "max_batch_bytes if it is to be trusted"
+                f"limit of {self._max_bytes} for decompressed bytes. If you trust the producer, "
+                "raise the consumer's max_batch_bytes"
             )
         # By a factor, which bounds what a liar can cost.
         size = min(_GROWTH * len(self._buffer), record_bytes)
