@@ -74,12 +74,15 @@ def test_defaults_are_as_stated() -> None:
     assert f'`group_protocol` is `"{config.group_protocol}"`' in text
     assert f"`partition_assignment_strategy` is `({assignors})`" in text
     assert common_protocol(own_assignors(DEFAULT_ASSIGNORS)) is RebalanceProtocol.EAGER
-    assert f"the other defaults is {config.rebalance_hold_s:g} s" in text
-    assert f"it is {config.rebalance_timeout_s:g} s by default" in text
+    assert (
+        f"less `heartbeat_interval_ms`: {config.rebalance_hold_s:g} s with the other defaults"
+        in text
+    )
+    assert f"`rebalance_timeout_ms` is {config.rebalance_timeout_s:g} s by default" in text
     assert f"`session_timeout_ms` ({config.session_timeout_s:g} s by default)" in text
     assert "(45 s by default) in KIP-848" in text
     assert config.group_session_s == 45
-    assert f"each `heartbeat_interval_ms` ({config.heartbeat_interval_s:g} s)" in text
+    assert f"every `heartbeat_interval_ms` ({config.heartbeat_interval_s:g} s)" in text
     assert config.group_heartbeat_interval_s is None  # by the size of the group
     assert f"| settled | {UNSETTLED_S:g} to {SETTLED_MAX_S:g} s by the size of the group" in PAGE
     assert (round(1 / SETTLED_S_A_MEMBER), "about ten heartbeats a second" in text) == (10, True)
@@ -284,7 +287,7 @@ def test_table_says_which_assignors_look_at_racks() -> None:
     assert [each for each in RACK_AWARE if not each.is_rack_aware] == []
     assert rows[f"`{RoundRobinPartitionAssignor.name}`"] == "no"
     assert not RoundRobinPartitionAssignor.is_rack_aware
-    assert "default assignors and the group is classic, `cooperative-sticky`" in section("Racks")
+    assert "classic group with the default assignors, `cooperative-sticky`" in section("Racks")
     assert DEFAULT_ASSIGNORS[0].name == "cooperative-sticky"
 
 
