@@ -119,9 +119,7 @@ def receipt_of(record: object) -> Receipt:
     """
     receipt: Receipt | None = getattr(record, RECEIPT, None)
     if receipt is None:
-        raise RuntimeError(
-            'records are acknowledged one by one if their consumer has ack_mode="explicit"'
-        )
+        raise RuntimeError('ack() and nack() need a consumer with ack_mode="explicit"')
     return receipt
 
 

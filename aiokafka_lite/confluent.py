@@ -92,7 +92,7 @@ def _as_given(given: object) -> object:
 def _flag(given: object) -> bool:
     text = str(given).lower()
     if text not in ("true", "t", "1", "false", "f", "0"):
-        raise ValueError(f"it is true or false, not {given!r}")
+        raise ValueError(f"it must be true or false, not {given!r}")
     return text in ("true", "t", "1")
 
 
@@ -100,7 +100,7 @@ def _number(given: object) -> int:
     try:
         return round(float(str(given)))
     except (ValueError, OverflowError):
-        raise ValueError(f"it is a number, not {given!r}") from None
+        raise ValueError(f"it must be a number, not {given!r}") from None
 
 
 def _kbytes(given: object) -> int:
@@ -470,7 +470,10 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         "builtin.features": Unneeded("it describes librdkafka"),
         "enable.metrics.push": Unneeded("metrics are read with `metrics()`, not sent to brokers"),
         "statistics.interval.ms": Unneeded("`metrics()` is up to date whenever it is called"),
-        "default.topic.config": Unneeded("the settings in it are translated like the others"),
+        "default.topic.config": Unneeded(
+            "the settings inside this value are translated like other "
+            "settings"
+        ),
         # Unneeded: logs and librdkafka's own threads
         **dict.fromkeys(
             (

@@ -192,7 +192,7 @@ def test_one_error_names_every_setting_that_has_no_equal() -> None:
     assert sorted(lines) == [
         "- enable.partition.eof: compare position with highwater",
         "- error_cb: read consumer.events() or consumer.health()",
-        "- fetch.min.bytes: it is a number, not 'many'",
+        "- fetch.min.bytes: it must be a number, not 'many'",
         "- partition.assignment.strategy: it has range, roundrobin, cooperative-sticky, not sticky",
         "- plugin.library.paths: plugins of librdkafka cannot be loaded",
         "- session.timeuot.ms: librdkafka has no such setting; did you mean session.timeout.ms?",
@@ -202,11 +202,11 @@ def test_one_error_names_every_setting_that_has_no_equal() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("enable.auto.commit", "yes", "it is true or false"),
+        ("enable.auto.commit", "yes", "it must be true or false"),
         ("auto.offset.reset", "first", "it is one of smallest, earliest"),
         ("auto.commit.interval.ms", 0, "set enable.auto.commit to false"),
         ("topic.metadata.refresh.interval.ms", -1, "always refreshed"),
-        ("fetch.min.bytes", "inf", "it is a number"),
+        ("fetch.min.bytes", "inf", "it must be a number"),
         ("security.protocol", "tls", "it is one of plaintext, ssl"),
     ],
 )

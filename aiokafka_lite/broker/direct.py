@@ -189,7 +189,7 @@ class DirectAccess(ABC):
         is_so: Callable[[], bool],
         *,
         timeout_s: float = WAIT_S,
-        what: Callable[[], str] = lambda: "the awaited condition was not met",
+        what: Callable[[], str] = lambda: "the condition that the test waited for was not met",
     ) -> None:
         """Wait until `is_so()` returns True, and call it every 5 ms. Cancellation has no effect.
 

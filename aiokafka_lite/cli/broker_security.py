@@ -70,7 +70,7 @@ def user_option(text: str) -> UserOption:
     """Parse `name:password`; errors do not repeat it."""
     name, _, password = text.partition(":")
     if not (name and password):
-        raise argparse.ArgumentTypeError("a user is written name:password")
+        raise argparse.ArgumentTypeError("a user must be written as name:password")
     return UserOption(name, Secret(password))
 
 
@@ -126,7 +126,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME:PASSWORD",
-        help="one such user (repeatable). Other users of this machine can read command lines: "
+        help="one SASL user, as name:password (repeatable). Other users of this machine can read "
+        "command lines: "
         "--users-file hides the password",
     )
     group.add_argument(
@@ -151,7 +152,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--tls-key",
         type=Path,
         metavar="FILE.pem",
-        help="its key, without a password (default: in --tls-cert)",
+        help="the certificate's key, without a password (default: in --tls-cert)",
     )
     group.add_argument(
         "--tls-client-auth",
@@ -259,7 +260,7 @@ def _check(options: argparse.Namespace, *, has_tls: bool, has_sasl: bool) -> Non
     # SCRAM users that admin tools made are kept with the data.
     if has_sasl and not (options.users_file or options.user or is_token or options.data):
         raise CommandError(
-            "no user could log in: give --users-file FILE, with lines like name:password"
+            "SASL needs at least one user: give --users-file FILE, with lines like name:password"
         )
 
 
@@ -292,7 +293,7 @@ def read_users(path: Path) -> dict[str, Secret]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "the file is not UTF-8"
         raise CommandError(f"cannot read the users in {path}: {reason}") from None
     users: dict[str, Secret] = {}
     # Not splitlines(), which takes some characters of a password for the end of a line.

@@ -50,7 +50,7 @@ SECTIONS: Final[dict[str, Sequence[Command]]] = {
         Command("cat", "print the records of a topic", "cat.command"),
         Command("tail", "print the last records, and new ones", "cat.command", "add_tail_parser"),
         Command("groups", "list consumer groups", "groups.listing"),
-        Command("lag", "show how far a group is behind", "groups.lag"),
+        Command("lag", "show the lag of a group per partition", "groups.lag"),
         Command("reset", "change the committed offsets of a group", "groups.reset"),
         Command("produce", "produce records, one per line", "produce.command"),
         Command("replay", "write dead letters back to their original topics", "replay"),
@@ -60,7 +60,7 @@ SECTIONS: Final[dict[str, Sequence[Command]]] = {
     "demos": (
         Command(
             "flights",
-            "load 336,776 real flights and compute delay statistics with a consumer group",
+            "load 336,776 real flights, and compute delay statistics with a consumer group",
             "flights.command",
         ),
         Command(

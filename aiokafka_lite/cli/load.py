@@ -220,7 +220,7 @@ def parse_line(text: bytes, topic: str | None = None) -> _Line:
     except RecursionError:
         raise LineProblem("nested too deep") from None
     if not isinstance(line, dict):
-        raise LineProblem("a line must be an object")
+        raise LineProblem("each line must be a JSON object")
     unknown = [name for name in line if name not in FIELDS and name not in PASSED_OVER]
     if unknown:
         raise LineProblem(f"unknown field {unknown[0]!r}: the fields are {', '.join(FIELDS)}")
@@ -257,7 +257,9 @@ def _bytes_of(name: str, value: Json) -> bytes | None:
     except binascii.Error as error:
         raise LineProblem(f"{name} is not base64: {error}") from None
     except UnicodeEncodeError:
-        raise LineProblem(f"{name} holds half a surrogate pair") from None
+        raise LineProblem(
+            f"{name} contains half a surrogate pair, which is not valid text"
+        ) from None
 
 
 def _headers(value: Json) -> Iterator[tuple[str, bytes | None]]:
@@ -272,10 +274,10 @@ def _headers(value: Json) -> Iterator[tuple[str, bytes | None]]:
         else []
     )
     if not isinstance(value, dict | list):
-        raise LineProblem("headers have to be an object, or a list of [name, value]")
+        raise LineProblem("the field headers has to be an object, or a list of [name, value]")
     for pair in pairs:
         if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)):
-            raise LineProblem("headers have to be an object, or a list of [name, value]")
+            raise LineProblem("the field headers has to be an object, or a list of [name, value]")
         _bytes_of("a header's name", pair[0])  # which has to be UTF-8 as well
         yield pair[0], _bytes_of(f"header {pair[0]!r}", pair[1])
 

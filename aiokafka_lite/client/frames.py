@@ -250,10 +250,10 @@ class FrameReader:
 def guess_peer(head: bytes) -> str | None:
     """Say what a peer may be whose first four bytes are no frame size, None without an idea."""
     if head == b"HTTP":
-        return "it looks like an HTTP server: check host and port"
+        return "the peer looks like an HTTP server: check host and port"
     # A TLS record: content type 20 to 23, then version 3.x.
     if 0x14 <= head[0] <= 0x17 and head[1] == 3 and head[2] <= 4:
-        return "it looks like a TLS listener: use security_protocol='SSL' with an ssl_context"
+        return "the peer looks like a TLS listener: use security_protocol='SSL' with an ssl_context"
     if head[:4] == b"SSH-":
-        return "it looks like an SSH server: check host and port"
+        return "the peer looks like an SSH server: check host and port"
     return None

@@ -34,9 +34,7 @@ class LatestToken(AbstractTokenProvider):
 
     def _latest(self) -> tuple[str, dict[str, str]]:
         if (latest := self._remembered.latest) is None:
-            raise IllegalStateError(
-                "no token has been obtained by the event loop's connections yet"
-            )
+            raise IllegalStateError("the event loop's connections have not received a token yet")
         return latest
 
     @override

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import ssl
     from typing import TypeGuard
 
-_GIVE_CA: Final = "give the CA that signed it to create_ssl_context(cafile=...)"
-_CHECK_DATES: Final = "renew it on the broker, or set this machine's clock"
+_GIVE_CA: Final = "pass the CA that signed the certificate to create_ssl_context(cafile=...)"
+_CHECK_DATES: Final = "renew the certificate on the broker, or correct this machine's clock"
 _CHECK_NAME: Final = (
     "connect by a name that the certificate contains, or add this name to the broker's "
     "certificate (subjectAltName, see also advertised.listeners)"
@@ -41,7 +41,7 @@ _CERTIFICATE_HINTS: Final[Mapping[int, str]] = MappingProxyType(
     {
         9: _CHECK_DATES,  # not yet valid
         10: _CHECK_DATES,  # has expired
-        23: "the CA has revoked it: the broker needs a new certificate",
+        23: "the CA has revoked the certificate: the broker needs a new one",
         62: _CHECK_NAME,  # host name mismatch
         64: _CHECK_NAME,  # IP address mismatch
     }
@@ -170,12 +170,15 @@ def explain(error: BaseException | None, timeout_s: float | None = None) -> str:
         if isinstance(error, ssl.SSLCertVerificationError):
             code = error.verify_code
             hint = _NOT_STRICT if code in _STRICT_CODES else _CERTIFICATE_HINTS.get(code, _GIVE_CA)
-            return f"its certificate is not trusted ({error.verify_message.rstrip('.')}): {hint}"
+            return (
+                f"the broker's certificate is not trusted ({error.verify_message.rstrip('.')}): "
+                f"{hint}"
+            )
         reason = error.reason or str(error)
         hints = (f": {hint}" for part, hint in _TLS_HINTS.items() if part in reason)
         return f"TLS failed ({reason}){next(hints, '')}"
     if isinstance(error, ConnectionRefusedError):
-        return "connection refused: is a broker listening there?"
+        return "connection refused: check that a broker listens on this address"
     if isinstance(error, ConnectionResetError):
         return "connection reset by the peer"
     if timeout_s is not None and isinstance(error, TimeoutError):

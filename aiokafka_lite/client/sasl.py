@@ -128,7 +128,9 @@ class Plain(Mechanism):
 
     def __init__(self, username: str, password: Secret) -> None:
         if "\0" in username or b"\0" in password.reveal():
-            raise KafkaConfigurationError("PLAIN has no way to send a NUL in a name or password")
+            raise KafkaConfigurationError(
+                "SASL PLAIN cannot transmit a NUL character in a user name or password"
+            )
         self._username = username
         self._password = password
 
@@ -203,10 +205,12 @@ class _ScramConversation(Conversation):
         final = scram.ServerFinal.parse(challenge)
         if final.error:
             told = words(final.error, self.secrets)
-            raise AuthenticationFailedError(f"the broker refuses the proof: {told}")
+            raise AuthenticationFailedError(
+                f"the broker rejects the SCRAM proof, so user name or password are wrong: {told}"
+            )
         if not hmac.compare_digest(final.signature, self._signature):
             raise AuthenticationFailedError(
-                "the broker's signature is wrong, so it does not know the password"
+                "the broker's SCRAM signature is wrong, so this broker does not know the password"
             )
         return None
 
@@ -214,7 +218,9 @@ class _ScramConversation(Conversation):
         asked = scram.ServerFirst.parse(challenge)
         ours = self._client_first.nonce
         if not asked.nonce.startswith(ours) or len(asked.nonce) == len(ours):
-            raise AuthenticationFailedError("the broker's nonce does not extend ours")
+            raise AuthenticationFailedError(
+                "the broker's SCRAM nonce does not extend the client's nonce"
+            )
         if not scram.MIN_ITERATIONS <= asked.iterations <= scram.MAX_ITERATIONS:
             raise AuthenticationFailedError(
                 f"the broker requests {asked.iterations} iterations, the client accepts "

@@ -191,7 +191,7 @@ class Pending(Generic[R_co]):
         if self.error is not None:
             raise own_copy(self.error)
         if self.frame is None:
-            raise RuntimeError(f"{self} has not answered yet: wait for the exchange")
+            raise RuntimeError(f"{self} has not answered this request yet")
         try:
             response = self.decode(self.frame)
         except KafkaProtocolError as error:
@@ -225,7 +225,7 @@ class Pending(Generic[R_co]):
             raise self._bad_answer(error) from error
 
     def _bad_answer(self, error: KafkaProtocolError) -> KafkaProtocolError:
-        return type(error)(f"bad answer from {self}: {error.args[0]}")
+        return type(error)(f"invalid response from {self}: {error.args[0]}")
 
     def _heed_throttle(self, response: Response) -> None:
         throttle_ms: int = getattr(response, "throttle_time_ms", 0)
@@ -393,7 +393,7 @@ class Wire:
     def check(self, request: PreparedRequest[Response]) -> None:
         """Raise what `ask` raises because of the request itself."""
         if not request.expects_response:
-            raise IllegalArgumentError(f"{request!r} gets no answer: ask for one (acks)")
+            raise IllegalArgumentError(f"{request!r} is sent with acks=0, so it has no response")
         self.api_versions.choice(request.request_class, request.usable_max_version, peer=self.peer)
 
     def ask(

@@ -400,13 +400,15 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
                 raise ValueError(f"{name} is a positive number, not {getattr(self, name)!r}")
         for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} is not negative, as {getattr(self, name)!r} is")
+                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)!r}")
         if self.rebalance_timeout_ms is not None and self.rebalance_timeout_ms <= 0:
             raise ValueError(
                 f"rebalance_timeout_ms is a positive number, not {self.rebalance_timeout_ms!r}"
             )
         if self.rebalance_hold_ms is not None and self.rebalance_hold_ms < 0:
-            raise ValueError(f"rebalance_hold_ms is not negative, as {self.rebalance_hold_ms!r} is")
+            raise ValueError(
+                f"rebalance_hold_ms must not be negative, but is {self.rebalance_hold_ms!r}"
+            )
         check_max_records(self.max_records_per_partition, "max_records_per_partition")
 
     def check_isolation_level(self) -> None:

@@ -1276,7 +1276,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     def _require_group(self) -> str:
         if self._group_id is None:
-            raise IllegalOperation("offsets are committed in a group: give a group_id")
+            raise IllegalOperation(
+                "offsets are committed to a group: create the consumer with a group_id"
+            )
         return self._group_id
 
     # --- Pauses ---------------------------------------------------------------------------

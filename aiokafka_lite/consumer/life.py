@@ -279,7 +279,9 @@ class Engine:
 
         commits = self.running.commits
         if not isinstance(commits, Commits):
-            raise IllegalOperation("offsets are committed in a group: give a group_id")
+            raise IllegalOperation(
+                "offsets are committed to a group: create the consumer with a group_id"
+            )
         return OffsetsInTransaction(self.state, commits)
 
     def deliver(self, delivery: DeliveredRecords) -> DeliveryToCommit:

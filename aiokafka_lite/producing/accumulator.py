@@ -424,7 +424,7 @@ class Accumulator:
         if size > self._buffer_memory:
             raise IllegalArgumentError(
                 f"a record of {size} bytes never fits into buffer_memory={self._buffer_memory}: "
-                "raise that"
+                "raise buffer_memory"
             )
 
     async def in_turn(

@@ -187,7 +187,7 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
                 raise ValueError(f"{name} is a positive number, not {getattr(self, name)!r}")
         for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} is not negative, as {getattr(self, name)!r} is")
+                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)!r}")
         if self.acks not in ACKS:
             raise ValueError(
                 f"Invalid ACKS parameter: acks is 'all', -1, 1 or 0, not {self.acks!r}"
@@ -201,7 +201,7 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
             if given is not None and not callable(given):
                 raise TypeError(f"{name} is a function, not {given!r}")
         if self.transactional_id == "":
-            raise ValueError("transactional_id is a name that is not empty, or None")
+            raise ValueError("transactional_id must be None, or a name that is not empty")
         self._check_codec()
         if self.delivery_timeout_ms is not None and self.delivery_timeout_ms < self._one_try_ms:
             raise ValueError(

@@ -234,7 +234,7 @@ class ProducerEngine:
         if isinstance(error, LoopEndedError):
             failure = ProducerClosed("the event loop ended before the producer was stopped")
         else:
-            failure = KafkaError(f"a background task of the producer died of {error!r}: a bug")
+            failure = KafkaError(f"a background task of the producer failed with {error!r}: a bug")
         failure.__cause__ = error
         self.fail(failure)
 
@@ -246,7 +246,7 @@ class ProducerEngine:
             if not isinstance(error, ProducerClosed):
                 log.error("the producer has failed permanently: %s", error)
             elif not self.accumulator.is_empty:
-                log.warning("%s: records that it was to send may be lost", error)
+                log.warning("%s: unsent records of this producer may be lost", error)
             self.sender.close()
             self.accumulator.fail_all(error)
             if self.transactions is not None:
@@ -298,14 +298,16 @@ class ProducerEngine:
                 answer = await self.cluster.request_any(request)
                 if answer.error_code != NoError.errno:
                     error_class = for_code(answer.error_code)
-                    raise error_class(f"no producer id: {error_class.description}")
+                    raise error_class(
+                        f"the producer received no producer id: {error_class.description}"
+                    )
                 break
             except KafkaError as error:
                 delay_s = backoff.next_delay_s()
                 if not error.retriable:
                     raise
                 if self._loop.time() + delay_s >= deadline:
-                    raise KafkaTimeoutError(f"no broker gave a producer id: {error}") from error
+                    raise KafkaTimeoutError(f"no broker returned a producer id: {error}") from error
             await asyncio.sleep(delay_s)
         self.identity.renew(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
         self.sender.wake_all(self.accumulator.queues())

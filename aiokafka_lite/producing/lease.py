@@ -219,7 +219,7 @@ class ProducerLease:
         """Put a record into a batch, once the metadata have its topic and there is room.
 
         Raises:
-            Exception: The record cannot be written, or the transaction has to be aborted.
+            Exception: The record cannot be written, or the transaction must be aborted.
         """
         accumulator = self._engine.accumulator
 
@@ -267,7 +267,7 @@ def _checked_partition(number: object) -> int:
     if isinstance(number, bool) or not isinstance(number, int):
         raise TypeError(f"partition is an int or None, not {number!r}")
     if number < 0:
-        raise ValueError(f"partition is not negative, as {number} is")
+        raise ValueError(f"partition must not be negative, but is {number}")
     return number
 
 

@@ -35,11 +35,11 @@ FATAL: Final = (
 class BatchFate(enum.Enum):
     """The outcome of a batch."""
 
-    WRITTEN = "it is in the log, and the broker does not remember where"
-    RETRY = "it is sent again as it is"
-    OUT_OF_ORDER = "it is behind one that failed, or behind a gap"
-    SPLIT = "it is sent again in parts"
-    FAIL = "its senders get the error"
+    WRITTEN = "the batch is in the log, but the broker does not know its offset"
+    RETRY = "the batch is sent again unchanged"
+    OUT_OF_ORDER = "the batch follows a failed batch, or a gap in the sequence"
+    SPLIT = "the batch is split and sent again"
+    FAIL = "the futures of the batch's records get the error"
 
 
 def fate_of(error: type[KafkaError], record_count: int) -> BatchFate:

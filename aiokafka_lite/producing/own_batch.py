@@ -156,7 +156,7 @@ def check_timestamp(timestamp_ms: object) -> int:
         ValueError: It is negative, or 2**63 or more.
     """
     if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
-        raise TypeError(f"a timestamp is an int of milliseconds, not {timestamp_ms!r}")
+        raise TypeError(f"timestamp_ms must be an int of milliseconds, not {timestamp_ms!r}")
     if not 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
         raise ValueError(
             f"a timestamp is 0 to 2**63 - 1 milliseconds since the epoch, not {timestamp_ms}"

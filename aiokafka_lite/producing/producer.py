@@ -112,7 +112,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         def alive() -> AIOKafkaProducer[SentKT, SentVT]:
             producer = me()
             if producer is None:
-                raise ProducerClosed("the producer was not stopped, and is collected")
+                raise ProducerClosed("the producer was garbage-collected without stop()")
             return producer
 
         # The parts that programs written for aiokafka use (aiokafka_names.py).
@@ -174,11 +174,11 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 (WrongLoopError) or to another process (ForkedError).
         """
         if self._closed:
-            raise ProducerClosed("the producer is stopped: make another one")
+            raise ProducerClosed("the producer is stopped: create another producer")
         if _get_running_loop() is not self._loop or self._is_forked:
             raise self._refusal()
         if self._engine is not None:
-            raise IllegalStateError("a producer is started once")
+            raise IllegalStateError("a producer can be started only once: create another producer")
         self._engine = engine = ProducerEngine(self._config, self._gate, _rng)
         try:
             await engine.start()
@@ -247,7 +247,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         """
         self._is_forked = True
         if self._engine is not None:
-            self._engine.forked(ForkedError("the record is the parent process's to send"))
+            self._engine.forked(
+                ForkedError("after a fork, only the parent process sends the record")
+            )
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
@@ -260,7 +262,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         if getattr(self, "_engine", None) is None or self._closed or self._is_forked:
             return
         if not self._loop.is_closed():
-            error = ProducerClosed("the producer was not stopped, and is collected")
+            error = ProducerClosed("the producer was garbage-collected without stop()")
             self._loop.call_soon_threadsafe(self._engine.abort, error)  # type: ignore[union-attr]
         warnings.warn(
             f"Unclosed {type(self).__name__} {self!r}", ResourceWarning, stacklevel=2, source=self
@@ -409,7 +411,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         Raises: as `send`, and ValueError for a batch without records.
         """
         if not batch.record_count():
-            raise ValueError("a batch needs a record: append one")
+            raise ValueError("cannot send an empty batch: append a record first")
         if partition is not None:
             partition = _partition(partition)
         batch.close()
@@ -564,7 +566,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             CommitFailedError: The group has assigned the partitions to another member, or a topic
                 was deleted.
             KafkaError: The group's coordinator rejects the offsets, or is not reached in time.
-                After this error and CommitFailedError the transaction has to be aborted.
+                After this error and CommitFailedError the transaction must be aborted.
             ValueError, TypeError: `offsets` has another shape, or the group id is missing.
         """
         self._running()
@@ -584,10 +586,12 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         transactions.require(transaction)
         if not isinstance(source, Mapping):
             if group is not None:
-                raise TypeError("a group is given with a dict of offsets only")
+                raise TypeError("the argument group is allowed only with a dict of offsets")
             transactions.commit_at_the_end(delivery_of(source))
         elif group is None:
-            raise TypeError("offsets are committed of a group: give consumer.group_metadata()")
+            raise TypeError(
+                "a transaction commits offsets to a group: pass consumer.group_metadata()"
+            )
         else:
             transactions.commit_at_the_end(named_offsets(group, source))
 
@@ -600,7 +604,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         engine = self._running()
         engine.raise_if_lent()
         if engine.transactions is None:
-            raise AssertionError("a transactional id makes transactions")
+            raise AssertionError("transactions need a producer with a transactional_id")
         return engine.transactions
 
     def lend(self, borrower: str) -> ProducerLease:
@@ -616,7 +620,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         """
         transactions = self._transactions()
         if transactions.is_open:
-            raise IllegalStateError("the producer is in a transaction: end that first")
+            raise IllegalStateError(
+                "the producer has an open transaction: commit or abort the open transaction first"
+            )
         engine = self._running()
         engine.lend_to(borrower)
         return ProducerLease(engine, transactions, self._encode)
@@ -672,7 +678,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         task = transactions.begin_abort()
         await asyncio.wait([task], timeout=self._config.request_timeout_s)
         if not task.done():
-            log.warning("the transaction is still being aborted: its coordinator does not answer")
+            log.warning(
+                "the transaction is still being aborted, because the coordinator does not answer"
+            )
 
     # --- Refusals --------------------------------------------------------------------------
     def _running(self) -> ProducerEngine:
@@ -695,7 +703,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 "asyncio.run_coroutine_threadsafe gets there"
             )
         if self._closed:
-            return ProducerClosed("the producer is stopped: make another one")
+            return ProducerClosed("the producer is stopped: create another producer")
         if self._engine is None:
             return IllegalStateError("the producer is not started: await producer.start() first")
         return self._engine.refusal()
@@ -714,7 +722,7 @@ class TransactionBlock(Generic[SentKT, SentVT]):
     async def __aenter__(self) -> Self:
         if self._transaction is not None:
             raise IllegalStateError(
-                "a block is one transaction: call producer.transaction() for the next"
+                "a transaction() block can be entered only once: call producer.transaction() again"
             )
         self._transaction = await self._producer._begin()
         return self
@@ -805,9 +813,9 @@ def _bytes(what: str, given: object) -> bytes:
     raise TypeError(
         f"a record's {what} is bytes or None, not {type(given).__name__}: "
         + (
-            f"give the producer a {what}_serializer that makes bytes of it"
+            f"pass a {what}_serializer that converts the {what} to bytes"
             if what in ("key", "value")
-            else "encode it, as no serializer is asked for headers"
+            else "encode the header's value, because serializers do not apply to headers"
         )
     )
 
@@ -822,7 +830,7 @@ def _checked_headers(headers: Headers) -> Headers:
     for given in cast("Sequence[object]", headers):  # whatever was given
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise TypeError(
-                f"headers are pairs, [(name, bytes)], not {headers!r}: of a dict, give its items()"
+                f"headers are pairs, [(name, bytes)], not {headers!r}: pass the items() of a dict"
             )
         name, content = given
         if not isinstance(name, str):

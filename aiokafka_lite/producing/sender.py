@@ -340,7 +340,7 @@ class BatchSender:
                 for partition in topic.partition_responses
             }
             if any(batch.tp not in answers for batch in batches):
-                raise KafkaProtocolError(f"the answer of {exchange} leaves out partitions")
+                raise KafkaProtocolError(f"the response to {exchange} lacks partitions")
         except KafkaError as error:
             self._all_failed(leader, batches, error)
             return
@@ -439,7 +439,11 @@ class BatchSender:
             return
         queue = self._accumulator.queue_of(batch)
         parts = batch.split(batch.size_bytes // 2, self._config.codec)
-        log.info("%s is too large for its broker: sent again in %d parts", batch, len(parts))
+        log.info(
+            "%s is too large for the broker: it is split and sent again in %d parts",
+            batch,
+            len(parts),
+        )
         queue.replace(batch, parts)
         self._accumulator.replaced(batch, parts)
         self.wake(queue)

@@ -112,7 +112,7 @@ class TransactionStage(enum.Enum):
     NEW = "not started"
     READY = "not in a transaction"
     OPEN = "in a transaction"
-    BROKEN = "in a transaction that has to be aborted"
+    BROKEN = "in a transaction that must be aborted"
     COMMITTING = "committing a transaction"
     ABORTING = "aborting a transaction"
     FATAL = "at its end"
@@ -230,7 +230,7 @@ class Transactions:
         self._is_version_2 = False
         # The coordinator knows of something in the transaction, so that it has to be ended.
         self._has_begun = False
-        # Why the transaction has to be aborted.
+        # Why the transaction must be aborted.
         self._error: KafkaError | None = None
         self._to_add: dict[PartitionQueue, None] = {}
         self._adding: asyncio.Task[None] | None = None
@@ -360,7 +360,7 @@ class Transactions:
 
     def _aborted(self) -> TransactionAbortableError:
         error = TransactionAbortableError(
-            "the transaction has to be aborted"
+            "the transaction must be aborted"
             + (f": {self._error}" if self._error is not None else "")
             + "; abort_transaction, or leave the block, and begin again"
         )
@@ -472,7 +472,9 @@ class Transactions:
     def spoil(self, error: KafkaError) -> None:
         """Make the open transaction, if any, abort because of an error."""
         if self.state in (TransactionStage.OPEN, TransactionStage.COMMITTING):
-            log.warning("the transaction of %r has to be aborted: %s", self._id, error)
+            log.warning(
+                "the transaction of transactional_id %r must be aborted: %s", self._id, error
+            )
             self._error = error
             self._enter(TransactionStage.BROKEN)
             self._give_up_unsent()
@@ -521,7 +523,7 @@ class Transactions:
             IllegalOperation: No transaction is open.
             AutoCommitError: Auto-commit may commit the same records.
             TransactionAbortableError: The transaction has to be aborted.
-            CommitFailedError: Partitions were revoked since, so the transaction has to be aborted.
+            CommitFailedError: Partitions were revoked since, so the transaction must be aborted.
         """
         transaction = self._taking()
         delivery.enlist(transaction)
@@ -532,7 +534,7 @@ class Transactions:
         self._check(delivery.to_commit)
 
     def _check(self, check: Callable[[], object]) -> None:
-        """Run a check of offsets. If it raises KafkaError, the transaction has to be aborted."""
+        """Run a check of offsets. If it raises KafkaError, the transaction must be aborted."""
         try:
             check()
         except KafkaError as error:
@@ -649,7 +651,7 @@ class Transactions:
         """
         transaction = self.current
         if transaction is not None and not transaction.is_being_committed:
-            self.spoil(TransactionAbortableError("its commit was cancelled"))
+            self.spoil(TransactionAbortableError("the commit of the transaction was cancelled"))
         await _outlast(task)
         if self.is_open:
             await _outlast(self.begin_abort())

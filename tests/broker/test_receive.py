@@ -88,8 +88,8 @@ def test_frame_keeps_its_bytes_when_more_arrive() -> None:
         (b"\xff\xff\xff\xff", "of -1 bytes"),
         (b"\x7f\xff\xff\xff", "of 2147483647 bytes"),
         ((LIMIT + 1).to_bytes(4, "big"), f"1 to {LIMIT} are accepted"),
-        (b"GET ", "looks like HTTP"),
-        (b"\x16\x03\x01\x02", "looks like TLS"),
+        (b"GET ", "look like HTTP"),
+        (b"\x16\x03\x01\x02", "look like TLS"),
     ],
 )
 def test_impossible_size_is_refused_before_memory_is_taken(prefix: bytes, message: str) -> None:

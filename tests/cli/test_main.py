@@ -119,7 +119,7 @@ def test_port_in_use_says_so(capsys: pytest.CaptureFixture[str]) -> None:
         assert main([*QUIET_FLIGHTS, "--listen", f"127.0.0.1:{port}"]) == 1
     errors = capsys.readouterr().err
     assert str(port) in errors
-    assert "another program listens there" in errors
+    assert "another program listens on this port" in errors
 
 
 @pytest.mark.parametrize("package", ["rich", "matplotlib"])

@@ -279,7 +279,9 @@ async def test_malformed_answer_fails_the_request_not_the_connection(
         return struct.pack(">i", len(body)) + body
 
     broker.scripts[MetadataRequest] = with_a_byte_less
-    with pytest.raises(KafkaProtocolError, match=f"bad answer from {broker.address} to Metadata"):
+    with pytest.raises(
+        KafkaProtocolError, match=f"invalid response from {broker.address} to Metadata"
+    ):
         await connection.request(ask_topic("a"), timeout_s=TIMEOUT_S)
     broker.scripts[MetadataRequest] = broker.metadata
     assert only_topic(await connection.request(ask_topic("b"), timeout_s=TIMEOUT_S)) == "b"

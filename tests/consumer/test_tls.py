@@ -23,7 +23,7 @@ TP = TopicPartition("t", 0)
 BOTH = ("localhost", "127.0.0.1")
 GIVE_CA = r"create_ssl_context\(cafile="
 CHECK_NAME = r"subjectAltName.*advertised\.listeners"
-CHECK_DATES = "renew it on the broker"
+CHECK_DATES = "renew the certificate on the broker"
 
 pytestmark = pytest.mark.every_loop
 

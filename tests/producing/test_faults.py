@@ -350,7 +350,7 @@ def test_a_program_that_ends_without_a_stop_is_told_of_lost_records_and_of_no_bu
     assert "ZeroDivisionError" in done.stderr
     assert [line for line in done.stderr.splitlines() if ":aiokafka_lite" in line] == [
         "WARNING:aiokafka_lite.producing.engine:ProducerClosed: the event loop ended before the "
-        "producer was stopped: records that it was to send may be lost"
+        "producer was stopped: unsent records of this producer may be lost"
     ]
 
 
@@ -369,7 +369,7 @@ async def test_a_start_without_a_producer_id_ends_in_time(broker: Broker) -> Non
     loop = asyncio.get_running_loop()
     producer = producer_of(broker, request_timeout_ms=5_000)
     rule = broker.on("InitProducerId").fail(CoordinatorLoadInProgressError, times=None)
-    with pytest.raises(KafkaTimeoutError, match="no broker gave a producer id"):
+    with pytest.raises(KafkaTimeoutError, match="no broker returned a producer id"):
         await producer.start()
     assert 3.0 < loop.time() <= 5.0
     assert 5 < rule.hits < 20

@@ -35,7 +35,7 @@ TRICKLE_INTERVAL_S: Final = 0.05
 class FrameFate(enum.Enum):
     """The results of a byte hook other than bytes."""
 
-    DROP = "the answer is not sent, and the connection stays open for further requests"
+    DROP = "the response is not sent, and the connection stays open for further requests"
     CLOSE = "the connection is closed"
 
 

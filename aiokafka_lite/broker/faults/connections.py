@@ -20,8 +20,8 @@ RuleT_co = TypeVar("RuleT_co", covariant=True)
 class ConnectionFault(enum.Enum):
     """The fault of a connection."""
 
-    REFUSE = "it is reset as soon as it is accepted"
-    SILENCE = "it stays open, but no request is ever answered"
+    REFUSE = "a new connection is reset as soon as it is accepted"
+    SILENCE = "a new connection stays open, but no request is ever answered"
     CLOSE_AFTER = "it is closed when it was sent so many bytes"
 
 

@@ -185,7 +185,7 @@ def _find(ctx: RequestContext, data: TopicProduceData, index: int) -> tuple[Topi
     topic = _topic(ctx, data)
     if topic is None:
         if data.topic_id != ZERO_UUID:
-            raise UnknownTopicIdError("there is no topic of that id")
+            raise UnknownTopicIdError("there is no topic with the requested id")
         raise UnknownTopicOrPartitionError(f"there is no topic {data.name!r}")
     partition = topic.partition(index)
     if partition is None:

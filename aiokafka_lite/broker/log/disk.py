@@ -76,7 +76,9 @@ class DiskQueue:
             if not future.done():
                 await asyncio.wrap_future(future)
         if self._failure is not None:
-            raise KafkaStorageError(f"the disk failed: {self._failure}") from self._failure
+            raise KafkaStorageError(
+                f"writing to the disk failed: {self._failure}"
+            ) from self._failure
 
     async def close(self) -> None:
         """Wait for the work and end the thread.

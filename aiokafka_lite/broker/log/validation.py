@@ -64,7 +64,7 @@ def _only_batch(records: Buffer | None) -> tuple[BatchHeader, memoryview]:
     header = _read_header(view, 0)
     if header is None:
         if len(view):
-            raise CorruptRecordException("the batch is cut short")
+            raise CorruptRecordException("the batch is incomplete")
         raise InvalidRecordError("a partition takes exactly one batch, not 0")
     if header.size != len(view):
         _refuse_rest(view, header.size)

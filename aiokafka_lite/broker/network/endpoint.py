@@ -85,7 +85,7 @@ class Endpoint:
             self._server = await loop.create_server(factory, host, port, backlog=LISTEN_BACKLOG)
         except OSError as error:
             reason = (
-                "another program listens there: stop it, or choose another port"
+                "another program listens on this port: stop it, or choose another port"
                 if error.errno == errno.EADDRINUSE
                 else error.strerror or str(error)
             )
@@ -177,7 +177,7 @@ class Endpoint:
     def shake_hands(self, arrived: socket.socket, context: ssl.SSLContext, peer: str) -> None:
         """Go on with a socket that was accepted, in a task."""
         if self._handshakes is None or not self.node.has_room:
-            log.warning("%s is turned away: there are too many connections", peer)
+            log.warning("connection from %s is refused: there are too many connections", peer)
             arrived.close()
             return
         self._handshakes.spawn(self._shaken_hands(arrived, context, peer), name=peer)

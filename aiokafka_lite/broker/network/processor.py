@@ -99,7 +99,7 @@ class Processor(asyncio.BufferedProtocol):
         high = gather.HIGH_WATER_BYTES if self._fd is None else 0
         self._transport.set_write_buffer_limits(high=high)
         if not self._acceptor.admit(self):
-            log.warning("%s is turned away: there are too many connections", self.peer)
+            log.warning("connection from %s is refused: there are too many connections", self.peer)
             self.abort()
             return
         if self.sasl is not None:
@@ -194,7 +194,9 @@ class Processor(asyncio.BufferedProtocol):
             self.close()
 
     def _authentication_overdue(self) -> None:
-        log.warning("connection from %s is closed: it did not authenticate in time", self.peer)
+        log.warning(
+            "connection from %s is closed: the client did not authenticate in time", self.peer
+        )
         self.abort()
 
     # Reading

@@ -135,7 +135,7 @@ class FrameReceiver:
         if not 0 < size <= self.max_frame_bytes:
             prefix = bytes(self._scratch[self._start : self._start + _SIZE.size])
             raise KafkaProtocolError(
-                f"the peer announces a request of {size} bytes ({prefix!r}), but 1 to "
+                f"the client announces a request of {size} bytes ({prefix!r}), but 1 to "
                 f"{self.max_frame_bytes} are accepted{_guess(prefix)}"
             )
         self.has_frame = there >= size
@@ -183,7 +183,7 @@ class FrameReceiver:
 
 def _guess(prefix: bytes) -> str:
     if prefix[0] == 0x16:
-        return ". It looks like TLS, and this listener is plain"
+        return ". The bytes look like TLS, but this listener has no TLS"
     if prefix in (b"GET ", b"POST", b"HEAD", b"PUT "):
-        return ". It looks like HTTP"
+        return ". The bytes look like HTTP"
     return ""

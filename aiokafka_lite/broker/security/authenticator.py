@@ -237,5 +237,5 @@ class SaslServerAuthenticator:
 
     def _move(self, state: SaslState) -> None:
         if state not in LEGAL_TRANSITIONS[self.state]:
-            raise RuntimeError(f"no way leads from {self.state.value} to {state.value}")
+            raise RuntimeError(f"no transition is allowed from {self.state.value} to {state.value}")
         self.state = state

@@ -132,7 +132,9 @@ class SaslSession:
             return IllegalSaslStateError, []
         is_on_offer = self._authenticator.handshake(mechanism, version)
         if not is_on_offer and self.username is not None:
-            raise KafkaProtocolError("re-authentication by a mechanism that is not on offer")
+            raise KafkaProtocolError(
+                "re-authentication with a mechanism that the listener does not offer"
+            )
         names = [mechanism.value for mechanism in self._authenticator.mechanisms]
         return NoError if is_on_offer else UnsupportedSaslMechanismError, names
 

@@ -113,5 +113,5 @@ def _escaped(value: str) -> str:
 
 def _reason(error: OSError | ValueError) -> str:
     if isinstance(error, ssl.SSLError):
-        return error.reason or "it is not in PEM"
+        return error.reason or "the file is not in PEM format"
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__

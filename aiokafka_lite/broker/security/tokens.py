@@ -102,7 +102,7 @@ class TokenAuthority:
                 return _decode(token, None)
             return _decode(token, self._key)
         except (jwt.PyJWTError, ValueError, KeyError, RecursionError) as error:
-            raise InvalidTokenError(f"the token is no good: {type(error).__name__}") from None
+            raise InvalidTokenError(f"the token is not valid: {type(error).__name__}") from None
 
 
 def _decode(token: str, key: Secret | None) -> Mapping[str, object]:
@@ -116,7 +116,7 @@ def _decode(token: str, key: Secret | None) -> Mapping[str, object]:
 def _seconds(claim: object) -> float:
     """Return a time in seconds since 1970, checked for what JSON allows besides."""
     if isinstance(claim, bool) or not isinstance(claim, int | float) or not 0 <= claim < FAR_S:
-        raise InvalidTokenError("a time of the token is no number of seconds")
+        raise InvalidTokenError("a time in the token is not a number of seconds")
     return claim
 
 

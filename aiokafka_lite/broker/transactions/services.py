@@ -158,6 +158,6 @@ class ClusterTransactions:
         )
         header = read_header(memoryview(batch), 0)
         if header is None:
-            raise UnknownTopicOrPartitionError("a marker is one whole batch")
+            raise UnknownTopicOrPartitionError("a transaction marker must be exactly one batch")
         partition.log.producers.check_marker(header, marker.coordinator_epoch, marker.version)
         partition.append_batch(header, batch)

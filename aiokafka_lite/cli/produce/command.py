@@ -71,7 +71,7 @@ def add_parser(subparsers: Subparsers) -> None:
         '"…"} for binary data',
     )
     parser.add_argument(
-        "--null", metavar="TEXT", help=("the text that is read as null, as key or value")
+        "--null", metavar="TEXT", help=("the text that stands for a null key or value")
     )
     parser.add_argument(
         "-d",

@@ -85,7 +85,7 @@ class BadRecords:
 
         if error.tp is None or error.offset is None:
             raise AssertionError(
-                "the error has no partition and offset, so the record cannot be skipped"
+                "the error names no partition and offset, so the record cannot be skipped"
             )
         self._events.publish(
             RecordSkipped(error.tp, error.offset, error, next_offset=error.next_offset)

@@ -129,7 +129,7 @@ class NoCommits:
         Raises:
             IllegalOperation: Always.
         """
-        raise IllegalOperation("committing needs a group_id")
+        raise IllegalOperation("the consumer cannot commit without a group_id")
 
     def left_to_commit(self, offsets: Offsets) -> Offsets:
         """Return nothing: nothing is to be committed."""

@@ -28,7 +28,7 @@ def test_query_begins_at_the_beginning_unless_told_otherwise() -> None:
 
 
 def test_column_cannot_be_key_and_measure() -> None:
-    with pytest.raises(OptionError, match="a: both a key and a measure"):
+    with pytest.raises(OptionError, match="a: a column cannot be both a key and a measure"):
         PipelineOptions(
             bootstrap_servers="b:1", topic="t", out="o", keys=("a",), measures=("a", "b")
         )
@@ -42,9 +42,9 @@ def test_several_topics_are_refused() -> None:
 @pytest.mark.parametrize(
     ("schema", "wanted", "complaint"),
     [
-        (COLUMNS, {"event_time": "when"}, "event time 'when' is no column"),
+        (COLUMNS, {"event_time": "when"}, "event time 'when' is not a column"),
         (COLUMNS, {"event_time": "carrier"}, "of type string: it has to be a TIMESTAMP"),
-        (COLUMNS, {"keys": ("who",)}, "key 'who' is no column"),
+        (COLUMNS, {"keys": ("who",)}, "key 'who' is not a column"),
         (COLUMNS, {"measures": ("carrier",)}, "but must be a number"),
         ("Batch INT", {}, "the tables have own columns named Batch"),
     ],

@@ -202,7 +202,7 @@ def test_other_tables_than_those_that_are_there_are_refused(
     produce(broker, "settings", [Event(0)])
     Pipeline(spark, options(broker, "settings", tmp_path)).run_once()
     other = options(broker, "settings", tmp_path, window_ms=7_200_000)
-    with pytest.raises(PipelineError, match="another window: 1 hour, not 2 hours"):
+    with pytest.raises(PipelineError, match="created with window 1 hour, not 2 hours"):
         Pipeline(spark, other).run_once()
     # And what the tables were made with need not be said again.
     again = options(broker, "settings", tmp_path, schema=None)
