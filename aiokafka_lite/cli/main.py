@@ -32,7 +32,8 @@ def build_parser(*words: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program_name(),
         usage="%(prog)s [-h] [--version] [COMMAND …]",
-        description="The asyncio consumer for Apache Kafka. Without a command: the installation.",
+        description="Commands of aiokafka_lite, the asyncio consumer for Apache Kafka. Without a "
+        "command, print versions of the installation.",
         epilog=f"{listing()}\n\nEach has --help.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -40,7 +40,7 @@ class Renewals:
 
     async def _renew(self, connection: Connection) -> None:
         if self._authenticate is None:
-            raise AssertionError("a session without authentication")
+            raise AssertionError("a SASL session without authentication")
         await connection.renew(self._authenticate, self._timeout_s)
         if connection.error is None:
             self.plan(connection)

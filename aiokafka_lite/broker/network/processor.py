@@ -177,7 +177,9 @@ class Processor(asyncio.BufferedProtocol):
             return True
         verdict = self.sasl.judge(api_key)
         if verdict is Verdict.CLOSE:
-            raise KafkaProtocolError(f"API {api_key} does not fit the state of authentication")
+            raise KafkaProtocolError(
+                f"API {api_key} is not allowed in this state of the authentication"
+            )
         if verdict is Verdict.FAIL:
             self._fail_later(self.sasl, [])
         return verdict is Verdict.HANDLE

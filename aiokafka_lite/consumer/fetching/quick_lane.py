@@ -175,7 +175,7 @@ class QuickLane:
         try:
             response, topics = exchange.result_in_pieces(PartitionData)
             if self._reservation is None:
-                raise AssertionError("an answer without a request")
+                raise AssertionError("a response without a request")
             if not response.error_code:
                 self._answers.begin(
                     response,

@@ -729,7 +729,7 @@ class Source:
         if self._claim is not None or self._oversize is not None:
             self._end_exceptions()
         if self._reservation is None:
-            raise AssertionError("an answer without a request")
+            raise AssertionError("a response without a request")
         if self._answers.begin(response, topics, self._reservation, now):
             self._release()
         else:

@@ -215,7 +215,7 @@ async def test_follower_that_is_held_serves_what_it_had(cluster: Broker) -> None
         (described,) = (await topic_metadata(leader, "t")).partitions
         assert described.isr_nodes == [1, 3]
         assert only(await get(leader, topic.topic_id, rack="b")).preferred_read_replica == -1
-        with pytest.raises(BrokerNotAvailableError, match="node 1 is no follower"):
+        with pytest.raises(BrokerNotAvailableError, match="node 1 is not a follower"):
             cluster.hold_replica(TP, 1)
         cluster.release_replica(TP, 2)
         assert values_in(only(await get(follower, topic.topic_id))) == [b"a", b"b"]
