@@ -216,10 +216,10 @@ async def test_what_cannot_be_written_is_refused_and_holds_nothing_up(kafka: Kaf
             ({"value": "text"}, "value_serializer"),
             ({"value": b"v", "key": 7}, "key_serializer"),
             ({"value": b"v", "timestamp_ms": "now"}, "timestamp"),
-            ({"value": b"v", "headers": [("h", "text")]}, "header 'h' is bytes .* encode it"),
+            ({"value": b"v", "headers": [("h", "text")]}, "header 'h' is bytes .* encode the"),
             ({"value": b"v", "headers": [(b"h", b"x")]}, "name is a str"),
-            ({"value": b"v", "headers": {"a": b"x"}}, r"pairs, .* its items\(\)"),
-            ({"value": b"v", "headers": {"ab": b"x"}}, r"pairs, .* its items\(\)"),
+            ({"value": b"v", "headers": {"a": b"x"}}, r"pairs, .* items\(\)"),
+            ({"value": b"v", "headers": {"ab": b"x"}}, r"pairs, .* items\(\)"),
         ]
         for wrong, text in wrongs:
             with pytest.raises(TypeError, match=text):
@@ -376,7 +376,7 @@ async def test_a_batch_of_ones_own_is_written_as_it_is(kafka: KafkaHandle) -> No
         placed = await (await producer.send_batch(batch, topic, partition=1))
         assert (placed.offset, placed.timestamp, placed.partition) == (1, 5, 1)
         assert (await first).offset == 0
-        with pytest.raises(ValueError, match="append one"):
+        with pytest.raises(ValueError, match="append a record"):
             await producer.send_batch(producer.create_batch(), topic, partition=0)
     records = (await read_all(kafka, topic))[1]
     assert [record.value for record in records] == [b"first", *as_values(range(numbers))]
