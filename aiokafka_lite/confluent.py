@@ -128,7 +128,7 @@ def _one_of(choices: Mapping[str, object]) -> Callable[[object], object]:
         try:
             return choices[str(given).lower()]
         except KeyError:
-            raise ValueError(f"it is one of {', '.join(choices)}, not {given!r}") from None
+            raise ValueError(f"it must be one of {', '.join(choices)}, not {given!r}") from None
 
     return read
 

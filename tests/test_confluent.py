@@ -203,11 +203,11 @@ def test_one_error_names_every_setting_that_has_no_equal() -> None:
     ("name", "value", "reason"),
     [
         ("enable.auto.commit", "yes", "it must be true or false"),
-        ("auto.offset.reset", "first", "it is one of smallest, earliest"),
+        ("auto.offset.reset", "first", "it must be one of smallest, earliest"),
         ("auto.commit.interval.ms", 0, "set enable.auto.commit to false"),
         ("topic.metadata.refresh.interval.ms", -1, "always refreshed"),
         ("fetch.min.bytes", "inf", "it must be a number"),
-        ("security.protocol", "tls", "it is one of plaintext, ssl"),
+        ("security.protocol", "tls", "it must be one of plaintext, ssl"),
     ],
 )
 def test_a_wrong_value_is_refused_with_the_reason(name: str, value: object, reason: str) -> None:

@@ -397,7 +397,9 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
     def _node(self, node_id: int) -> BrokerNode:
         node = self.nodes.get(node_id)
         if node is None:
-            raise BrokerNotAvailableError(f"there is no node {node_id}: {list(self.nodes)} are")
+            raise BrokerNotAvailableError(
+                f"there is no node {node_id}: the nodes are {list(self.nodes)}"
+            )
         return node
 
     def _node_down(self, node_id: int) -> None:

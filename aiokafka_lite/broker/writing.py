@@ -257,7 +257,7 @@ def _headers(given: Iterable[object]) -> Iterator[tuple[str, bytes | None]]:
     for header in given:
         if not (isinstance(header, (tuple, list)) and len(header) == 2):
             raise TypeError(
-                f"headers are pairs of name and value, as [('trace', 'a1')], not {header!r}"
+                f"headers must be pairs of name and value, as [('trace', 'a1')], not {header!r}"
             )
         name, value = header
         if not isinstance(name, str):

@@ -65,7 +65,7 @@ def check_text(what: str, text: object) -> None:
         ValueError: UTF-8 does not have it, as half of a surrogate pair.
     """
     if not isinstance(text, str):
-        raise TypeError(f"{what} is a str, not {text!r}")
+        raise TypeError(f"{what} must be a str, not {text!r}")
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -80,7 +80,7 @@ def _number(name: str, given: object) -> int:
         return round(given)
     if isinstance(given, SupportsIndex) and not isinstance(given, bool):
         return index(given)
-    raise TypeError(f"{name} is a number, not {given!r}")
+    raise TypeError(f"{name} must be a number, not {given!r}")
 
 
 def _flag(name: str, given: object) -> bool:
@@ -93,7 +93,7 @@ def _flag(name: str, given: object) -> bool:
 def _text(name: str, given: object) -> str:
     if isinstance(given, str):
         return given
-    raise TypeError(f"{name} is a str, not {given!r}")
+    raise TypeError(f"{name} must be a str, not {given!r}")
 
 
 # What checks an argument, by its annotation.
@@ -165,7 +165,7 @@ class ClientArguments(_Given, Settings):
             if isinstance(given, str):
                 check_text(name, given)
             elif given is not None and given > MOST_INT:
-                raise ValueError(f"{name} is at most 2**31 - 1, not {given!r}")
+                raise ValueError(f"{name} must be at most 2**31 - 1, not {given!r}")
 
     def _check_security(self) -> None:
         if self.security_protocol not in SECURITY_PROTOCOLS:
@@ -195,7 +195,7 @@ class ClientArguments(_Given, Settings):
 
         if not isinstance(self.ssl_context, ssl.SSLContext):
             raise TypeError(
-                f"ssl_context is an ssl.SSLContext, not of {type(self.ssl_context).__name__}: "
+                f"ssl_context must be an ssl.SSLContext, not of {type(self.ssl_context).__name__}: "
                 "make one with create_ssl_context()"
             )
         check_unused_tls(
@@ -208,7 +208,7 @@ class ClientArguments(_Given, Settings):
         for name in ("sasl_plain_username", "sasl_plain_password"):
             # Not what it is: the wrong one may be the password.
             if not isinstance(given := getattr(self, name), (str, type(None))):
-                raise TypeError(f"{name} is a str, not of {type(given).__name__}")
+                raise TypeError(f"{name} must be a str, not of {type(given).__name__}")
         mechanism = self.sasl_mechanism
         if mechanism == "GSSAPI":
             raise NotImplementedError("sasl_mechanism=GSSAPI (Kerberos) is not supported yet")

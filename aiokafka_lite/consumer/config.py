@@ -342,7 +342,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         check_reset(self.auto_offset_reset)
         if self.group_protocol not in GROUP_PROTOCOLS:
             raise ValueError(
-                f"group_protocol is one of {', '.join(GROUP_PROTOCOLS)}, not "
+                f"group_protocol must be one of {', '.join(GROUP_PROTOCOLS)}, not "
                 f"{self.group_protocol!r}"
             )
 
@@ -397,13 +397,13 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
     def _check_numbers(self) -> None:
         for name in POSITIVE:
             if getattr(self, name) <= 0:
-                raise ValueError(f"{name} is a positive number, not {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be a positive number, not {getattr(self, name)!r}")
         for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)!r}")
         if self.rebalance_timeout_ms is not None and self.rebalance_timeout_ms <= 0:
             raise ValueError(
-                f"rebalance_timeout_ms is a positive number, not {self.rebalance_timeout_ms!r}"
+                f"rebalance_timeout_ms must be a positive number, not {self.rebalance_timeout_ms!r}"
             )
         if self.rebalance_hold_ms is not None and self.rebalance_hold_ms < 0:
             raise ValueError(
@@ -420,7 +420,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         if self.isolation_level not in ISOLATION_LEVELS:
             raise ValueError(
                 f"Incorrect isolation level {self.isolation_level}: "
-                f"isolation_level is one of {', '.join(ISOLATION_LEVELS)}"
+                f"isolation_level must be one of {', '.join(ISOLATION_LEVELS)}"
             )
 
     @property
@@ -548,7 +548,7 @@ def _duration_ms(policy: str) -> int:
     match = re.fullmatch(_DURATION, text, re.IGNORECASE | re.ASCII)
     if match is None:
         raise ValueError(
-            f"auto_offset_reset is one of {', '.join(_TIMESTAMPS)} or by_duration:<ISO 8601 "
+            f"auto_offset_reset must be one of {', '.join(_TIMESTAMPS)} or by_duration:<ISO 8601 "
             f"duration>, as by_duration:PT12H or by_duration:P7D, not {policy!r}"
         )
     sign, days, _, hours, minutes, seconds, fraction = match.groups()
@@ -727,7 +727,9 @@ def check_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
         TypeError: A key is not a TopicPartition, or metadata are not a string.
     """
     if not offsets or not isinstance(offsets, Mapping):
-        raise ValueError(f"offsets is a dict of TopicPartition to offset, not {shown(offsets)}")
+        raise ValueError(
+            f"offsets must be a dict of TopicPartition to offset, not {shown(offsets)}"
+        )
     return {
         check_partition(tp, "Key should be TopicPartition instance"): _check_commit(value)
         for tp, value in offsets.items()
@@ -760,7 +762,7 @@ def check_handler(handler: object, argument_count: int) -> None:
     if not is_async_callable(handler):
         name = getattr(handler, "__name__", "handler")
         raise TypeError(
-            f"handler is an async def function of a record, not {handler!r}"
+            f"handler must be an async def function of a record, not {handler!r}"
             + (
                 f": let an async def function await asyncio.to_thread({name}, record), which also "
                 "keeps the event loop free"
@@ -793,7 +795,9 @@ def check_hold(max_hold_ms: object) -> None:
         return
     is_number = isinstance(max_hold_ms, (int, float)) and not isinstance(max_hold_ms, bool)
     if not is_number or not max_hold_ms >= 0:  # type: ignore[operator]  # and not for NaN
-        raise ValueError(f"max_hold_ms is a number, not negative, or None, not {max_hold_ms!r}")
+        raise ValueError(
+            f"max_hold_ms must be a number of at least 0, or None, not {max_hold_ms!r}"
+        )
 
 
 def check_max_records(max_records: object, name: str = "max_records") -> None:
@@ -805,5 +809,5 @@ def check_max_records(max_records: object, name: str = "max_records") -> None:
     if max_records is None:
         return
     if not isinstance(max_records, int) or isinstance(max_records, bool) or max_records < 1:
-        says = AIOKAFKAS_LIMITS.get(name, f"{name} is a positive int")
+        says = AIOKAFKAS_LIMITS.get(name, f"{name} must be a positive int")
         raise ValueError(f"{says} or None, not {max_records!r}")

@@ -143,7 +143,7 @@ class DeadLetters:
             )
         if transaction_timeout_ms <= 0:
             raise ValueError(
-                f"transaction_timeout_ms is a positive number, not {transaction_timeout_ms!r}"
+                f"transaction_timeout_ms must be a positive number, not {transaction_timeout_ms!r}"
             )
         if too_large not in get_args(WhatIfTooLarge):
             raise ValueError(f'too_large is "keep", "drop" or "stub", not {too_large!r}')

@@ -184,7 +184,7 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
         self._check_sendable("client_id", "transactional_id", "transaction_timeout_ms")
         for name in POSITIVE:
             if getattr(self, name) <= 0:
-                raise ValueError(f"{name} is a positive number, not {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be a positive number, not {getattr(self, name)!r}")
         for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)!r}")
@@ -199,7 +199,7 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
         for name in ("key_serializer", "value_serializer", "partitioner"):
             given = getattr(self, name)
             if given is not None and not callable(given):
-                raise TypeError(f"{name} is a function, not {given!r}")
+                raise TypeError(f"{name} must be a function, not {given!r}")
         if self.transactional_id == "":
             raise ValueError("transactional_id must be None, or a name that is not empty")
         self._check_codec()

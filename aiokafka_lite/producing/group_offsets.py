@@ -191,7 +191,9 @@ def named_offsets(group: object, offsets: object) -> DeliveryInTransaction:
     if isinstance(group, ConsumerGroupMetadata):
         return OffsetsOfGroup(group, checked)
     if not group or not isinstance(group, str):
-        raise ValueError(f"group_id is a group's name or consumer.group_metadata(), not {group!r}")
+        raise ValueError(
+            f"group_id must be a group's name or consumer.group_metadata(), not {group!r}"
+        )
     return OffsetsOfGroup(ConsumerGroupMetadata(group), checked)
 
 
@@ -203,7 +205,7 @@ def checked_offsets(offsets: object) -> Offsets:
         TypeError: A key is not a topic and a partition.
     """
     if not offsets or not isinstance(offsets, Mapping):
-        raise ValueError(f"offsets is a dict of TopicPartition to offset, not {offsets!r}")
+        raise ValueError(f"offsets must be a dict of TopicPartition to offset, not {offsets!r}")
     checked: dict[TopicPartition, tuple[int, str, int]] = {}
     for tp, value in offsets.items():
         if getattr(tp, "_fields", None) != TopicPartition._fields:

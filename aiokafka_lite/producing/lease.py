@@ -265,7 +265,7 @@ class ProducerLease:
 
 def _checked_partition(number: object) -> int:
     if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"partition is an int or None, not {number!r}")
+        raise TypeError(f"partition must be an int or None, not {number!r}")
     if number < 0:
         raise ValueError(f"partition must not be negative, but is {number}")
     return number

@@ -804,7 +804,7 @@ class TransactionBlock(Generic[SentKT, SentVT]):
 def _partition(given: object) -> int:
     if isinstance(given, SupportsIndex) and not isinstance(given, bool):
         return index(given)
-    raise TypeError(f"a partition is a number, not {given!r}")
+    raise TypeError(f"a partition must be a number, not {given!r}")
 
 
 def _bytes(what: str, given: object) -> bytes:
@@ -830,11 +830,12 @@ def _checked_headers(headers: Headers) -> Headers:
     for given in cast("Sequence[object]", headers):  # whatever was given
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise TypeError(
-                f"headers are pairs, [(name, bytes)], not {headers!r}: pass the items() of a dict"
+                f"headers must be pairs, [(name, bytes)], not {headers!r}: "
+                "pass the items() of a dict"
             )
         name, content = given
         if not isinstance(name, str):
-            raise TypeError(f"a header's name is a str, not {name!r}")
+            raise TypeError(f"a header's name must be a str, not {name!r}")
         checked.append((name, None if content is None else _bytes(f"header {name!r}", content)))
     return checked
 

@@ -98,7 +98,7 @@ _NEVER_NULL: Final = frozenset({"topic", "partition", "offset"})
 
 def _check(schema: pa.Schema) -> None:
     if not isinstance(schema, pa.Schema):
-        raise TypeError(f"schema is a pyarrow.Schema or None, not {type(schema).__name__}")
+        raise TypeError(f"schema must be a pyarrow.Schema or None, not {type(schema).__name__}")
     if not len(schema):
         raise ValueError("an Arrow schema must have at least one column")
     if len(set(schema.names)) != len(schema):

@@ -38,7 +38,7 @@ def made(config: type[ClientArguments], name: str, given: object) -> ClientArgum
 def test_what_is_no_number_is_refused_by_name(
     config: type[ClientArguments], name: str, given: object
 ) -> None:
-    with pytest.raises(TypeError, match=f"^{name} is a number"):
+    with pytest.raises(TypeError, match=f"^{name} must be a number"):
         made(config, name, given)
 
 
@@ -66,12 +66,12 @@ def test_flag_may_be_0_or_1(config: type[ClientArguments], name: str) -> None:
 @pytest.mark.parametrize("given", [5, b"name", ["name"], Decimal(5)])
 @pytest.mark.parametrize("name", ["client_id", "group_id", "group_instance_id", "client_rack"])
 def test_name_that_is_no_text_is_refused_by_name(name: str, given: object) -> None:
-    with pytest.raises(TypeError, match=f"^{name} is a str"):
+    with pytest.raises(TypeError, match=f"^{name} must be a str"):
         made(ConsumerConfig, name, given)
 
 
 def test_transactional_id_that_is_no_text_is_refused_by_name() -> None:
-    with pytest.raises(TypeError, match=r"^transactional_id is a str"):
+    with pytest.raises(TypeError, match=r"^transactional_id must be a str"):
         made(ProducerConfig, "transactional_id", 5)
 
 

@@ -72,6 +72,7 @@ async def test_silent_servers_are_named_with_what_they_were_asked(
     assert "security_protocol" in str(caught.value)
 
 
+@pytest.mark.virtual_time
 async def test_a_server_silent_to_metadata_is_named_with_that(
     brokers: list[ScriptedBroker], new_cluster: NewCluster
 ) -> None:

@@ -247,9 +247,9 @@ async def test_a_consumer_with_deserialisers_has_no_rows(which: str) -> None:
 async def test_arguments_that_cannot_be_used_are_refused() -> None:
     consumer = AIOKafkaConsumer(bootstrap_servers=NO_BROKER)
     for max_rows in (0, -1, 1.5, True):
-        with pytest.raises(ValueError, match="max_rows is a positive int"):
+        with pytest.raises(ValueError, match="max_rows must be a positive int"):
             await consumer.poll_arrow(max_rows=max_rows)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="max_rows is a positive int"):
+        with pytest.raises(ValueError, match="max_rows must be a positive int"):
             consumer.batches(max_rows=max_rows)  # type: ignore[arg-type]
     wrong = pa.schema([("value", pa.string())])
     with pytest.raises(ValueError, match="'value' must be binary"):

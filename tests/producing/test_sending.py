@@ -217,7 +217,7 @@ async def test_what_cannot_be_written_is_refused_and_holds_nothing_up(kafka: Kaf
             ({"value": b"v", "key": 7}, "key_serializer"),
             ({"value": b"v", "timestamp_ms": "now"}, "timestamp"),
             ({"value": b"v", "headers": [("h", "text")]}, "header 'h' is bytes .* encode the"),
-            ({"value": b"v", "headers": [(b"h", b"x")]}, "name is a str"),
+            ({"value": b"v", "headers": [(b"h", b"x")]}, "name must be a str"),
             ({"value": b"v", "headers": {"a": b"x"}}, r"pairs, .* items\(\)"),
             ({"value": b"v", "headers": {"ab": b"x"}}, r"pairs, .* items\(\)"),
         ]
@@ -261,21 +261,21 @@ async def test_a_timestamp_that_no_record_can_have_is_refused(
 async def test_a_partition_that_is_no_number_is_refused(partition: Any) -> None:
     async with Broker() as broker, producer_of(broker) as producer:
         for _ in range(2):  # before the topic is known, and after
-            with pytest.raises(TypeError, match=r"^a partition is a number, not"):
+            with pytest.raises(TypeError, match=r"^a partition must be a number, not"):
                 await producer.send("t", b"v", partition=partition)
             await producer.partitions_for("t")
         batch = producer.create_batch()
         batch.append(timestamp=None, key=None, value=b"v")
-        with pytest.raises(TypeError, match=r"^a partition is a number, not"):
+        with pytest.raises(TypeError, match=r"^a partition must be a number, not"):
             await producer.send_batch(batch, "t", partition=partition)
 
 
 @pytest.mark.parametrize("topic", [None, 5, b"t"])
 async def test_a_topic_that_is_no_text_is_refused(topic: Any) -> None:
     async with Broker() as broker, producer_of(broker) as producer:
-        with pytest.raises(TypeError, match=r"^a topic.s name is a str, not"):
+        with pytest.raises(TypeError, match=r"^a topic.s name must be a str, not"):
             await producer.send(topic, b"v")
-        with pytest.raises(TypeError, match=r"^a topic.s name is a str, not"):
+        with pytest.raises(TypeError, match=r"^a topic.s name must be a str, not"):
             await producer.partitions_for(topic)
 
 

@@ -396,7 +396,7 @@ async def test_offsets_of_a_member_that_has_lost_its_partitions_are_a_failed_com
 @pytest.mark.parametrize("group", ["", None, 5])
 async def test_offsets_of_no_group_are_refused(producer: AIOKafkaProducer, group: str) -> None:
     async with producer.transaction() as tx:
-        with pytest.raises(ValueError, match="group_id is a group's name"):
+        with pytest.raises(ValueError, match="group_id must be a group's name"):
             await producer.send_offsets_to_transaction({TP: 1}, group)
         with pytest.raises((ValueError, TypeError), match="group"):
             tx.commit_offsets({TP: 1}, group)

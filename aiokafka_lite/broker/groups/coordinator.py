@@ -282,7 +282,9 @@ class GroupCoordinator:
         """
         error = self._check(group_id)
         if error is not NoError:
-            raise error(f"group {group_id!r} is not served here now")
+            raise error(
+                f"this broker is not the coordinator of group {group_id!r}, or is still loading it"
+            )
         group = self._groups.get(group_id)
         if group is None:
             raise GroupIdNotFound(f"there is no group {group_id!r}")

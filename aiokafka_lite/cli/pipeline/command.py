@@ -116,7 +116,8 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--event-time",
         metavar="COLUMN",
-        help="the TIMESTAMP column with the time of a row (default: the record's own timestamp)",
+        help="the TIMESTAMP column that has the event time of a row (default: the record's own "
+        "timestamp)",
     )
     group.add_argument(
         "--key",

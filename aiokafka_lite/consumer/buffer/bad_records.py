@@ -122,10 +122,10 @@ def check_on_bad_record(given: object) -> None:
     if isinstance(given, str):
         if given not in WORDS:
             raise ValueError(
-                f"on_bad_record is one of {', '.join(WORDS)}, or a callable, not {given!r}"
+                f"on_bad_record must be one of {', '.join(WORDS)}, or a callable, not {given!r}"
             )
     elif not callable(given):
-        raise TypeError(f"on_bad_record is a str or a callable, not {given!r}")
+        raise TypeError(f"on_bad_record must be a str or a callable, not {given!r}")
 
 
 def describe(error: KafkaError) -> BadRecord:

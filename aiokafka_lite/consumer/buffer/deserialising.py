@@ -49,7 +49,7 @@ def check_deserializer(name: str, given: AnyDeserializer | None) -> None:
     if given is None:
         return
     if isinstance(given, type) and issubclass(given, KINDS):
-        raise TypeError(f"{name} is an instance of {given.__name__}, not the class")
+        raise TypeError(f"{name} must be an instance of {given.__name__}, not the class")
     if isinstance(given, BatchDeserializer):
         method: object = given.deserialize_batch
     elif isinstance(given, (AsyncDeserializer, Deserializer)):
@@ -57,7 +57,7 @@ def check_deserializer(name: str, given: AnyDeserializer | None) -> None:
     elif callable(given):
         method = None if isinstance(given, type) else getattr(given, "__call__", None)  # noqa: B004
     else:
-        raise TypeError(f"{name} is a callable of bytes or a deserialiser, not {given!r}")
+        raise TypeError(f"{name} must be a callable of bytes or a deserialiser, not {given!r}")
     is_async = inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(given)
     if is_async and not may_wait(given):
         raise TypeError(f"{name} is a coroutine function: make it an AsyncDeserializer")

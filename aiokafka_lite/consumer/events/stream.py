@@ -110,7 +110,7 @@ class EventSubscription:
 
     def __init__(self, events: Events, max_buffered: int) -> None:
         if max_buffered < 1:
-            raise ValueError(f"max_buffered is a positive int, not {max_buffered!r}")
+            raise ValueError(f"max_buffered must be a positive int, not {max_buffered!r}")
         self._events = events
         self._buffer: deque[ConsumerEvent] = deque()
         self._max_buffered = max_buffered

@@ -196,7 +196,7 @@ def stopped_text(engine: Engine) -> str:
         if scope.failure is not None:
             return f"{stopped}. Its background task {scope.name} had failed with {scope.failure!r}"
     if raised := engine.state.latest_raised:
-        return f"{stopped}. The latest error that a read raised was {_one_line(raised)}"
+        return f"{stopped}. The latest error raised by a read was {_one_line(raised)}"
     return stopped
 
 

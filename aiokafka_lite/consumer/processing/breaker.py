@@ -61,17 +61,17 @@ class CircuitBreaker:
 
     def __post_init__(self) -> None:
         if not 0 < self.failure_rate <= 1:
-            raise ValueError(f"failure_rate is above 0, and 1 at most: {self.failure_rate}")
+            raise ValueError(f"failure_rate must be above 0 and at most 1: {self.failure_rate}")
         if self.min_calls < 1:
-            raise ValueError(f"min_calls is 1 or more: {self.min_calls}")
+            raise ValueError(f"min_calls must be at least 1: {self.min_calls}")
         if self.probes < 1:
-            raise ValueError(f"probes is 1 or more: {self.probes}")
+            raise ValueError(f"probes must be at least 1: {self.probes}")
         for name in ("window_ms", "give_up_ms"):
             if (value := getattr(self, name)) <= 0:
-                raise ValueError(f"{name} is positive: {value}")
+                raise ValueError(f"{name} must be positive: {value}")
         if not 0 < self.first_pause_ms <= self.max_pause_ms:
             raise ValueError(
-                "first_pause_ms is positive, and no longer than max_pause_ms: "
+                "first_pause_ms must be positive and at most max_pause_ms: "
                 f"{self.first_pause_ms}, {self.max_pause_ms}"
             )
 

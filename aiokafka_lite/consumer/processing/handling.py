@@ -146,6 +146,6 @@ class Handling:
             if number is None and name == "batch_size":
                 continue
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ValueError(f"{name} is a positive int, not {number!r}")
+                raise ValueError(f"{name} must be a positive int, not {number!r}")
         if self.order not in ("key", "partition", None):
             raise ValueError(f'order is "key", "partition" or None, not {self.order!r}')

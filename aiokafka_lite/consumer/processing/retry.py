@@ -53,7 +53,7 @@ class Retry:
             raise ValueError(f"attempts is how often a record is tried, 1 or more: {self.attempts}")
         if self.first_delay_ms < 0 or self.max_delay_ms < self.first_delay_ms:
             raise ValueError(
-                "first_delay_ms is not negative, and no longer than max_delay_ms: "
+                "first_delay_ms must be at least 0 and at most max_delay_ms: "
                 f"{self.first_delay_ms}, {self.max_delay_ms}"
             )
 
@@ -62,7 +62,7 @@ class Retry:
             for kind in kinds if isinstance(kinds, tuple) else (kinds,):
                 if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                     raise TypeError(
-                        f"{name} is a class of exceptions, or a tuple of such, not {kinds!r}"
+                        f"{name} must be a class of exceptions or a tuple of classes, not {kinds!r}"
                     )
 
     def verdict(self, error: BaseException, attempts: int) -> Verdict:

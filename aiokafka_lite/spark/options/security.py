@@ -367,6 +367,6 @@ def _token_url(raw: RawOptions) -> str:
     if url.scheme == "http" and not is_allowed and not is_loopback(host):
         raise InsecureConfigError(
             f"option {name} would send credentials to {host} without TLS: use https, or set "
-            "allowPlaintextCredentials=true in a safe network"
+            "allowPlaintextCredentials=true on a trusted network"
         )
     return url.geturl()
