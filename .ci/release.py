@@ -92,8 +92,8 @@ def changes(root: Path, version: str, day: str) -> dict[str, str]:
     old_minor, minor = old.rpartition(".")[0], version.rpartition(".")[0]
     texts["README.md"] = replaced(
         texts["README.md"],
-        f"This is version {old_minor} ",
-        f"This is version {minor} ",
+        f"This is version {old_minor},",
+        f"This is version {minor},",
         "README.md",
     )
     texts["CHANGELOG.md"] = changelog(texts["CHANGELOG.md"], version, day)

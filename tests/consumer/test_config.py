@@ -66,7 +66,7 @@ def test_arguments_of_aiokafka_without_a_meaning_here_are_accepted() -> None:
         ({"fetch_max_bytes": 0}, "fetch_max_bytes"),
         ({"fetch_max_wait_ms": -1}, "fetch_max_wait_ms"),
         ({"session_timeout_ms": 0}, "session_timeout_ms"),
-        ({"session_timeout_ms": 2**31}, r"session_timeout_ms is at most 2\*\*31 - 1"),
+        ({"session_timeout_ms": 2**31}, r"session_timeout_ms must be at most 2\*\*31 - 1"),
         ({"max_poll_interval_ms": 2**31}, "max_poll_interval_ms"),
         ({"rebalance_timeout_ms": 2**31}, "rebalance_timeout_ms"),
         ({"fetch_max_wait_ms": 2**31}, "fetch_max_wait_ms"),

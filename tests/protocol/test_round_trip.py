@@ -111,7 +111,7 @@ def test_every_shortened_message_is_refused(cls: type[Message], version: int) ->
 
 @every_version
 def test_bytes_behind_a_message_are_refused(cls: type[Message], version: int) -> None:
-    with pytest.raises(KafkaProtocolError, match="bytes came"):
+    with pytest.raises(KafkaProtocolError, match="bytes were received"):
         codec.decode(cls, version, codec.encode(cls(), version) + b"\0")
 
 

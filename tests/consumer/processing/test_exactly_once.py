@@ -552,7 +552,7 @@ async def test_misuse_is_told_at_the_call(copy: Copy) -> None:
             with pytest.raises(IllegalOperation, match="transactional_id"):
                 await consumer.run(copy.handle, transactions=plain)
         async with producer.transaction():
-            with pytest.raises(IllegalStateError, match="in a transaction"):
+            with pytest.raises(IllegalStateError, match="an open transaction"):
                 await consumer.run(copy.handle, transactions=producer)
         async with copy.consumer(group_id=None) as groupless:
             with pytest.raises(IllegalOperation, match="group_id"):
