@@ -282,8 +282,8 @@ def broker_ratios(runs: Shown) -> str:
             if with_us and with_kafka:
                 ratios.append(with_kafka / with_us)
     return (
-        f"Producers and consumers of Java and librdkafka reach {min(ratios):.2f} to "
-        f"{max(ratios):.2f} times the speed that they have with a real Kafka on the same machine "
+        f"The embedded broker serves Java and librdkafka clients at {min(ratios):.2f} to "
+        f"{max(ratios):.2f} times the speed of a real Kafka. Both brokers ran on the same machine "
         f"({run.label}).\n"
     )
 
