@@ -161,4 +161,4 @@ def _is_ours(marker: pytest.Mark) -> bool:
 
 
 def _refuse(rule: str, written: str) -> NoReturn:
-    pytest.fail(f"@pytest.mark.{MARKER} {rule}, and this test has {written}", pytrace=False)
+    pytest.fail(f"@pytest.mark.{MARKER} {rule}, but this test has {written}", pytrace=False)

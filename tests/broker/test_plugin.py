@@ -149,14 +149,14 @@ def test_wrong_option_says_what_is_right(run: Run) -> None:
     result.stdout.fnmatch_lines_random(
         [
             "@pytest.mark.kafka_broker has no option 'partition': it has nodes, num_partitions, "
-            "auto_create_topics, partitions, configs, and this test has partition=3",
-            "@pytest.mark.kafka_broker takes a whole number above 0 for 'partitions', and this "
+            "auto_create_topics, partitions, configs, but this test has partition=3",
+            "@pytest.mark.kafka_broker takes a whole number above 0 for 'partitions', but this "
             "test has partitions=0",
-            "@pytest.mark.kafka_broker takes a whole number above 0 for 'nodes', and this test has "
+            "@pytest.mark.kafka_broker takes a whole number above 0 for 'nodes', but this test has "
             "nodes=True",
             "@pytest.mark.kafka_broker takes a dict of strings, as {'cleanup.policy': 'compact'} "
-            "for 'configs', and this test has configs={'retention.ms': 5}",
-            "@pytest.mark.kafka_broker takes options by name only, and this test has "
+            "for 'configs', but this test has configs={'retention.ms': 5}",
+            "@pytest.mark.kafka_broker takes options by name only, but this test has "
             "kafka_broker(3)",
         ]
     )

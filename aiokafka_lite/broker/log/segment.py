@@ -73,7 +73,9 @@ class Segment(ABC):
         """Return the header of the batch in a row of the index."""
         header = read_header(self.view(*self.index.span(row)), 0)
         if header is None:
-            raise CorruptRecordException(f"the batch in row {row} has another size than it had")
+            raise CorruptRecordException(
+                f"batch {row} of a log segment is incomplete: the file was changed or truncated"
+            )
         return header
 
     @abstractmethod

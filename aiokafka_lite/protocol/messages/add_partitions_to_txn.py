@@ -118,7 +118,8 @@ class AddPartitionsToTxnRequest(
             return self
         if len(self.transactions) > 1 or self.transactions[0].verify_only:
             raise UnsupportedVersionError(
-                f"AddPartitionsToTxn v{version} adds to one transaction, it verifies nothing"
+                f"AddPartitionsToTxn v{version} cannot verify, or contain several transactions: "
+                f"that needs v{_FIRST_FOR_BROKERS}"
             )
         (transaction,) = self.transactions
         return type(self)(
