@@ -46,17 +46,20 @@ def test_files_that_use_the_session_are_known() -> None:
 
 @pytest.mark.parametrize(
     ("is_long", "ordered"),
-    [(False, ["heavy", "b.py", "a.py", "new.py"]), (True, ["a.py", "heavy", "b.py", "new.py"])],
+    [
+        (False, ["heavy", "b.py", "a.py", "new.py", "newer.py"]),
+        (True, ["a.py", "heavy", "b.py", "new.py", "newer.py"]),
+    ],
 )
 def test_scopes_that_take_longest_are_begun_first(*, is_long: bool, ordered: list[str]) -> None:
     durations = {
         "a.py": Durations(all_s=1.0, long_s=100.0),
-        "b.py": Durations(all_s=3.0, long_s=3.0),
+        "b.py": Durations(all_s=3.0),
         "tests/spark/test_batch.py": Durations(all_s=2.0, long_s=2.0),
         "tests/spark/test_session.py": Durations(all_s=2.0, long_s=2.0),
     }
     queue: OrderedDict[str, dict[str, bool]] = OrderedDict(
-        (scope, {}) for scope in ("new.py", "a.py", "b.py", "heavy")
+        (scope, {}) for scope in ("new.py", "a.py", "newer.py", "b.py", "heavy")
     )
     put_longest_first(queue, seconds_by_scope(durations, is_long=is_long))
     assert list(queue) == ordered

@@ -22,6 +22,7 @@ from tests.support.required import MARKS
 
 ROOT: Final = Path(__file__).parents[2]
 FILE: Final = ROOT / "tests" / "durations.json"
+LONG: Final = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
 SLOW_S: Final = 0.3
 """A test is slow if one of its items takes longer."""
 
@@ -98,10 +99,9 @@ def merged(before: Durations, measured: Durations, *, is_long: bool) -> Duration
 
 def write(measured: Mapping[str, Durations]) -> None:
     """Replace the entries of these files, and remove those of files that no longer exist."""
-    is_long = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
     entries = {file: each for file, each in kept().items() if (ROOT / file).exists()}
     for file, each in measured.items():
-        entries[file] = merged(entries.get(file, Durations()), each, is_long=is_long)
+        entries[file] = merged(entries.get(file, Durations()), each, is_long=LONG)
     lines = [f"{json.dumps(file)}: {json.dumps(_entry(entries[file]))}" for file in sorted(entries)]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
 from functools import cached_property
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from xdist.scheduler import LoadFileScheduling
 
-from tests.support.durations import Durations, kept
+from tests.support.durations import LONG, Durations, kept
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
@@ -62,10 +61,10 @@ def one_scope(nodeid: str) -> str | None:
 
 
 def seconds_by_scope(durations: Mapping[str, Durations], *, is_long: bool) -> Mapping[str, float]:
-    """Return how long the tests of each scope take."""
+    """Return how long the tests of each scope take: in the short form if the long is unknown."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for file, each in durations.items():
-        seconds[one_scope(file) or file] += each.long_s if is_long else each.all_s
+        seconds[one_scope(file) or file] += (is_long and each.long_s) or each.all_s
     return seconds
 
 
@@ -74,10 +73,11 @@ def put_longest_first(
 ) -> None:
     """Move the scopes that take longest to the front of a queue of scopes.
 
-    A long scope that begins last runs on alone, while the other workers have no tests left.
+    A long scope that begins last runs on alone, while the other workers have no tests left. Scopes
+    that take equally long keep their order.
     """
-    for scope in sorted(queue, key=lambda each: seconds.get(each, 0.0)):
-        queue.move_to_end(scope, last=False)
+    for scope in sorted(queue, key=lambda each: -seconds.get(each, 0.0)):
+        queue.move_to_end(scope)
 
 
 class SchedulingWithHeavyOnes(LoadFileScheduling):  # type: ignore[misc]  # xdist is not typed
@@ -89,8 +89,7 @@ class SchedulingWithHeavyOnes(LoadFileScheduling):  # type: ignore[misc]  # xdis
 
     @cached_property
     def _seconds(self) -> Mapping[str, float]:
-        is_long = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
-        return seconds_by_scope(kept(), is_long=is_long)
+        return seconds_by_scope(kept(), is_long=LONG)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         put_longest_first(self.workqueue, self._seconds)
