@@ -25,12 +25,11 @@ from tests.support.cluster import KafkaHandle
 from tests.support.java import JavaTools
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 from tests.support.required import summary, unavailable
+from tests.support.rounds import LONG
 from tests.support.virtual_time import VIRTUAL_TIME
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
-
-LONG = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
 
 hypothesis.settings.register_profile("short", max_examples=20, deadline=None)
 hypothesis.settings.register_profile("long", max_examples=1000, deadline=None)

@@ -46,10 +46,10 @@ from aiokafka_lite.protocol.schema import Request, Response, Struct
 from aiokafka_lite.protocol.wire import STRING, UUID, Array, Field, Fixed, Nested, Wire
 from aiokafka_lite.records import build_batch
 from tests.broker.wire import fetch_partition
-from tests.conftest import LONG
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import await_coordinator
 from tests.support.holds import Holds
+from tests.support.rounds import LONG
 from tests.support.wire import RawClient
 
 MEBIBYTE = 1 << 20

@@ -17,7 +17,6 @@ from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.structs import OffsetAndTimestamp, TopicPartition
-from tests.conftest import LONG
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.interruptions import How, Interrupted, Stepped, interrupted
@@ -25,6 +24,7 @@ from tests.support.iterations import ITERATIONS
 from tests.support.leftovers import nothing_left
 from tests.support.protocols import in_both_protocols
 from tests.support.reading import reading
+from tests.support.rounds import LONG
 from tests.support.rows import rows
 
 PATIENCE_S = 30.0

@@ -21,12 +21,12 @@ from aiokafka_lite.errors import CorruptRecordException, DecompressionLimitError
 from aiokafka_lite.records import Codec
 from aiokafka_lite.records.compression import compress
 from aiokafka_lite.structs import TopicPartition
-from tests.conftest import LONG
 from tests.support import tuning
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.crafted import batch, raw_batch, record, varint
 from tests.support.java import JavaTools
 from tests.support.reading import consumer_of, offsets_read, reading
+from tests.support.rounds import LONG
 
 pytestmark = pytest.mark.one_loop_each
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +16,7 @@ from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.protocol.messages.fetch import AbortedTransaction, PartitionData
 from tests.support import crafted
 from tests.support.iterations import ITERATIONS
+from tests.support.rounds import LONG
 from tests.support.scripted_sources import answer
 from tests.support.small_answers import Reading, tp
 from tests.support.virtual_time import VirtualTimeLoop
@@ -541,7 +541,7 @@ class Course:
         return step
 
 
-COURSES = 1200 if os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1" else 60
+COURSES = 1200 if LONG else 60
 
 
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])

@@ -20,13 +20,13 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.errors import CommitFailedError, ConsumerStoppedError, IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.conftest import LONG
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.interruptions import How, Interrupted, Stepped, interrupted
 from tests.support.leftovers import nothing_left
 from tests.support.listeners import Calls
 from tests.support.protocols import JOIN, goodbyes, in_both_protocols
 from tests.support.reading import reading
+from tests.support.rounds import LONG
 from tests.support.rows import rows
 
 TP = TopicPartition("t", 0)

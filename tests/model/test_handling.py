@@ -8,12 +8,11 @@ from typing import Final
 import pytest
 
 from aiokafka_lite.broker import Broker
-from tests.conftest import LONG
 from tests.model.handling import Journal, Plan, Storm
 from tests.model.world import VirtualWorld
 from tests.support.cluster import KafkaHandle
 from tests.support.protocols import WAYS
-from tests.support.rounds import in_time, random_rounds
+from tests.support.rounds import LONG, in_time, random_rounds
 
 OF_A_STORM: Final = 30 if LONG else 12
 LATE: Final = {"OffsetCommit": 0.02, "TxnOffsetCommit": 0.02, "EndTxn": 0.05}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 import tracemalloc
@@ -21,9 +20,10 @@ from aiokafka_lite.protocol.messages.sync_group import SyncGroupResponse
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.protocol.varint import encode_uvarint
 from tests.support.every_version import in_every_version
+from tests.support.rounds import LONG
 from tests.support.samples import EVERY_VERSION, MESSAGE_CLASSES, filled, name_of, versions
 
-MUTATIONS = 400 if os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1" else 20
+MUTATIONS = 400 if LONG else 20
 INTERESTING = (0, 1, 2, 0x7E, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,13 +13,13 @@ from aiokafka_lite import records
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.records.batch import HEADER_BYTES, reseal
 from tests.support.crafted import Record, message, raw_batch, record, record_set, varint
+from tests.support.rounds import LONG
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 pytestmark = pytest.mark.skipif(not records.COMPILED, reason="the compiled decoder is not built")
 
-LONG = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
 MUTATIONS = 1_000_000 if LONG else 20_000
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("*.bin"))
 

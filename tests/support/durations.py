@@ -9,7 +9,6 @@ AIOKAFKA_LITE_TEST_LONG=1 the seconds of the long form are replaced, and no othe
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,10 +18,10 @@ from typing import Final
 import pytest
 
 from tests.support.required import MARKS
+from tests.support.rounds import LONG
 
 ROOT: Final = Path(__file__).parents[2]
 FILE: Final = ROOT / "tests" / "durations.json"
-LONG: Final = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
 SLOW_S: Final = 0.3
 """A test is slow if one of its items takes longer."""
 

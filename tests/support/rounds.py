@@ -1,6 +1,7 @@
-"""The rounds of random tests in the long form: each test has the same time for its own.
+"""The long form of the tests, and the rounds of its random tests: each has the same time.
 
-AIOKAFKA_LITE_TEST_RANDOM_S is that time; `make test-all RANDOM_S=3600` sets it.
+AIOKAFKA_LITE_TEST_LONG=1 chooses the long form. AIOKAFKA_LITE_TEST_RANDOM_S is the time of a random
+test; `make test-all RANDOM_S=3600` sets it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pytest
 
 _T = TypeVar("_T")
 
+LONG: Final = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
 RANDOM_S: Final = float(os.environ.get("AIOKAFKA_LITE_TEST_RANDOM_S", "180"))
 LONGEST_ROUND_S: Final = 300.0
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from xdist.scheduler import LoadFileScheduling
 
-from tests.support.durations import LONG, Durations, kept
+from tests.support.durations import Durations, kept
+from tests.support.rounds import LONG
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import subprocess
@@ -16,8 +15,9 @@ from confluent_kafka import Consumer
 
 from tests.support.java import JavaTools
 from tests.support.ports import free_port
+from tests.support.rounds import LONG
 
-FLIGHTS = 336_776 if os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1" else 20_000
+FLIGHTS = 336_776 if LONG else 20_000
 TOPIC = "flights"
 
 

@@ -19,10 +19,10 @@ from aiokafka_lite.consumer.buffer.chunk import Record
 from aiokafka_lite.errors import CoordinatorLoadInProgressError
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.structs import TopicPartition
-from tests.conftest import LONG
 from tests.consumer.group.one_record_each import BATCH, WAYS
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import committed, reading
+from tests.support.rounds import LONG
 from tests.support.rows import rows
 from tests.support.waiting import PATIENCE_S, eventually, until
 

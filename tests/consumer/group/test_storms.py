@@ -18,9 +18,9 @@ from aiokafka_lite.consumer.assignors import (
 from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
 from aiokafka_lite.errors import CommitFailedError, ConsumerStoppedError
 from aiokafka_lite.structs import TopicPartition
-from tests.conftest import LONG
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.rounds import LONG
 from tests.support.rows import rows, tps
 from tests.support.waiting import PATIENCE_S, until
 

@@ -11,14 +11,13 @@ from typing import Final
 
 import pytest
 
-from tests.conftest import LONG
 from tests.model.pairs.checking import told
 from tests.model.pairs.course import Outcome, Plan, run_round
 from tests.model.pairs.known import KNOWN
 from tests.model.pairs.ways import TRANSACTIONS
 from tests.support.committed import read_java, read_librdkafka
 from tests.support.java import JavaTools
-from tests.support.rounds import in_time, random_rounds
+from tests.support.rounds import LONG, in_time, random_rounds
 
 # What has outputs written twice, or none, by the application's own wish, or that of the topic.
 OTHERS: Final = frozenset(
