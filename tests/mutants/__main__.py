@@ -4,9 +4,12 @@
     make mutants N=300 SEED=7             draw 300 changes, try each
     make mutants N=50 PATHS='consumer/commits consumer/membership'
 
-Each change is made in a copy of the tree. The tests that run its line are run, those that run the
-fewest lines first. A change survives if all of them pass. Tests that fail without a change do not
-count.
+Each change is made in a copy of the tree, and tests that run its line are run: first those that run
+the fewest lines, then others at random, each for some seconds. A change survives if all of them
+pass. A test that fails without the change too does not count.
+
+A change that alters nothing that a test could see is listed in equivalents.txt with the reason, and
+is not drawn.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from enum import Enum
@@ -29,14 +33,17 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.mutants.changes import Change, changes_of
-from tests.mutants.contexts import FILE, Lines, kept
+from tests.mutants.contexts import FILE, Contexts, kept, test_of
 from tests.support.durations import ROOT
 
 _PACKAGE: Final = "aiokafka_lite"
 _NEITHER: Final = ("cli", "spark", "extras")
 """Folders of which no change is drawn unless PATHS names them: their tests start processes."""
 
-_COPIED: Final = (_PACKAGE, "tests", "benchmarks", "docs", "pyproject.toml", "README.md")
+_EQUIVALENTS: Final = ROOT / "tests" / "mutants" / "equivalents.txt"
+_NOT_COPIED: Final = (".venv", ".git", "__pycache__", "out", "results", "build", ".*_cache")
+_START_S: Final = 30.0
+"""How long pytest may take to begin."""
 
 
 class Outcome(Enum):
@@ -56,8 +63,29 @@ class Mutant(NamedTuple):
     def package(self) -> str:
         return "/".join(self.file.split("/")[1:-1][:2]) or "."
 
+    @property
+    def key(self) -> str:
+        """Return how equivalents.txt names it: with the line's text, as its number may change."""
+        return f"{self.file}: {self.change.around}: {self.change}"
+
     def __str__(self) -> str:
         return f"{self.file}:{self.change.line}: {self.change}"
+
+
+def equivalents(text: str) -> frozenset[str]:
+    """Return the keys of the changes that alter nothing a test could see; a reason follows each.
+
+    Raises:
+        ValueError: A change has no reason.
+    """
+    keys = set()
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            key, _, reason = line.partition("  # ")
+            if not reason:
+                raise ValueError(f"the reason is missing: {line}")
+            keys.add(key)
+    return frozenset(keys)
 
 
 def drawn(paths: Sequence[str], count: int, seed: int) -> list[Mutant]:
@@ -70,85 +98,116 @@ def drawn(paths: Sequence[str], count: int, seed: int) -> list[Mutant]:
         for file in (folder.rglob("*.py") if folder.is_dir() else [folder])
         if paths or file.relative_to(home).parts[0] not in _NEITHER
     }
+    left_out = equivalents(_EQUIVALENTS.read_text(encoding="utf-8"))
     mutants = [
-        Mutant(file.relative_to(ROOT).as_posix(), change)
+        mutant
         for file in sorted(files)
         for change in changes_of(file.read_text(encoding="utf-8"))
+        if (mutant := Mutant(file.relative_to(ROOT).as_posix(), change)).key not in left_out
     ]
     return random.Random(seed).sample(mutants, min(count, len(mutants)))
 
 
-def breadth(lines: Lines) -> Counter[str]:
+def breadth(contexts: Contexts) -> Counter[str]:
     """Count the lines that each test runs."""
     return Counter(
-        test for of_file in lines.values() for running in of_file.values() for test in running
+        test
+        for of_file in contexts.lines.values()
+        for running in of_file.values()
+        for test in running
     )
 
 
-def tests_of(mutant: Mutant, lines: Lines, count_of: Mapping[str, int], limit: int) -> list[str]:
-    """Return the tests that run a line of the change, those that run the fewest lines first."""
-    of_file = lines.get(mutant.file, {})
+def groups_of_tests(
+    mutant: Mutant, contexts: Contexts, count_of: Mapping[str, int], seconds: float, seed: int
+) -> list[list[str]]:
+    """Choose two groups of tests that run a line of the change, each for this many seconds.
+
+    The first has those that run the fewest lines. The second is drawn from the others: for a line
+    that hundreds of tests run, the narrowest are not always those that look at it.
+    """
+    of_file = contexts.lines.get(mutant.file, {})
     change = mutant.change
     running = {
         test
         for line in range(change.line, change.end_line + 1)
         for test in of_file.get(line, frozenset())
     }
-    return sorted(running, key=lambda test: (count_of[test], test))[:limit]
+    tests = sorted(running, key=lambda test: (count_of[test], test))
+    first = within(tests, contexts.seconds, seconds)
+    others = tests[len(first) :]
+    random.Random(f"{seed} {mutant}").shuffle(others)
+    return [group for group in (first, within(others, contexts.seconds, seconds)) if group]
+
+
+def within(tests: Iterable[str], seconds_of: Mapping[str, float], seconds: float) -> list[str]:
+    """Return the first tests that take at most these seconds together, one at least."""
+    chosen: list[str] = []
+    for test in tests:
+        seconds -= seconds_of[test]
+        if chosen and seconds < 0:
+            break
+        chosen.append(test)
+    return chosen
 
 
 @contextmanager
 def copied_tree() -> Iterator[Path]:
     """Make a copy of the tree to change."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
-        tree = Path(name)
-        for each in _COPIED:
-            if (ROOT / each).is_dir():
-                leave_out = shutil.ignore_patterns("__pycache__", "results")
-                shutil.copytree(ROOT / each, tree / each, ignore=leave_out)
-            else:
-                shutil.copy2(ROOT / each, tree / each)
+        tree = Path(name) / "tree"
+        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*_NOT_COPIED))
         yield tree
 
 
-def run(
-    tests: Sequence[str], tree: Path, *options: str, timeout_s: float | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run tests on a copy of the tree."""
+def run(tests: Sequence[str], tree: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run tests on a copy of the tree until one fails."""
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly",
-         "-m", "not real_kafka and not java", *options, *tests],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly",
+         "-m", "not real_kafka and not java", *tests],
         cwd=tree, capture_output=True, text=True, timeout=timeout_s, check=False,
         env=os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
 
 
-def failing(tests: Sequence[str], tree: Path, workers: int) -> frozenset[str]:
-    """Return the tests that fail without a change: they notice nothing."""
-    if not tests:
-        return frozenset()
-    done = run(tests, tree, "-n", str(workers), "--dist", "loadfile")
-    if done.returncode not in (0, 1):
-        raise RuntimeError(f"the tests do not run: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return frozenset(re.findall(r"^(?:FAILED|ERROR) ([^\s\[]+)", done.stdout, re.MULTILINE))
+class Trial:
+    """Tries changes, and remembers the tests that fail without any."""
 
+    def __init__(self, contexts: Contexts) -> None:
+        self._seconds_of = contexts.seconds
+        self._sound: set[str] = set()
+        self._unsound: set[str] = set()
 
-def tried(mutant: Mutant, tests: Sequence[str], tree: Path, timeout_s: float) -> Outcome:
-    """Run the tests on the changed package."""
-    if not tests:
-        return Outcome.NOT_RUN
-    path = tree / mutant.file
-    source = (ROOT / mutant.file).read_text(encoding="utf-8")
-    path.write_text(mutant.change.apply(source), encoding="utf-8")
-    try:
-        done = run(tests, tree, "-x", timeout_s=timeout_s)
-    except subprocess.TimeoutExpired:
-        return Outcome.TIMED_OUT
-    finally:
-        path.write_text(source, encoding="utf-8")
-    if done.returncode not in (0, 1, 2, 3, 4):
-        raise RuntimeError(f"{mutant}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return Outcome.KILLED if done.returncode else Outcome.SURVIVED
+    def outcome(self, mutant: Mutant, groups: Sequence[Sequence[str]], tree: Path) -> Outcome:
+        """Run groups of tests on the changed package until one of the tests fails."""
+        path = tree / mutant.file
+        source = (ROOT / mutant.file).read_text(encoding="utf-8")
+        changed = mutant.change.apply(source)
+        for group in groups:
+            while tests := [test for test in group if test not in self._unsound]:
+                path.write_text(changed, encoding="utf-8")
+                try:
+                    done = run(tests, tree, self._timeout_s(tests))
+                except subprocess.TimeoutExpired:
+                    return Outcome.TIMED_OUT
+                finally:
+                    path.write_text(source, encoding="utf-8")
+                if done.returncode == 0:
+                    break
+                failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+                if failed is None or self._is_sound(test_of(failed[1]), tree):
+                    return Outcome.KILLED
+        return Outcome.SURVIVED if groups else Outcome.NOT_RUN
+
+    def _timeout_s(self, tests: Sequence[str]) -> float:
+        return _START_S + 3 * sum(self._seconds_of.get(test, 0.0) for test in tests)
+
+    def _is_sound(self, test: str, tree: Path) -> bool:
+        """Run a test without a change: whether it passes."""
+        if test not in self._sound | self._unsound:
+            done = run([test], tree, self._timeout_s([test]))
+            (self._unsound if done.returncode else self._sound).add(test)
+        return test in self._sound
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -158,36 +217,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--tests", type=int, default=60, help="the most tests to run of a change")
-    parser.add_argument("--timeout", type=float, default=120, help="seconds for one change")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0,
+        help="of the narrowest tests of a change, and as many of others",
+    )  # fmt: skip
     given = parser.parse_args(arguments)
     if not FILE.exists():
         parser.error(f"{FILE.relative_to(ROOT)} is missing: make contexts")
-    lines = kept()
-    count_of = breadth(lines)
+    contexts = kept()
+    count_of = breadth(contexts)
     mutants = drawn(given.paths, given.count, given.seed)
-    chosen = {mutant: tests_of(mutant, lines, count_of, given.tests) for mutant in mutants}
     outcomes: dict[Mutant, Outcome] = {}
     trees: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    trial, begun_at = Trial(contexts), time.monotonic()
 
     def attempt(mutant: Mutant) -> None:
         tree = trees.get()
-        tests = [test for test in chosen[mutant] if test not in failed]
+        groups = groups_of_tests(mutant, contexts, count_of, given.seconds, given.seed)
         try:
-            outcomes[mutant] = outcome = tried(mutant, tests, tree, given.timeout)
+            outcomes[mutant] = outcome = trial.outcome(mutant, groups, tree)
         finally:
             trees.put(tree)
         if outcome in (Outcome.SURVIVED, Outcome.NOT_RUN):
-            print(f"{outcome.value} ({len(tests)} tests): {mutant}", flush=True)
+            count = sum(map(len, groups))
+            print(f"{outcome.value} ({count} tests): {mutant}", flush=True)
+        if len(outcomes) % 20 == 0:
+            minutes = (time.monotonic() - begun_at) / 60
+            print(f"-- {len(outcomes)} of {len(mutants)} tried in {minutes:.0f} min", flush=True)
 
     with ExitStack() as stack:
         for _ in range(given.workers):
             trees.put(stack.enter_context(copied_tree()))
-        union = sorted({test for tests in chosen.values() for test in tests})
-        tree = trees.get()
-        failed = failing(union, tree, given.workers)
-        trees.put(tree)
-        print(f"{len(mutants)} changes, {len(union)} tests, {len(failed)} fail without a change")
         pool = stack.enter_context(ThreadPoolExecutor(given.workers))
         for _ in pool.map(attempt, mutants):
             pass

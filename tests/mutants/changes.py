@@ -28,12 +28,17 @@ _ARITHMETIC: Final[dict[type[ast.operator], type[ast.operator]]] = {
     ast.BitAnd: ast.BitOr,
     ast.BitOr: ast.BitAnd,
 }
+_SIZE: Final = 1_000
 _LOGS: Final = frozenset({"debug", "info", "warning", "error", "exception", "log"})
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Change:
-    """A piece of a file and its replacement; lines count from 1, columns are bytes."""
+    """A piece of a file and its replacement; lines count from 1, columns are bytes.
+
+    Attributes:
+        around: The line that it begins in, without indentation.
+    """
 
     line: int
     column: int
@@ -41,6 +46,7 @@ class Change:
     end_column: int
     old: str
     new: str
+    around: str
 
     def apply(self, source: str) -> str:
         """Return the source with this change."""
@@ -74,7 +80,8 @@ class _Finder(ast.NodeVisitor):
         old = ast.get_source_segment(self._source, node)
         assert old is not None
         place = (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
-        self.changes.append(Change(*place, old, new))
+        around = self._source.splitlines()[node.lineno - 1].strip()
+        self.changes.append(Change(*place, old, new, around))
 
     def _replace(self, node: ast.expr, new: ast.expr) -> None:
         self._add(node, f"({ast.unparse(new)})")
@@ -152,7 +159,10 @@ class _Finder(ast.NodeVisitor):
         if isinstance(node.value, bool):
             self._add(node, str(not node.value))
         elif isinstance(node.value, int):
-            self._add(node, str(node.value + 1))
+            is_size = (
+                node.value >= _SIZE
+            )  # of a buffer, or a time: no rule depends on its neighbour
+            self._add(node, str(node.value * 2 if is_size else node.value + 1))
 
     def visit_Break(self, node: ast.Break) -> None:
         self._add(node, "continue")

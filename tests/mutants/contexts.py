@@ -1,9 +1,9 @@
-"""Which tests run which lines of the package: measured by a plugin, kept in out/contexts.json.
+"""Which tests run which lines, and how long each takes: kept in out/contexts.json by a plugin.
 
     python -m pytest -p tests.mutants.contexts -n 4 --dist loadfile    (make contexts)
 
 A test is a function, whatever its parameters. Tests with Kafka, Java or Spark are left out, because
-a change is tried by hundreds of runs.
+a change is tried by hundreds of runs. So are tests that fail.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import coverage
 import pytest
@@ -24,21 +24,36 @@ FILE: Final = ROOT / "out" / "contexts.json"
 _PARTS: Final = ROOT / "out" / "contexts"
 _PACKAGE: Final = ROOT / "aiokafka_lite"
 
-Lines = Mapping[str, Mapping[int, frozenset[str]]]
-"""The tests that run a line, by the file and the line."""
+
+class Contexts(NamedTuple):
+    """Which tests run which lines, and how long each takes.
+
+    Attributes:
+        lines: The tests that run a line, by the file and the line.
+        seconds: How long each test takes, all of its parameters together.
+    """
+
+    lines: Mapping[str, Mapping[int, frozenset[str]]]
+    seconds: Mapping[str, float]
 
 
-def kept() -> Lines:
+def kept() -> Contexts:
     """Return the contexts that are kept."""
     content = json.loads(FILE.read_text(encoding="utf-8"))
-    tests: list[str] = content["tests"]
-    return {
+    tests: list[str] = list(content["seconds"])
+    lines = {
         file: {int(line): frozenset(tests[each] for each in runs) for line, runs in lines.items()}
         for file, lines in content["lines"].items()
     }
+    return Contexts(lines, content["seconds"])
 
 
-class Contexts:
+def test_of(nodeid: str) -> str:
+    """Return the test of an item: its file and its function."""
+    return nodeid.partition("[")[0]
+
+
+class Lines:
     """Measures in the process that runs tests; the process that started it keeps the result."""
 
     def __init__(self, worker: str) -> None:
@@ -59,7 +74,7 @@ class Contexts:
             items[:] = [item for item in items if item not in set(left_out)]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._coverage.switch_context(nodeid.partition("[")[0])
+        self._coverage.switch_context(test_of(nodeid))
 
     def pytest_runtest_logfinish(self) -> None:
         self._coverage.switch_context("")
@@ -70,30 +85,39 @@ class Contexts:
 
 
 class Kept:
-    """Puts the workers' measurements together."""
+    """Adds up the reports, and puts the workers' measurements together."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._failed: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[test_of(report.nodeid)] += report.duration
+        if report.failed:
+            self._failed.add(test_of(report.nodeid))
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        write(_PARTS.glob("coverage.*"))
+        passed = self._seconds.keys() - self._failed
+        write(_PARTS.glob("coverage.*"), {test: self._seconds[test] for test in sorted(passed)})
 
 
-def write(parts: Iterable[Path]) -> None:
-    """Keep what these files of coverage hold."""
-    lines: defaultdict[str, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+def write(parts: Iterable[Path], seconds: Mapping[str, float]) -> None:
+    """Keep what these files of coverage hold about these tests."""
+    lines: defaultdict[str, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    index = {test: number for number, test in enumerate(seconds)}
     for part in parts:
         data = coverage.CoverageData(basename=str(part))
         data.read()
         for file in data.measured_files():
             name = Path(file).relative_to(ROOT).as_posix()
             for line, tests in data.contexts_by_lineno(file).items():
-                lines[name][line].update(test for test in tests if test)
-    tests = sorted({test for of in lines.values() for runs in of.values() for test in runs})
-    index = {test: number for number, test in enumerate(tests)}
+                lines[name][line].update(index[test] for test in tests if test in index)
     content = {
-        "tests": tests,
+        "seconds": {test: round(each, 3) for test, each in seconds.items()},
         "lines": {
-            file: {line: sorted(index[test] for test in runs) for line, runs in of.items() if runs}
-            for file, of in sorted(lines.items())
+            file: {line: sorted(tests) for line, tests in of_file.items() if tests}
+            for file, of_file in sorted(lines.items())
         },
     }
     FILE.write_text(json.dumps(content), encoding="utf-8")
@@ -108,6 +132,6 @@ def pytest_configure(config: pytest.Config) -> None:
             part.unlink()
         config.pluginmanager.register(Kept())
     if runs_tests:
-        measuring = Contexts("main" if worker is None else worker["workerid"])
+        measuring = Lines("main" if worker is None else worker["workerid"])
         config.pluginmanager.register(measuring)
         measuring.start()

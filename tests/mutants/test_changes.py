@@ -25,6 +25,7 @@ def made(body: str) -> list[str]:
         ("return not a", ["return a"]),
         ("return a + b", ["return a - b"]),
         ("return 'ü' + b, 3", ["return ('ü' + b, 4)"]),
+        ("return 1_000", ["return 2000"]),
         ("a = True", ["a = False"]),
         ("call(a)", ["pass"]),
         ("await call(a)", ["pass"]),
