@@ -409,8 +409,8 @@ class TopicCatalog:
             import fcntl  # late: a broker that keeps its records in memory does without
         except ModuleNotFoundError:
             raise KafkaStorageError(
-                "a data directory needs POSIX file locks, which this system does not have "
-                f"(data_dir={str(data_dir)!r}): leave it out, and records are kept in memory"
+                f"data_dir={str(data_dir)!r} needs POSIX file locks, "
+                "which this system does not have: leave data_dir out to keep records in memory"
             ) from None
         self._lock_fd = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -419,13 +419,15 @@ class TopicCatalog:
             os.close(self._lock_fd)
             self._lock_fd = -1
             raise KafkaStorageError(
-                f"another broker uses the data directory {data_dir}: stop it or choose another"
+                f"another broker uses the data directory {data_dir}: "
+                "stop that broker, or choose another directory"
             ) from None
 
     def _restore(self, stored: _StoredCatalog) -> None:
         if stored["format"] != FORMAT:
             raise KafkaStorageError(
-                f"{CATALOG_FILE} has format {stored['format']}, this version reads {FORMAT}"
+                f"{CATALOG_FILE} has format {stored['format']}, "
+                f"but this version of aiokafka_lite reads format {FORMAT}"
             )
         self.cluster_id = stored["cluster_id"]
         self._next_producer_id = self._producer_ids_end = stored["next_producer_id"]

@@ -168,11 +168,13 @@ class BrokerConfig:
             raise ValueError(f"transaction_version must be 0 to 2, not {self.transaction_version}")
         self._check_security()
         if self.racks and len(self.racks) != self.nodes:
-            raise ValueError(f"{self.nodes} nodes need as many racks, not {len(self.racks)}")
+            raise ValueError(
+                f"racks must have one entry per node: {self.nodes} nodes, {len(self.racks)} racks"
+            )
         if not 1 <= self.replication <= self.nodes:
             raise ValueError(
-                f"default_replication_factor must be 1 to {self.nodes} (nodes), "
-                f"not {self.replication}"
+                f"default_replication_factor must be between 1 and the number of nodes "
+                f"({self.nodes}), not {self.replication}"
             )
 
     def _check_security(self) -> None:

@@ -255,7 +255,7 @@ class DirectAccess(ABC):
             if topic not in self.topics:
                 return f"there is no topic {topic!r}"
             lags = ", ".join(f"{lag} of {topic}-{tp.partition}" for tp, lag in missing().items())
-            return f"group {group!r} has not committed all: records are missing, {lags}"
+            return f"group {group!r} has uncommitted records: {lags}"
 
         await self.wait_until(
             lambda: topic in self.topics and not missing(), timeout_s=timeout_s, what=text
@@ -278,7 +278,7 @@ class DirectAccess(ABC):
             for node in self.nodes.values():
                 if (known := node.groups.groups.get(group)) is not None:
                     return known.state.value, len(known.members)
-            return "not there", 0
+            return "not found", 0
 
         def are_there() -> bool:
             state, members = found()
@@ -286,7 +286,10 @@ class DirectAccess(ABC):
 
         def text() -> str:
             state, members = found()
-            return f"group {group!r} is {state} with {members} members, not {STABLE} with {count}"
+            return (
+                f"group {group!r} has {members} members (state: {state}), "
+                f"but at least {count} members and state {STABLE} were expected"
+            )
 
         await self.wait_until(are_there, timeout_s=timeout_s, what=text)
 

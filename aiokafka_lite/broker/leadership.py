@@ -94,7 +94,9 @@ class Leadership:
                     f"replicas {partition.replicas}, in sync {partition.isr}"
                 )
         if node_id not in self._node_ids or not self._is_up(node_id):
-            raise BrokerNotAvailableError(f"node {node_id} is not there or not up: it cannot lead")
+            raise BrokerNotAvailableError(
+                f"node {node_id} cannot become leader: the node does not exist or is stopped"
+            )
         if node_id == old:
             return node_id
         if node_id not in partition.replicas:

@@ -334,7 +334,9 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         """
         names = list(self.node.endpoints)
         if listener not in names:
-            raise ValueError(f"no listener is named {listener!r}: there are {', '.join(names)}")
+            raise ValueError(
+                f"no listener is named {listener!r}: the listeners are {', '.join(names)}"
+            )
         return ",".join(node.endpoints[listener].bootstrap_servers for node in self.nodes.values())
 
     @property

@@ -129,7 +129,10 @@ class Partition:
         """
         if client_epoch == NO_EPOCH or client_epoch == self.leader_epoch:
             return
-        seen = f"{self.topic}-{self.index} is in epoch {self.leader_epoch}, not {client_epoch}"
+        seen = (
+            f"{self.topic}-{self.index} is in leader epoch {self.leader_epoch}, "
+            f"but the request has leader epoch {client_epoch}"
+        )
         if client_epoch < self.leader_epoch:
             raise FencedLeaderEpochError(seen)
         raise UnknownLeaderEpochError(seen)

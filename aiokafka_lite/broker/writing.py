@@ -66,7 +66,8 @@ def partition_of(topic: Topic, index: int) -> Partition:
     partition = topic.partition(index)
     if partition is None:
         raise UnknownTopicOrPartitionError(
-            f"there is no partition {topic.name}-{index}: the topic has {topic.partition_count}"
+            f"there is no partition {topic.name}-{index}: "
+            f"the topic's partition count is {topic.partition_count}"
         )
     return partition
 
@@ -261,7 +262,7 @@ def _headers(given: Iterable[object]) -> Iterator[tuple[str, bytes | None]]:
             )
         name, value = header
         if not isinstance(name, str):
-            raise TypeError(f"a header's name may be a str, not {type(name).__name__}")
+            raise TypeError(f"a header's name must be a str, not {type(name).__name__}")
         yield name, _bytes(f"header {name!r}", value)
 
 

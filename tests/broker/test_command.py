@@ -140,7 +140,7 @@ async def test_bad_line_ends_the_command_with_its_number(tmp_path: Path) -> None
         _, stderr = await asyncio.wait_for(process.communicate(), 30)
     assert (process.returncode, line) == (1, "")
     assert stderr.decode() == (
-        f"error: {file}, line 2: there is no partition t-7: the topic has 1 "
+        f"error: {file}, line 2: there is no partition t-7: the topic's partition count is 1 "
         "(no records were loaded)\n"
     )
 

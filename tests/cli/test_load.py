@@ -98,7 +98,10 @@ BAD_LINES = [
     (b'{"topic": "t", "headers": [["x"]]}', "headers has to be"),
     (b'{"topic": "t", "partition": 1.0}', "partition has to be a whole number"),
     (b'{"topic": "t", "partition": -1}', "partition has to be a whole number"),
-    (b'{"topic": "t", "partition": 1}', "there is no partition t-1: the topic has 1"),
+    (
+        b'{"topic": "t", "partition": 1}',
+        "there is no partition t-1: the topic's partition count is 1",
+    ),
     (b'{"topic": "t", "timestamp": 9223372036854775808}', "timestamp has to be"),
     (b'{"topic": "t", "timestamp": 9223372036854775807}', "ahead of the broker's clock"),
     (b'{"topic": "t", "value": "' + b"x" * 2_000_000 + b'"}', "max.message.bytes is"),

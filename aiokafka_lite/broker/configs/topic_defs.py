@@ -65,11 +65,11 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "compression.gzip.level", _INT, "-1", ValueRange(1, 9, also=-1),
-            "Level used where the broker compresses with gzip.", "compression.gzip.level",
+            "The compression level when the broker compresses with gzip.", "compression.gzip.level",
         ),
         ConfigDef(
             "compression.lz4.level", _INT, "9", ValueRange(1, 17),
-            "Level used where the broker compresses with lz4.", "compression.lz4.level",
+            "The compression level when the broker compresses with lz4.", "compression.lz4.level",
         ),
         ConfigDef(
             "compression.type", _STRING, "producer", OneOf(*CODECS),
@@ -78,7 +78,7 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "compression.zstd.level", _INT, "3", ValueRange(-131_072, 22),
-            "Level used where the broker compresses with zstd.", "compression.zstd.level",
+            "The compression level when the broker compresses with zstd.", "compression.zstd.level",
         ),
         ConfigDef(
             "delete.retention.ms", _LONG, "86400000", _NATURAL,
@@ -90,11 +90,12 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "flush.messages", _LONG, str(LONG_MAX), _POSITIVE,
-            "After how many records the log is forced to the disk.", "log.flush.interval.messages",
+            "The number of records after which the log is synced to disk (fsync).",
+            "log.flush.interval.messages",
         ),
         ConfigDef(
             "flush.ms", _LONG, str(LONG_MAX), _NATURAL,
-            "The time after which the log is forced to the disk.", "log.flush.interval.ms",
+            "The time after which the log is synced to disk (fsync).", "log.flush.interval.ms",
         ),
         _throttled("follower.replication.throttled.replicas"),
         ConfigDef(
@@ -105,12 +106,12 @@ TOPIC_CONFIGS: Final = by_name(
         _throttled("leader.replication.throttled.replicas"),
         ConfigDef(
             "local.retention.bytes", _LONG, "-2", _OR_MINUS_TWO,
-            "How much of a tiered log is kept locally (-2: retention.bytes).",
+            "The local size limit of a tiered log (-2: the value of retention.bytes).",
             "log.local.retention.bytes",
         ),
         ConfigDef(
             "local.retention.ms", _LONG, "-2", _OR_MINUS_TWO,
-            "How long a tiered log is kept locally (-2: retention.ms).",
+            "The local retention time of a tiered log (-2: the value of retention.ms).",
             "log.local.retention.ms",
         ),
         ConfigDef(
@@ -139,12 +140,12 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "min.cleanable.dirty.ratio", _DOUBLE, "0.5", ValueRange(0, 1),
-            "The part of a log that must be new before it is compacted again.",
+            "A log is compacted when at least this share of its bytes is uncompacted.",
             "log.cleaner.min.cleanable.ratio",
         ),
         ConfigDef(
             "min.compaction.lag.ms", _LONG, "0", _NATURAL,
-            "For how long a record is not compacted.", "log.cleaner.min.compaction.lag.ms",
+            "The shortest time until a record is compacted.", "log.cleaner.min.compaction.lag.ms",
         ),
         ConfigDef(
             "min.insync.replicas", _INT, "1", _POSITIVE,
@@ -152,18 +153,18 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "preallocate", _BOOLEAN, "false", None,
-            "Segments take their room on the disk when they are made.", "log.preallocate",
+            "Whether a new segment reserves its full size on the disk.", "log.preallocate",
         ),
         ConfigDef(
             "remote.log.copy.disable", _BOOLEAN, "false", None,
-            "A tiered log is only read, no more copied.",
+            "Whether tiered data is read-only, and new segments are not uploaded.",
         ),
         ConfigDef(
             "remote.log.delete.on.disable", _BOOLEAN, "false", None,
-            "Tiered data is deleted when tiering ends.",
+            "Whether tiered data is deleted when tiering is disabled.",
         ),
         ConfigDef(
-            "remote.storage.enable", _BOOLEAN, "false", None, "The log is tiered.",
+            "remote.storage.enable", _BOOLEAN, "false", None, "Whether the log is tiered.",
         ),
         ConfigDef(
             "retention.bytes", _LONG, "-1", _OR_MINUS_ONE,
@@ -184,15 +185,15 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "segment.jitter.ms", _LONG, "0", _NATURAL,
-            "How much earlier than segment.ms a segment may end.", "log.roll.jitter.ms",
+            "How much earlier than segment.ms a segment may be closed.", "log.roll.jitter.ms",
         ),
         ConfigDef(
             "segment.ms", _LONG, "604800000", _POSITIVE,
-            "The time after which a segment ends that is not full.", "log.roll.ms",
+            "The age at which a segment is closed, even if the segment is not full.", "log.roll.ms",
         ),
         ConfigDef(
             "unclean.leader.election.enable", _BOOLEAN, "false", None,
-            "A replica that is not in sync may lead when no other can.",
+            "Whether an out-of-sync replica may become leader if no in-sync replica is available.",
             "unclean.leader.election.enable",
         ),
     ]

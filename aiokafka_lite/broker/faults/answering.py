@@ -181,7 +181,7 @@ class SendInPieces(AnswerAction):
         self._pause_s = pause_s
 
     def __repr__(self) -> str:
-        return f"send in pieces, every {self._pause_s} s"
+        return f"send in pieces, with a pause of {self._pause_s} s between two pieces"
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
         if response is None:

@@ -132,7 +132,7 @@ class RuleBuilder(Generic[RuleT_co]):
             return self._put(answering.FrameHook(answering.flip_bytes(count)), times)
         if what == "length":
             return self._put(answering.FrameHook(answering.misstate_length(by)), times)
-        raise ValueError(f"what must be crc, records, bytes or length, not {what!r}")
+        raise ValueError(f"what= must be 'crc', 'records', 'bytes' or 'length', not {what!r}")
 
     def rewrite_batch(self, rewrite: RewriteBatches, times: int | None = 1) -> RuleT_co:
         """Replace the record sets of Fetch responses. Responses without records do not count.

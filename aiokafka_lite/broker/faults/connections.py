@@ -22,7 +22,7 @@ class ConnectionFault(enum.Enum):
 
     REFUSE = "a new connection is reset as soon as it is accepted"
     SILENCE = "a new connection stays open, but no request is ever answered"
-    CLOSE_AFTER = "it is closed when it was sent so many bytes"
+    CLOSE_AFTER = "a connection is closed after the broker has sent a given number of bytes"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ConnectionRule:
         after_bytes: int = 0,
     ) -> None:
         if times is not None and times < 1:
-            raise ValueError(f"times must be at least 1, or None for ever, not {times}")
+            raise ValueError(f"times must be at least 1, or None for no limit, not {times}")
         self.hits = 0
         self.fault = fault
         self.after_bytes = after_bytes

@@ -121,8 +121,8 @@ class Refusal:
             if depth in usable:
                 return depth
         raise ValueError(
-            f"{request.__name__} v{version} has no error code in its {at or 'answer'}: name "
-            f"another place (at=), or write the answer yourself (.answer())"
+            f"{request.__name__} v{version} has no error code for at={at or 'answer'!r}: "
+            f"choose another value for at, or write the response with .answer()"
         )
 
     @property

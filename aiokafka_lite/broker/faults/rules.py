@@ -208,7 +208,7 @@ class Rule:
 
     def __init__(self, faults: Faults, match: Match, action: Action, times: int | None) -> None:
         if times is not None and times < 1:
-            raise ValueError(f"times must be at least 1, or None for ever, not {times}")
+            raise ValueError(f"times must be at least 1, or None for no limit, not {times}")
         self.hits = 0
         self.match: Final = match
         self.action: Final = action

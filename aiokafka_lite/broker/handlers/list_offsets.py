@@ -100,7 +100,9 @@ def _look_up(
 def _check_supported(ctx: RequestContext, timestamp: int) -> None:
     first_version = FIRST_VERSIONS.get(timestamp)
     if timestamp < 0 and (first_version is None or ctx.api_version < first_version):
-        raise UnsupportedVersionError(f"{timestamp} is no timestamp in version {ctx.api_version}")
+        raise UnsupportedVersionError(
+            f"ListOffsets version {ctx.api_version} does not support timestamp {timestamp}"
+        )
 
 
 def _find(partition: Partition, timestamp: int, *, is_committed: bool) -> TimedOffset | None:

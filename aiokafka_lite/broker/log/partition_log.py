@@ -207,7 +207,8 @@ class PartitionLog:
         """
         if offset > self.high_watermark:
             raise OffsetOutOfRangeError(
-                f"cannot delete up to {offset}: the log ends at {self.high_watermark}"
+                f"cannot delete records before offset {offset}: "
+                f"the high watermark is {self.high_watermark}"
             )
         if offset > self._start_offset:
             # The last segment stays, as in Kafka, which would have to roll it first.
@@ -391,7 +392,8 @@ class PartitionLog:
     def _require_in_range(self, offset: int, end_offset: int) -> None:
         if not self._start_offset <= offset <= end_offset:
             raise OffsetOutOfRangeError(
-                f"offset {offset} is not in {self._start_offset} to {end_offset}"
+                f"offset {offset} is out of range: "
+                f"reads can start at offsets {self._start_offset} to {end_offset}"
             )
 
     def _locate(self, offset: int) -> tuple[int, int]:

@@ -151,8 +151,8 @@ class ProducerStates:
             self._check_sequence(header, producer)
         if not header.is_transactional and self._is_open(header.producer_id):
             raise InvalidTxnState(
-                f"producer {header.producer_id} has a transaction open: "
-                f"a batch that is no part of it must wait"
+                f"producer {header.producer_id} has an open transaction: "
+                f"non-transactional batches are rejected until the transaction ends"
             )
 
     def _is_open(self, producer_id: int) -> bool:
@@ -170,8 +170,8 @@ class ProducerStates:
                 )
             if first > unverified.lowest_sequence:
                 raise OutOfOrderSequenceNumber(
-                    f"producer {header.producer_id} sent sequence number {first} before "
-                    f"{unverified.lowest_sequence}"
+                    f"producer {header.producer_id} sent sequence number {first}, but "
+                    f"{unverified.lowest_sequence} must be written first"
                 )
         if producer is None:
             return  # the first of this producer here, or all of it was deleted: any is right
@@ -212,12 +212,12 @@ class ProducerStates:
         if is_too_old:
             raise InvalidProducerEpoch(
                 f"producer {header.producer_id} has epoch {producer.epoch}, "
-                f"the marker is of epoch {epoch}"
+                f"but the marker has epoch {epoch}"
             )
         if coordinator_epoch < producer.coordinator_epoch:
             raise TransactionCoordinatorFenced(
-                f"a coordinator of epoch {producer.coordinator_epoch} wrote for producer "
-                f"{header.producer_id}, but the marker has epoch {coordinator_epoch}"
+                f"the marker for producer {header.producer_id} has coordinator epoch "
+                f"{coordinator_epoch}, but {producer.coordinator_epoch} or higher is required"
             )
 
     def note(self, header: BatchHeader, base_offset: int, batch: memoryview) -> None:

@@ -213,7 +213,10 @@ class FileSegment(Segment):
     def _pread(self, start: int, end: int) -> bytes:
         stored = os.pread(self._fd, end - start, start)
         if len(stored) != end - start:
-            raise KafkaStorageError(f"{self._path} is shorter than it was: {start + len(stored)}")
+            raise KafkaStorageError(
+                f"{self._path} was truncated: the file has {start + len(stored)} bytes, "
+                f"but {end} bytes are required"
+            )
         return stored
 
     def _write(self, batch: memoryview) -> None:
@@ -368,8 +371,8 @@ class FileSegment(Segment):
         file_size = self.file_size
         if file_size != self.size:
             raise CorruptRecordException(
-                f"{self._path} is damaged at byte {self.size} of {file_size}, and there are "
-                f"segments after it: restore the file, or remove it and those after it"
+                f"{self._path} is damaged at byte {self.size} of {file_size}, and the log "
+                f"has later segments: restore the file, or remove this and all later segments"
             )
 
 

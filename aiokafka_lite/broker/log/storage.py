@@ -207,7 +207,9 @@ class FolderStore(LogStore):
         except FileNotFoundError:
             return LogState()
         except (ValueError, TypeError) as error:
-            raise KafkaStorageError(f"{path} is not a log's state: {error}") from error
+            raise KafkaStorageError(
+                f"{path} cannot be read as the state of a log: {error}"
+            ) from error
 
 
 class _Recovery:
@@ -262,8 +264,8 @@ class _Recovery:
         """Say what will be cut off the last segment."""
         if segment.size != segment.file_size:
             log.warning(
-                "the log of %s ends at offset %d: %s is torn or damaged from byte %d of %d on, "
-                "which is cut off",
+                "the log of %s is truncated to offset %d: "
+                "%s is incomplete or damaged from byte %d of %d on",
                 self._partition, self._end_offset, segment.path, segment.size, segment.file_size,
             )  # fmt: skip
 
@@ -288,8 +290,8 @@ class _Recovery:
         end_offset = max(self._end_offset, self._start_offset)
         if end_offset < self._state.log_end_offset:
             place = f"in {self._folder}" if self._latest is None else f"after {self._latest.path}"
-            where = f"{place}, where it ended when it was saved"
-            self._warn(end_offset, self._state.log_end_offset, where)
+            saved = f"the saved log_end_offset is {self._state.log_end_offset}"
+            self._warn(end_offset, self._state.log_end_offset, f"{place} ({saved})")
         self._epochs.truncate(end_offset + 1)
         return LoadedLog(
             segments=segments,

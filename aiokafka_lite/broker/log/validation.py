@@ -42,11 +42,13 @@ def validated_batch(
     _check_header(header)
     if header.codec is Codec.ZSTD and api_version < FIRST_PRODUCE_WITH_ZSTD:
         raise UnsupportedCompressionTypeError(
-            f"zstd needs Produce version {FIRST_PRODUCE_WITH_ZSTD}, this is {api_version}"
+            f"zstd needs Produce version {FIRST_PRODUCE_WITH_ZSTD} or newer, "
+            f"but the request has version {api_version}"
         )
     if header.size > config.max_message_bytes:
         raise MessageSizeTooLargeError(
-            f"the batch has {header.size} bytes, max.message.bytes is {config.max_message_bytes}"
+            f"the batch has {header.size} bytes, "
+            f"but max.message.bytes is {config.max_message_bytes}"
         )
     latest = now_ms + config.timestamp_after_max_ms
     if not config.is_log_append_time and header.max_timestamp > latest:
@@ -65,7 +67,9 @@ def _only_batch(records: Buffer | None) -> tuple[BatchHeader, memoryview]:
     if header is None:
         if len(view):
             raise CorruptRecordException("the batch is incomplete")
-        raise InvalidRecordError("a partition takes exactly one batch, not 0")
+        raise InvalidRecordError(
+            "a Produce request must have exactly one batch per partition, not 0"
+        )
     if header.size != len(view):
         _refuse_rest(view, header.size)
     check_crc(header, view)
@@ -76,9 +80,11 @@ def _read_header(view: memoryview, pos: int) -> BatchHeader | None:
     try:
         header = read_header(view, pos)
     except UnsupportedMagicError as error:
-        raise InvalidRecordError(f"only batches of magic {MAGIC} are accepted: {error}") from error
+        raise InvalidRecordError(
+            f"only batches with magic byte {MAGIC} are accepted: {error}"
+        ) from error
     if header is not None and header.magic != MAGIC:
-        raise InvalidRecordError(f"only batches of magic {MAGIC} are accepted")
+        raise InvalidRecordError(f"only batches with magic byte {MAGIC} are accepted")
     return header
 
 
@@ -88,7 +94,9 @@ def _refuse_rest(view: memoryview, pos: int) -> Never:
     while (header := _read_header(view, pos)) is not None:
         count, pos = count + 1, pos + header.size
     if count > 1:
-        raise InvalidRecordError(f"a partition takes exactly one batch, not {count}")
+        raise InvalidRecordError(
+            f"a Produce request must have exactly one batch per partition, not {count}"
+        )
     raise CorruptRecordException(f"{len(view) - pos} bytes follow the batch")
 
 
@@ -99,10 +107,11 @@ def _check_header(header: BatchHeader) -> None:
         raise InvalidRecordError(f"a batch cannot hold {header.count} records")
     if header.last_offset_delta != header.count - 1:
         raise InvalidRecordError(
-            f"{header.count} records cannot have {header.last_offset_delta + 1} offsets"
+            f"a batch with {header.count} records must have last_offset_delta {header.count - 1}, "
+            f"not {header.last_offset_delta}"
         )
     if header.base_offset != 0:
-        raise InvalidRecordError(f"a new batch starts at offset 0, not {header.base_offset}")
+        raise InvalidRecordError(f"a new batch must start at offset 0, not {header.base_offset}")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise InvalidRecordError(
             f"producer {header.producer_id} gives no sequence number ({header.base_sequence})"

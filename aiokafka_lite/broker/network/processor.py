@@ -178,7 +178,8 @@ class Processor(asyncio.BufferedProtocol):
         verdict = self.sasl.judge(api_key)
         if verdict is Verdict.CLOSE:
             raise KafkaProtocolError(
-                f"API {api_key} is not allowed in this state of the authentication"
+                f"the client sent API {api_key} before authentication was complete, "
+                f"or after the session expired"
             )
         if verdict is Verdict.FAIL:
             self._fail_later(self.sasl, [])

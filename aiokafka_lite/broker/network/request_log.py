@@ -216,8 +216,8 @@ class RequestLog:
                     await changed.wait()
         except asyncio.TimeoutError:
             raise TimeoutError(
-                f"{len(found)} requests of {api or 'any API'} within {timeout_s} s, not "
-                f"{count}. The latest: {list(self)[-10:]}"
+                f"{len(found)} requests of {api or 'any API'} matched within {timeout_s} s, "
+                f"but {count} were expected. The latest requests: {list(self)[-10:]}"
             ) from None
         finally:
             del self._waiting[changed]

@@ -237,5 +237,7 @@ class SaslServerAuthenticator:
 
     def _move(self, state: SaslState) -> None:
         if state not in LEGAL_TRANSITIONS[self.state]:
-            raise RuntimeError(f"no transition is allowed from {self.state.value} to {state.value}")
+            raise RuntimeError(
+                f"the SASL state may not change from {self.state.value!r} to {state.value!r}"
+            )
         self.state = state

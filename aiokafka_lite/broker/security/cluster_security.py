@@ -108,7 +108,7 @@ class ClusterSecurity:
         """
         if self._certificates is None:
             raise KafkaConfigurationError(
-                "there are no throw-away certificates: no listener has TLS without an ssl_context"
+                "there are no throw-away certificates: add a TLS listener without an ssl_context"
             )
         return self._certificates
 

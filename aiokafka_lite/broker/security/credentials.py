@@ -170,7 +170,8 @@ class CredentialStore:
         try:
             if stored["format"] != FORMAT:
                 raise KafkaStorageError(
-                    f"{self._path} has format {stored['format']}, this version reads {FORMAT}"
+                    f"{self._path} has format {stored['format']}, "
+                    f"but this version of aiokafka_lite reads format {FORMAT}"
                 )
             for username, credentials in stored["users"].items():
                 for name, told in credentials.items():

@@ -75,7 +75,7 @@ class Listener:
         )
         object.__setattr__(self, "sasl_mechanisms", mechanisms)
         if protocol.has_sasl and not mechanisms:
-            raise ValueError(f"listener {self.name} needs at least one of sasl_mechanisms")
+            raise ValueError(f"listener {self.name} needs a SASL mechanism: set sasl_mechanisms")
         if self.ssl_context is not None:
             _check_context(self.ssl_context, self.name, protocol)
 
@@ -122,30 +122,30 @@ def check_listeners(
         if protocol is SecurityProtocol.SASL_PLAINTEXT and not allow_cleartext_credentials:
             raise InsecureConfigError(
                 f"listener {listener.name}: credentials would cross the network to "
-                f"{listener.host} without TLS: use SASL_SSL, or allow it "
-                f"(allow_cleartext_credentials)"
+                f"{listener.host} without TLS: use SASL_SSL, or set "
+                "allow_cleartext_credentials"
             )
 
 
 def _remote_problem(listener: Listener) -> str:
     why = {
-        SecurityProtocol.PLAINTEXT: "and this broker does not require a password",
-        SecurityProtocol.SSL: "and TLS alone does not require a password",
-        SecurityProtocol.SASL_PLAINTEXT: "and this broker is made for tests",
-        SecurityProtocol.SASL_SSL: "and this broker is made for tests",
+        SecurityProtocol.PLAINTEXT: "this broker does not require a password",
+        SecurityProtocol.SSL: "TLS alone does not require a password",
+        SecurityProtocol.SASL_PLAINTEXT: "this broker is made for tests",
+        SecurityProtocol.SASL_SSL: "this broker is made for tests",
     }[listener.protocol]
     return (
-        f"{listener.host} can be reached from other machines, {why}: "
-        f"listen on 127.0.0.1, or allow it (allow_remote, --allow-remote)"
+        f"{listener.host} can be reached from other machines, and {why}: "
+        f"listen on 127.0.0.1, or set allow_remote (--allow-remote)"
     )
 
 
 def _check_context(context: ssl.SSLContext, name: str, protocol: SecurityProtocol) -> None:
     if not protocol.has_tls:
-        raise ValueError(f"listener {name} has an ssl_context, and {protocol.value} uses no TLS")
+        raise ValueError(f"listener {name} has an ssl_context, but {protocol.value} uses no TLS")
     if context.protocol is not ssl.PROTOCOL_TLS_SERVER:
         raise ValueError(
-            f"listener {name}: the ssl_context must be a server's "
+            f"listener {name}: the ssl_context must be a server context "
             f"(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))"
         )
     if context.minimum_version < ssl.TLSVersion.TLSv1_2:

@@ -98,7 +98,7 @@ class TokenAuthority:
         try:
             if self._allow_unsecured and jwt.get_unverified_header(token)["alg"] == UNSECURED:
                 if not token.endswith("."):
-                    raise InvalidTokenError("an unsecured token has a signature")
+                    raise InvalidTokenError("an unsecured token must not have a signature")
                 return _decode(token, None)
             return _decode(token, self._key)
         except (jwt.PyJWTError, ValueError, KeyError, RecursionError) as error:

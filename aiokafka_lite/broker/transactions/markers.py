@@ -99,7 +99,10 @@ class MarkerWriter:
             error = self._write(transaction, tp)
             if error in SETTLED:
                 if error is not NoError:
-                    log.info("no marker for %r in %s: %s", transactional_id, tp, error.message)
+                    log.info(
+                        "the transaction marker of %r was not written to %s: %s",
+                        transactional_id, tp, error.message,
+                    )  # fmt: skip
                 transaction.marked(tp)
             else:
                 failed = True

@@ -50,7 +50,8 @@ def why_refused(request: ProduceRequest) -> BrokerResponseError | None:
         )
     if len(producers) > 1:
         return InvalidProducerIdMapping(
-            f"the transactional records are of {len(producers)} producers, not of one"
+            f"the request has transactional records of {len(producers)} producers, "
+            f"but one is allowed"
         )
     return None
 

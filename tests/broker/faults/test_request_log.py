@@ -68,7 +68,7 @@ async def test_a_waiting_request_is_there_before_its_answer() -> None:
         broker.partition("t", 0).append(records.build_batch([(1, None, b"v", ())]))
         await waiting
         assert seen.answered_at is not None
-        with pytest.raises(TimeoutError, match="1 requests of Fetch within"):
+        with pytest.raises(TimeoutError, match="1 requests of Fetch matched within"):
             await broker.requests.wait_for("Fetch", count=2, timeout_s=0.01)
 
 

@@ -96,9 +96,9 @@ def old_tls() -> ssl.SSLContext:
 IMPOSSIBLE: dict[str, Callable[[], object]] = {
     "must be one of PLAINTEXT, SSL": lambda: Listener("TLS"),
     "must be one of PLAIN, SCRAM": lambda: Listener("SASL_SSL", sasl_mechanisms=["GSSAPI"]),
-    "at least one of sasl_mechanisms": lambda: Listener("SASL_SSL", sasl_mechanisms=[]),
+    "needs a SASL mechanism": lambda: Listener("SASL_SSL", sasl_mechanisms=[]),
     "uses no TLS": lambda: Listener("PLAINTEXT", ssl_context=old_tls()),
-    "must be a server's": lambda: Listener("SSL", ssl_context=ssl.create_default_context()),
+    "must be a server context": lambda: Listener("SSL", ssl_context=ssl.create_default_context()),
     "the same name": lambda: BrokerConfig(listeners=[Listener("SSL"), Listener("SSL")]),
     "port must be 0 to 65535": lambda: BrokerConfig(nodes=2, listeners=[Listener(port=65535)]),
     "users need a name and a password": lambda: BrokerConfig(users={"alice": ""}),

@@ -84,7 +84,10 @@ class ClassicMembers:
         """
         settings = self._machine.settings_of(group.group_id)
         if not (settings.can_upgrade or settings.can_downgrade):
-            raise InconsistentGroupProtocolError("groups may not change between the protocols")
+            raise InconsistentGroupProtocolError(
+                "a classic member cannot join a KIP-848 group: "
+                "group_consumer_migration_policy is 'disabled'"
+            )
         member_id = call.member_id or self._new_id()
         self._machine.check_room(group, member_id)
         if not _supports(group, call):
@@ -144,7 +147,9 @@ class ClassicMembers:
         member, classic = self._identify(group, call.member_id, call.instance_id, call.generation)
         agrees = call.protocol_type in (None, CONSUMER_PROTOCOL_TYPE)
         if not (agrees and call.protocol in (None, classic.protocols[0][0])):
-            raise InconsistentGroupProtocolError("the protocol is not the one of the join")
+            raise InconsistentGroupProtocolError(
+                "the protocol in SyncGroup differs from the protocol that the member joined with"
+            )
         if group.target_epoch > member.epoch and member.state is not UNREVOKED:
             self._has_to_join(group, member, result, now)
             return Synced(RebalanceInProgressError), result

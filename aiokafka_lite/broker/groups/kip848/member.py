@@ -227,7 +227,9 @@ def _moved(
     pending_revocation: PartitionEpochs,
 ) -> ConsumerGroupMember:
     if state not in LEGAL_TRANSITIONS[member.state]:
-        raise AssertionError(f"{member.member_id!r}: {member.state} may not become {state}")
+        raise AssertionError(
+            f"member {member.member_id!r}: the state may not change from {member.state} to {state}"
+        )
     return dataclasses.replace(
         member,
         state=state,
