@@ -106,7 +106,9 @@ def partitions_of(
             )
     led = [number for number in numbers if topic.partitions[number].leader >= 0]
     if not led:
-        raise CommandError(f"topic {topic.name} has no partition with a leader: wait for brokers")
+        raise CommandError(
+            f"no partition of topic {topic.name} has a leader: wait until its brokers are available"
+        )
     if missing := [str(number) for number in numbers if number not in led]:
         print(
             f"warning: partitions {', '.join(missing)} of {topic.name} have no leader now: they "

@@ -65,7 +65,7 @@ def topic_option(text: str) -> TopicOption:
 def port_number(text: str) -> int:
     """Parse a port, 0 for a free one."""
     if not (text.isascii() and text.isdecimal() and int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: it is a number up to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: write a number from 0 to 65535")
     return int(text)
 
 
@@ -111,7 +111,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--data",
         type=Path,
         metavar="DIR",
-        help="keep topics, records and committed offsets here (default: in memory)",
+        help="keep topics, records and committed offsets in this directory (default: in memory)",
     )
     parser.add_argument(
         "--topic",

@@ -80,7 +80,8 @@ def listen_option(text: str) -> ListenOption:
     name, _, protocol = before.rpartition("=")
     if slashes and protocol not in tuple(SecurityProtocol):
         raise argparse.ArgumentTypeError(
-            f"{protocol!r} in {text!r} is not one of {', '.join(SecurityProtocol)}: write "
+            f"the protocol {protocol!r} in {text!r} is not one of "
+            f"{', '.join(SecurityProtocol)}: write "
             "SASL_SSL://127.0.0.1:9093, or name=SASL_SSL://127.0.0.1:9093"
         )
     host, port = host_and_port(address)
@@ -94,10 +95,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=listen_option,
         action="append",
         metavar="[[NAME=]PROTOCOL://]HOST:PORT",
-        help=f"the address to listen on (default: {DEFAULT_LISTEN}). Port 0 takes a free port. "
-        "Several nodes take this port and the following ones. PROTOCOL is PLAINTEXT, SSL, "
-        "SASL_PLAINTEXT or SASL_SSL (default: --security-protocol). Repeatable with "
-        "different names, which default to the protocols'",
+        help=f"the address to listen on (default: {DEFAULT_LISTEN}). Port 0 is a free port. The "
+        "first node uses this port, and further nodes use the following ports. PROTOCOL is "
+        "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (default: --security-protocol). Repeatable "
+        "with different values of NAME (default: PROTOCOL)",
     )
     parser.add_argument(
         "--allow-remote",
@@ -111,7 +112,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=str.upper,
         choices=list(SecurityProtocol),
         default=SecurityProtocol.PLAINTEXT,
-        help="the protocol of listeners without one (default: %(default)s)",
+        help="the protocol of each --listen without PROTOCOL (default: %(default)s)",
     )
     group.add_argument(
         "--users-file",
@@ -135,7 +136,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=SaslMechanism,
         choices=list(SaslMechanism),
         action="append",
-        help="a SASL mechanism to offer, repeatable (default: PLAIN and both SCRAMs)",
+        help="a SASL mechanism to offer, repeatable (default: PLAIN, SCRAM-SHA-256 and "
+        "SCRAM-SHA-512)",
     )
     group.add_argument(
         "--oauth-allow-unsecured-tokens",
@@ -146,13 +148,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--tls-cert",
         type=Path,
         metavar="FILE.pem",
-        help="the certificate, with its chain (default: a throw-away certificate)",
+        help="the broker's certificate, with its chain (default: a throw-away certificate)",
     )
     group.add_argument(
         "--tls-key",
         type=Path,
         metavar="FILE.pem",
-        help="the certificate's key, without a password (default: in --tls-cert)",
+        help="the unencrypted private key of --tls-cert (default: the key in the file of "
+        "--tls-cert)",
     )
     group.add_argument(
         "--tls-client-auth",
@@ -173,9 +176,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--write-credentials",
         type=Path,
         metavar="DIR",
-        help="write the files that clients need: ca.pem and client.pem (with its key) of the "
-        "throw-away certificates, and with OAUTHBEARER a token NAME.jwt per user (or "
-        "client.jwt), valid for one day",
+        help="write files for clients to this directory. For throw-away certificates: ca.pem, and "
+        "client.pem with its key. For OAUTHBEARER: a token NAME.jwt per user (client.jwt without "
+        "users), valid for one day",
     )
     group.add_argument(
         "--allow-cleartext-credentials",
@@ -220,8 +223,8 @@ def security_of(options: argparse.Namespace) -> BrokerSecurity:
     if found.out_dir is None:
         if found.has_throw_away_certificates:
             raise CommandError(
-                "clients must know which certificate to trust: give --tls-cert, or "
-                "--write-credentials with a folder for a throw-away CA"
+                "clients must know which certificate to trust: give the broker's certificate "
+                "with --tls-cert, or a directory for a throw-away CA with --write-credentials"
             )
     elif not (found.has_throw_away_certificates or found.has_tokens):
         raise CommandError(
@@ -279,7 +282,7 @@ def _users(options: argparse.Namespace) -> dict[str, Secret]:
     users = {} if options.users_file is None else read_users(options.users_file)
     for name, password in options.user:
         if name in users:
-            raise CommandError(f"--user {name}: is there already")
+            raise CommandError(f"--user {name}: the user is already defined")
         users[name] = password
     return users
 
@@ -305,7 +308,7 @@ def read_users(path: Path) -> dict[str, Secret]:
         except argparse.ArgumentTypeError as error:
             raise CommandError(f"{path}, line {number}: {error}") from None
         if user.name in users:
-            raise CommandError(f"{path}, line {number}: {user.name} is there already")
+            raise CommandError(f"{path}, line {number}: the user {user.name} is already defined")
         users[user.name] = user.password
     return users
 
@@ -324,10 +327,13 @@ def write_credentials(broker: Broker, security: BrokerSecurity) -> list[str]:
         said = []
         if security.has_throw_away_certificates:
             files = broker.certificates.write(folder)
-            said.append(f"certificates: trust {files.ca}; {files.client} is a client's")
+            said.append(
+                f"certificates: clients must trust {files.ca}, and {files.client} is a client "
+                "certificate"
+            )
         if security.has_tokens:
             tokens = [_write_token(broker, folder, name) for name in security.users or ("client",)]
-            said.append(f"tokens, good for a day: {', '.join(map(str, tokens))}")
+            said.append(f"tokens, valid for one day: {', '.join(map(str, tokens))}")
     except OSError as error:
         raise CommandError(f"cannot write to {folder}: {error.strerror}") from None
     return said

@@ -40,7 +40,7 @@ SECTIONS: Final[dict[str, Sequence[Command]]] = {
     "inspect a cluster": (
         Command(
             "topics",
-            "list topics (topics create, delete, config: change them)",
+            "list topics (or change topics: topics create, delete, config)",
             "topics",
             actions=_CHANGES,
         ),
@@ -48,7 +48,12 @@ SECTIONS: Final[dict[str, Sequence[Command]]] = {
             "describe", "show partitions, offsets and settings", "topics", "add_describe_parser"
         ),
         Command("cat", "print the records of a topic", "cat.command"),
-        Command("tail", "print the last records, and new ones", "cat.command", "add_tail_parser"),
+        Command(
+            "tail",
+            "print the last records of a topic, then new records",
+            "cat.command",
+            "add_tail_parser",
+        ),
         Command("groups", "list consumer groups", "groups.listing"),
         Command("lag", "show the lag of a group per partition", "groups.lag"),
         Command("reset", "change the committed offsets of a group", "groups.reset"),

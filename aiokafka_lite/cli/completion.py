@@ -37,7 +37,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "environment or in a file.",
         "examples:\n"
         '  eval "$(aiokafka-lite completion bash)"      in ~/.bashrc\n'
-        '  eval "$(aiokafka-lite completion zsh)"       in ~/.zshrc, behind compinit\n'
+        '  eval "$(aiokafka-lite completion zsh)"       in ~/.zshrc, after compinit\n'
         "  aiokafka-lite completion fish | source       in config.fish\n",
     )
     parser.add_argument("shell", choices=SHELLS, help="which shell")

@@ -63,7 +63,7 @@ _OPTIONS: Final = (
     _Option("cert-file", "ssl.certificate.location", "FILE",
             "the client's own certificate, in PEM. Implies TLS"),
     _Option("key-file", "ssl.key.location", "FILE",
-            "the certificate's key (default: in the same file)"),
+            "the private key of --cert-file (default: the key in the file of --cert-file)"),
     _Option("key-password", "ssl.key.password", "TEXT", "the password of the key"),
     _Option("mechanism", "sasl.mechanism", "NAME",
             "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER (default with --username: PLAIN)"),
@@ -75,7 +75,8 @@ _OPTIONS: Final = (
 
 _HELP: Final = """\
 Options may also be set as environment variables: AIOKAFKA_LITE_BOOTSTRAP, AIOKAFKA_LITE_CONFIG,
-AIOKAFKA_LITE_PASSWORD … Options override variables, and variables override the file."""
+AIOKAFKA_LITE_PASSWORD … Options override environment variables, and environment variables
+override the file of settings."""
 
 
 def add_options(
@@ -307,7 +308,8 @@ def _asked_password(username: str) -> str:
     """Ask for the password where a person sits; nothing is shown of it."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError(
-            f"{username} has no password: set {ENVIRONMENT}PASSWORD, or sasl.password in a file"
+            f"the user {username} has no password: set {ENVIRONMENT}PASSWORD, or set "
+            "sasl.password in the file of settings"
         )
     import getpass
 
@@ -382,7 +384,7 @@ def _of_file(path: Path) -> dict[str, str]:
 def _check_name(name: str) -> None:
     if name not in EFFECTIVE and name not in SECURITY_NAMES:
         if name in WITHOUT_EFFECT or name in REFUSED or name in WRITING:
-            raise UsageError(f"-X {name}: this setting has no effect here")
+            raise UsageError(f"-X {name}: the commands do not use this setting")
         raise UsageError(f"-X {name}: there is no such setting{nearest(name, _known())}")
 
 

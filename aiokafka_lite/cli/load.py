@@ -226,7 +226,7 @@ def parse_line(text: bytes, topic: str | None = None) -> _Line:
         raise LineProblem(f"unknown field {unknown[0]!r}: the fields are {', '.join(FIELDS)}")
     name = line.get("topic") if topic is None else topic
     if not isinstance(name, str):
-        raise LineProblem("topic has to be a string")
+        raise LineProblem("the field topic has to be a string")
     record = NewRecord(
         value=_bytes_of("value", line.get("value")),
         key=_bytes_of("key", line.get("key")),

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.blocking_cluster import BlockingCluster
 
 FORMS: Final = (
-    "earliest, latest, an offset (1234), a time (2026-07-17T10:00, with Z for UTC, 10:00 for "
-    "today, @1767225600000 in ms), or an age (30m, 2h, 1d)"
+    "earliest, latest, an offset (1234), an age (30m, 2h, 1d), or a time (10:00 today, "
+    "2026-07-17T10:00 local time, 2026-07-17T10:00Z in UTC, @1767225600000 in ms)"
 )
 _OFFSET: Final = re.compile(r"[0-9]{1,18}")
 _EPOCH_MS: Final = re.compile(r"@[0-9]{1,18}")

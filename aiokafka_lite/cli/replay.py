@@ -47,18 +47,18 @@ ISOLATION_LEVEL: Final = "read_committed"
 KEY: Final = "key"
 
 _DESCRIPTION: Final = """\
-Write the dead letters of a topic to their original topics and partitions again, without the
-headers that were added when they failed. They also stay in the topic of dead letters. Reads from
-its beginning, or from --from, to its present end."""
+Write the dead letters of a topic to their original topics and partitions again. The headers that
+describe the failure are removed. The dead letters also stay in TOPIC. The command reads TOPIC from
+the beginning, or from --from, to the present end."""
 _EXAMPLES: Final = """\
 examples:
   aiokafka-lite replay dlq.orders --dry-run          show the dead letters and their targets
-  aiokafka-lite replay dlq.orders                    all, to their original topics
+  aiokafka-lite replay dlq.orders                    all dead letters, to their original topics
   aiokafka-lite replay dlq.orders --where exception='*TimeoutError'
   aiokafka-lite replay dlq.orders --where topic=orders --from 1h --to orders.retry
-  aiokafka-lite replay dlq.orders --group replay     all that this group has not replayed before
+  aiokafka-lite replay dlq.orders --group replay     dead letters that are new to this group
   aiokafka-lite replay dlq.orders --group replay --transactional-id replay
-                                                     the same, each exactly once
+                                                     new dead letters, each exactly once
 """
 
 
@@ -73,12 +73,12 @@ def add_parser(subparsers: Subparsers) -> None:
         action="append",
         default=[],
         metavar="NAME=PATTERN",
-        help="only dead letters whose NAME matches the value (* matches any text, ? any "
-        "character). NAME is topic, partition, offset, group, exception, message, "
-        "delivery.count, or key (repeatable)",
+        help="only dead letters with a field NAME that matches PATTERN (* matches any text, ? "
+        "any character). The fields are topic, partition, offset, group, exception, message, "
+        "delivery.count and key. Repeatable: all patterns must match",
     )
     which.add_argument(
-        "--from", dest="start", type=place, metavar="WHERE", help=f"start there: {FORMS}"
+        "--from", dest="start", type=place, metavar="WHERE", help=f"start at this position: {FORMS}"
     )
     which.add_argument(
         "-p", "--partition", type=partition_numbers, metavar="N[,N-N…]",
@@ -90,19 +90,19 @@ def add_parser(subparsers: Subparsers) -> None:
     which.add_argument(
         "--group",
         metavar="GROUP",
-        help="start at the offsets that this group has committed, and commit the offsets that "
-        "are read, including dead letters that do not match: so no dead letter is replayed "
-        "twice",
+        help="start at the committed offsets of this group, and commit the offsets that are "
+        "read. Later runs with this group skip the dead letters of earlier runs, including dead "
+        "letters that did not match",
     )
     parser.add_argument(
         "--transactional-id",
         metavar="NAME",
-        help="with --group: write letters and commit their offsets in transactions with this "
-        "id, so that readers of committed records see each letter once, however a replay "
-        "ends",
+        help="with --group: write dead letters and commit their offsets in transactions with "
+        "this id. Consumers with read_committed then see each dead letter once, even after a "
+        "failed run",
     )
     parser.add_argument(
-        "--to", metavar="TOPIC", help=("write all of them to this topic, partitioned by key")
+        "--to", metavar="TOPIC", help=("write the dead letters to this topic, partitioned by key")
     )
     parser.add_argument(
         "--dry-run",
@@ -158,7 +158,9 @@ def _patterns(given: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     known = (KEY, "topic", "partition", "offset", "group", "delivery.count", "message", "exception")
     for name, _ in given:
         if name not in known:
-            raise UsageError(f"--where {name}=…: a dead letter has {', '.join(known)}")
+            raise UsageError(
+                f"a dead letter has no field {name}: the fields are {', '.join(known)}"
+            )
     return list(given)
 
 

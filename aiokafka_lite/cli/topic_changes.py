@@ -72,7 +72,7 @@ def _add_create(actions: Subparsers) -> None:
         "create",
         "Create topics, and wait until their partitions have leaders.",
         "examples:\n"
-        "  aiokafka-lite topics create orders                as many partitions as brokers choose\n"
+        "  aiokafka-lite topics create orders                with the cluster's num.partitions\n"
         "  aiokafka-lite topics create orders payments --partitions 12 --replication 3\n"
         "  aiokafka-lite topics create users --config cleanup.policy=compact\n",
     )
@@ -83,7 +83,7 @@ def _add_create(actions: Subparsers) -> None:
     )  # fmt: skip
     parser.add_argument(
         "-r", "--replication", type=positive_int, metavar="N",
-        help="replicas of each partition (default: the cluster's)",
+        help="replicas of each partition (default: the cluster's default.replication.factor)",
     )  # fmt: skip
     add_options(parser, settings_file=["--command-config"])
     parser.add_argument(
@@ -117,12 +117,13 @@ def _add_config(actions: Subparsers) -> None:
     parser = new_parser(
         actions,
         "config",
-        "Show the settings of topics that differ from the defaults, or change settings. Either "
-        "all changes\nof a topic are made, or it stays as it is.",
-        "examples:\n  aiokafka-lite topics config orders                      settings that "
-        "differ\n  aiokafka-lite topics config orders --every --json       all settings\n  "
-        "aiokafka-lite topics config orders --set retention.ms=86400000\n  aiokafka-lite topics "
-        "config orders --unset retention.ms   the cluster's value again\n",
+        "Show the settings of topics, or change settings. Without --every, only settings that "
+        "differ from\nthe defaults are shown. The changes of one topic succeed or fail together.",
+        "examples:\n"
+        "  aiokafka-lite topics config orders                        non-default settings\n"
+        "  aiokafka-lite topics config orders --every --json         all settings, as JSON\n"
+        "  aiokafka-lite topics config orders --set retention.ms=86400000\n"
+        "  aiokafka-lite topics config orders --unset retention.ms   use the cluster's value\n",
     )
     parser.add_argument("topics", nargs="+", metavar="TOPIC", help="the topics")
     parser.add_argument(
@@ -131,10 +132,10 @@ def _add_config(actions: Subparsers) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--unset", action="append", default=[], metavar="NAME",
-        help="a setting to remove, which restores the cluster's value (repeatable)",
+        help="a setting to remove, so that the cluster's value applies (repeatable)",
     )  # fmt: skip
     parser.add_argument(
-        "--every", action="store_true", help=("also show settings with their default values")
+        "--every", action="store_true", help=("also show settings that have their default values")
     )
     add_json_option(parser)
     add_options(parser)
@@ -217,7 +218,7 @@ def run_delete(options: argparse.Namespace) -> int:
     """Run `topics delete`; returns 0."""
     names = list(dict.fromkeys(options.topics))
     if not options.yes and not sys.stdin.isatty():
-        raise UsageError("there is no terminal for the confirmation: add --yes")
+        raise UsageError("cannot ask for a confirmation without a terminal: add --yes")
     with connecting(options).cluster() as cluster:
         known = ask_for_topics(cluster, None).topics
         problems = [

@@ -68,8 +68,8 @@ _PARTITION_COLUMNS: Final = (
     Column("bytes", "size", is_number=True, show=size_text),
 )
 _RECORDS_NOTE: Final = """\
-Records are counted as end minus begin: compaction and transactions leave fewer. Sizes are those of
-the leaders' logs, as on disk."""
+Records are counted as end minus begin offset. Compaction and transactions make the number of
+records too high. Sizes are the sizes of the leaders' logs on disk."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -78,11 +78,11 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "topics",
         "List the topics of a cluster. `topics create`, `topics delete` and `topics config` "
-        f"change topics,\nsee their --help.\n\n{_RECORDS_NOTE}",
+        f"change topics\nand have their own --help.\n\n{_RECORDS_NOTE}",
         "examples:\n"
-        "  aiokafka-lite topics                      all but Kafka's own\n"
-        "  aiokafka-lite topics 'orders-*' --json    some, for programs\n"
-        "  aiokafka-lite topics -q                   names alone\n",
+        "  aiokafka-lite topics                      all topics except Kafka's internal topics\n"
+        "  aiokafka-lite topics 'orders-*' --json    matching topics, as JSON\n"
+        "  aiokafka-lite topics -q                   only the names\n",
     )
     parser.add_argument(
         "patterns",
@@ -104,22 +104,22 @@ def add_describe_parser(subparsers: Subparsers) -> None:
     parser = new_parser(
         subparsers,
         "describe",
-        "Show a topic's partitions, leaders, replicas, offsets and settings, and its traffic: "
-        "the records of\nthe last minute (or since --since), and the largest of "
-        f"them.\n\n{_RECORDS_NOTE}",
+        "Show a topic's partitions, leaders, replicas, offsets and settings. Also show the rates "
+        "and the\nlargest record of the last minute, or since the position of "
+        f"--since.\n\n{_RECORDS_NOTE}",
         "examples:\n"
         "  aiokafka-lite describe orders\n"
         "  aiokafka-lite describe orders --json | jq .configs\n"
-        "  aiokafka-lite describe orders --since 1h           rates and largest record of an hour\n"
-        "  aiokafka-lite describe orders --since earliest     of all records\n",
+        "  aiokafka-lite describe orders --since 1h        rates and largest record of an hour\n"
+        "  aiokafka-lite describe orders --since earliest  rates and largest record of the topic\n",
     )
     parser.add_argument("topics", nargs="+", metavar="TOPIC", help="the topics to show")
     parser.add_argument(
         "--since",
         type=place,
         metavar="WHERE",
-        help=f"measure records from here on, all of which are read: {FORMS} (default: "
-        f"{DEFAULT_SINCE}, of which at most 64 MiB are read)",
+        help=f"read and measure all records since this position (default: {DEFAULT_SINCE}, but at "
+        f"most 64 MiB): {FORMS}",
     )
     add_json_option(parser)
     add_options(parser)

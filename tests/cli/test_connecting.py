@@ -99,7 +99,7 @@ def test_credentials_of_an_option_replace_those_of_the_file(file: Path) -> None:
     [
         (["-b", "a:b"], "setting bootstrap.servers: "),
         (["-X", "sasl.mechanisn=PLAIN"], "there is no such setting; did you mean sasl.mechanism"),
-        (["-X", "acks=1"], "-X acks: this setting has no effect here"),
+        (["-X", "acks=1"], "-X acks: the commands do not use this setting"),
         (["--security-protocol", "TLS"], "security.protocol is 'TLS': the value must be one of"),
         (["--tls", "--security-protocol", "PLAINTEXT"], "leave one out"),
         (["--mechanism", "PLAIN"], "give settings sasl.username and sasl.password"),

@@ -83,7 +83,7 @@ async def test_records_go_where_their_lines_say(path: Path) -> None:
 BAD_LINES = [
     (b"{", "not JSON: "),
     (b"[]", "each line must be a JSON object"),
-    (b'{"value": "x"}', "topic has to be a string"),
+    (b'{"value": "x"}', "the field topic has to be a string"),
     (b'{"topic": "t", "values": "x"}', "unknown field 'values'"),
     (b'{"topic": "t", "value": NaN}', "NaN is not JSON"),
     (b'{"topic": "t", "value": "\xff"}', "byte 26 is not UTF-8"),

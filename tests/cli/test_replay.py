@@ -162,7 +162,7 @@ async def test_a_group_replays_nothing_twice(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--where", "cause=x"], "a dead letter has key, topic, partition"),
+        (["--where", "cause=x"], "a dead letter has no field cause: the fields are key, topic"),
         (["--where", "x"], "NAME=VALUE"),
         (["--group", "g", "--from", "1h"], "leave one out"),
         (["--group", "g", "--dry-run"], "does not commit"),

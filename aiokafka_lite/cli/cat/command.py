@@ -41,13 +41,13 @@ TAIL_LAST: Final = 10
 
 _DESCRIPTION: Final = """\
 Print the records of a topic, one per line, from its beginning to its present end. With -f, continue
-with new records. Records of one partition are printed in order; partitions alternate."""
+with new records. Records are in order within a partition, but not across partitions."""
 _EXAMPLES: Final = """\
 examples:
   aiokafka-lite cat orders                            every value, one per line
   aiokafka-lite cat orders -a --from 10m              recent records, with keys, times, headers
   aiokafka-lite cat orders -p 3 --from 1234 -c 1 -a   one record
-  aiokafka-lite cat orders -n 5 --json | jq .value    the last five of each partition
+  aiokafka-lite cat orders -n 5 --json | jq .value    the last five records of each partition
   aiokafka-lite cat orders --key '^customer-17$' -a   the history of one customer
   aiokafka-lite cat orders -f --grep '"error"' -o     new errors, with partitions and offsets
   aiokafka-lite cat orders --output orders.parquet    the topic as a table
@@ -57,9 +57,9 @@ Print the last records of each partition of a topic, then new records until Ctrl
 `cat -f --last 10`, with the same options."""
 _TAIL_EXAMPLES: Final = """\
 examples:
-  aiokafka-lite tail orders                         the last ten of each partition, then new ones
-  aiokafka-lite tail orders -n 0 -a                 only new ones, with all fields
-  aiokafka-lite tail orders -n 0 -c 1               only the next record
+  aiokafka-lite tail orders              the last ten records of each partition, then new records
+  aiokafka-lite tail orders -n 0 -a      only new records, with all fields
+  aiokafka-lite tail orders -n 0 -c 1    only the next record
 """
 
 
@@ -82,7 +82,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", help="the topic to read")
     which = parser.add_argument_group("which records")
     which.add_argument(
-        "--from", dest="start", type=place, metavar="WHERE", help=f"start there: {FORMS}"
+        "--from", dest="start", type=place, metavar="WHERE", help=f"start at this position: {FORMS}"
     )
     which.add_argument(
         "--until",
@@ -96,7 +96,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         type=_count,
         metavar="N",
         help="start N offsets before the end of each partition. With --grep, --key or --header: "
-        "the last N matching records, for which the whole topic is read",
+        "read the whole topic, and print each partition's last N matching records",
     )
     which.add_argument(
         "-c", "--count", type=positive_int, metavar="N", help="stop after N records in all"
@@ -109,16 +109,18 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="only these partitions, such as 0,4-7",
     )
     which.add_argument(
-        "--grep", metavar="REGEX", help="only records with this in the value or a header"
+        "--grep",
+        metavar="REGEX",
+        help="only records with a match in the value, or in a header that is printed",
     )
-    which.add_argument("--key", metavar="REGEX", help="only records with this in the key")
+    which.add_argument("--key", metavar="REGEX", help="only records with a match in the key")
     which.add_argument(
         "--header",
         action="append",
         type=name_and_value,
         default=[],
         metavar="NAME=REGEX",
-        help="only records with this header whose value contains the text (repeatable)",
+        help="only records with a header NAME and a match in its value (repeatable)",
     )
     which.add_argument(
         "-F",
@@ -128,7 +130,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     which.add_argument("-i", "--ignore-case", action="store_true", help="A is a")
     which.add_argument(
-        "-v", "--invert-match", action="store_true", help="only records that do not match"
+        "-v",
+        "--invert-match",
+        action="store_true",
+        help="only records that --grep, --key and --header would leave out",
     )
     which.add_argument(
         "--isolation-level",
@@ -154,7 +159,8 @@ def _add_how(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=FORMATS,
         help="text: fields separated by tabs, the value last (default). json: one object per "
-        "line. hex: as text, in hexadecimal. raw: the values alone, without separators",
+        "line. hex: like text, with keys, header values and values in hexadecimal. raw: only the "
+        "values, without separators",
     )
     how.add_argument(
         "-j", "--json", action="store_const", dest="format", const="json", help="--format json"
@@ -162,7 +168,7 @@ def _add_how(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--unpack",
         action="store_true",
-        help="with json: insert keys and values that are JSON as objects, not as strings",
+        help="with --json: print keys and values that contain JSON as JSON, not as strings",
     )
     how.add_argument(
         "--null", metavar="TEXT", default="", help="the text printed for null (default: empty)"
@@ -178,8 +184,8 @@ def _add_how(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help=(
-            "write to this file, as a table if it is FILE.parquet or FILE.arrow "
-            "(aiokafka-lite[arrow])"
+            "write the records to this file. FILE.parquet and FILE.arrow are tables, and need "
+            "aiokafka-lite[arrow]"
         ),
     )
 
@@ -240,7 +246,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.unpack and options.format != "json":
         raise UsageError("--unpack is for --json")
     if options.delimiter is not None and options.format not in (None, "text"):
-        raise UsageError(f"--delimiter is for text, not for {options.format}")
+        raise UsageError(f"--delimiter applies only to --format text, not to {options.format}")
     if options.format == "raw" and _fields(options):
         raise UsageError("raw prints only values: leave out -k, -H, -t, -o and -a")
     if options.invert_match and not _filters(options):

@@ -34,7 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--bootstrap",
         type=bootstrap_servers,
         metavar="HOST:PORT",
-        help="use this Kafka (default: start an embedded broker)",
+        help="use the Kafka at this address (default: start an embedded broker)",
     )
     where.add_argument(
         "--listen",
@@ -62,7 +62,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         type=positive_seconds,
         default=60.0,
         metavar="SECONDS",
-        help="stop with an error after this time without records (default: 60)",
+        help="stop with an error after SECONDS without records (default: 60)",
     )
     parser.add_argument(
         "--out",

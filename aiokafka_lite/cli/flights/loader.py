@@ -104,8 +104,8 @@ class Loader:
                 return loaded
         raise LoadError(
             f"topic {self._admin.name!r} could not be loaded in {ATTEMPTS} attempts "
-            f"({last_error or 'it does not have the records that were written'}): check that no "
-            "other client writes to it, and that the broker is reachable"
+            f"({last_error or 'the topic has more or fewer records than were written'}): check "
+            "that no other client writes to the topic, and that the broker is reachable"
         ) from last_error
 
     async def _write(self, topic: FlightsTopic, on_progress: Callable[[int], None]) -> None:

@@ -20,7 +20,7 @@ class ForeignTopicError(FlightsError):
         self.topic = topic
         super().__init__(
             f"topic {topic!r} has records of another origin ({reason}) and was not changed: "
-            "name another topic with --topic, or delete this one yourself"
+            f"name another topic with --topic, or delete topic {topic!r} yourself"
         )
 
 

@@ -73,7 +73,10 @@ class Difference:
         if self.counted is None:
             return f"{self.carrier}: missing, expected {self.expected}"
         if self.expected is None:
-            return f"{self.carrier}: not in the data set, counted {self.counted}"
+            return (
+                f"{self.carrier}: the carrier is not in the data set, but was counted: "
+                f"{self.counted}"
+            )
         parts = [
             f"{each.name} {getattr(self.counted, each.name)}, "
             f"expected {getattr(self.expected, each.name)}"

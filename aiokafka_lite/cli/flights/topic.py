@@ -102,7 +102,7 @@ class TopicAdmin:
                     return
                 await asyncio.sleep(_POLL_S)
 
-        await _in_time(wait_until_gone(), f"topic {self.name!r} is deleted, but still there")
+        await _in_time(wait_until_gone(), f"topic {self.name!r} was deleted, but is still listed")
 
     async def _ask_controller_to_create(self, partition_count: int) -> None:
         request = CreateTopicsRequest(

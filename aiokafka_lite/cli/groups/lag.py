@@ -82,11 +82,11 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = new_parser(
         subparsers,
         "lag",
-        "Show for each partition the group's committed offset, the end of the log, the lag "
-        "between,\nand the member that owns it. A partition without a commit has an unknown "
-        "lag, because its start\nis not determined yet. A negative lag is a commit beyond the "
-        "end: the topic was recreated or\ntruncated, and its reader starts according to "
-        "auto.offset.reset.",
+        "Show the committed offset, the end of the log, the lag and the owner of each "
+        "partition. The lag is\nunknown without a committed offset, because the group's start "
+        "is not determined yet. The lag is\nnegative if the committed offset is beyond the end "
+        "of the log, because the topic was recreated or\ntruncated. The group then starts "
+        "according to auto.offset.reset.",
         "examples:\n"
         "  aiokafka-lite lag billing                    once\n"
         "  aiokafka-lite lag billing --watch            every two seconds, until Ctrl-C\n"

@@ -34,11 +34,11 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = new_parser(
         subparsers,
         "groups",
-        "List consumer groups, of both protocols, with their states.",
+        "List consumer groups of the classic protocol and of KIP-848, with their states.",
         "examples:\n"
-        "  aiokafka-lite groups                         all of them\n"
-        "  aiokafka-lite groups 'orders-*' --json       some, for programs\n"
-        "  aiokafka-lite groups --state Empty -q        names of those without members\n",
+        "  aiokafka-lite groups                         all groups\n"
+        "  aiokafka-lite groups 'orders-*' --json       matching groups, as JSON\n"
+        "  aiokafka-lite groups --state Empty -q        only names of groups without members\n",
     )
     parser.add_argument(
         "patterns",
@@ -47,7 +47,9 @@ def add_parser(subparsers: Subparsers) -> None:
         help=("only these groups (* matches any text, ? any character)"),
     )
     parser.add_argument(
-        "--state", metavar="STATE", help="only in this state: Stable, Empty, PreparingRebalance …"
+        "--state",
+        metavar="STATE",
+        help="only groups in this state: Stable, Empty, PreparingRebalance …",
     )
     parser.add_argument("-q", "--names", action="store_true", help="print names alone")
     add_json_option(parser)

@@ -50,16 +50,16 @@ _COLUMNS: Final = (
 OF_NO_MEMBER: Final = -1
 
 _DESCRIPTION: Final = """\
-Change the committed offsets of a group, so that it continues there. Without --execute the changes
-are only shown. The group may have no members, because they would later commit their own positions.
-A group that does not exist is created."""
+Change the committed offsets of a group. Its consumers then start at the new offsets. Without
+--execute, the changes are only shown. The command fails if the group has members, because members
+would commit their own positions later. A group that does not exist is created."""
 _EXAMPLES: Final = """\
 examples:
   aiokafka-lite reset billing --topic orders --to 2h            show the changes
-  aiokafka-lite reset billing --topic orders --to 2h --execute  make them
-  aiokafka-lite reset billing --topic orders:3 --to 1234        one partition
-  aiokafka-lite reset billing --topic orders --by -100          a hundred back
-  aiokafka-lite reset billing --all-topics --to latest          all topics with commits
+  aiokafka-lite reset billing --topic orders --to 2h --execute  make the changes
+  aiokafka-lite reset billing --topic orders:3 --to 1234        only one partition
+  aiokafka-lite reset billing --topic orders --by -100          100 offsets back
+  aiokafka-lite reset billing --all-topics --to latest          all topics with committed offsets
 """
 
 
@@ -75,12 +75,17 @@ def add_parser(subparsers: Subparsers) -> None:
         help="this topic, or some of its partitions (repeatable)",
     )
     which.add_argument(
-        "--all-topics", action="store_true", help="all topics that the group has commits of"
+        "--all-topics",
+        action="store_true",
+        help="all topics for which the group has committed offsets",
     )
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--to", type=place, metavar="WHERE", help=f"the new position: {FORMS}")
     where.add_argument(
-        "--by", type=int, metavar="N", help="move by N offsets, backwards if negative"
+        "--by",
+        type=int,
+        metavar="N",
+        help="move the committed offsets by N, backwards if N is negative",
     )
     parser.add_argument(
         "--execute", action="store_true", help=("make the changes (default: only show them)")

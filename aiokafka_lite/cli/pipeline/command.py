@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from aiokafka_lite.cli.pipeline.job import PipelineJobOptions
 
 _DESCRIPTION: Final = """\
-Write a topic to three Parquet tables with Spark, exactly once: its records (raw), counts and
+Write a topic to three Parquet tables with Spark, exactly once: the records (raw), counts and
 means per window (aggregate), and unreadable records (quarantine). The command can be stopped or
-killed at any time. The next run continues at the end of the last one."""
+killed at any time. The next run continues where the previous run ended."""
 _EPILOG: Final = """\
-With --flights, the real flights of 2013 are loaded, run through the pipeline, checked against the
-data set and plotted, on an embedded broker unless --bootstrap is given."""
+With --flights, the command loads the real flights of 2013 into the topic and writes the tables. The
+command then checks the tables against the data set, and draws a plot. Without --bootstrap, the
+command starts an embedded broker."""
 HOUR_MS: Final = 3_600_000
 
 
@@ -52,15 +53,14 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--bootstrap", type=bootstrap_servers, metavar="HOST:PORT", help="the Kafka to read from"
     )
-    group.add_argument("--topic", help="the topic (default with --flights: flights)")
+    group.add_argument("--topic", help="the topic to read (default with --flights: flights)")
     group.add_argument(
         "--flights",
         action="store_true",
-        help="load the flights into the topic first if it does not have them, and check the "
-        "tables at the end",
+        help="load the flights into the topic if they are missing, and check the tables at the end",
     )
     group.add_argument(
-        "--limit", type=positive_int, metavar="N", help="with --flights: only the first N"
+        "--limit", type=positive_int, metavar="N", help="with --flights: only the first N flights"
     )
     group.add_argument(
         "--partitions",
@@ -87,14 +87,14 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VALUE",
         help="another option of the source, such as failOnDataLoss=false or "
-        "startingOffsets=latest (default: earliest), repeatable",
+        "startingOffsets=latest (repeatable). startingOffsets is earliest by default",
     )
     group.add_argument(
         "--format",
         choices=("aiokafka_lite", "kafka"),
         default="aiokafka_lite",
-        help="the source: this package's, or Spark's own, which needs its jars (default: "
-        "aiokafka_lite)",
+        help="the data source (default: aiokafka_lite). kafka is Spark's own source, and needs the "
+        "jars of Spark's Kafka connector",
     )
 
 
@@ -110,8 +110,8 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
         "--schema",
         type=Path,
         metavar="FILE",
-        help="columns of the JSON values: Spark's DDL or its JSON (default: as in the tables that "
-        "are there, else inferred from the topic's first records)",
+        help="a file with the columns of the JSON values, as Spark's DDL or Spark's JSON (default: "
+        "the columns of existing tables, otherwise inferred from the topic's first records)",
     )
     group.add_argument(
         "--event-time",
@@ -131,7 +131,7 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
         type=names,
         default=(),
         metavar="COLUMN,...",
-        help="numbers to aggregate: count, sum, min, max, mean",
+        help="numeric columns to aggregate, as count, sum, min, max and mean",
     )
     group.add_argument(
         "--window",
@@ -144,9 +144,10 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
         "--watermark",
         type=duration_ms,
         metavar="LENGTH",
-        help="how late a row may be, compared with the latest event time of its partition, "
-        "before its closed window ignores it (default: 1 day, with --flights 365 days, as "
-        "the data set has October before January)",
+        help="how far event times may be behind the latest event time of their partition "
+        "(default: 1 day). The aggregate ignores rows that are further behind if their windows "
+        "are closed. With --flights the default is 365 days, because the data set has October "
+        "before January",
     )
 
 
@@ -183,13 +184,13 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--metrics",
         type=Path,
         metavar="FILE",
-        help="one JSON object per batch, appended (default: metrics.jsonl in --out if that is a "
-        "path)",
+        help="append one JSON object per batch to this file (default: metrics.jsonl in --out, if "
+        "--out is a path)",
     )
     group.add_argument(
         "--no-plot",
         action="store_true",
-        help="with --flights: do not draw the plot (default: out/pipeline.png)",
+        help="with --flights: do not draw the plot out/pipeline.png",
     )
 
 
@@ -198,7 +199,7 @@ def _add_spark(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--master",
         metavar="URL",
-        help=("the master of Spark (default: its own setting, or local[*])"),
+        help=("the Spark master (default: spark.master of Spark's settings, or local[*])"),
     )
     group.add_argument(
         "--conf",
@@ -255,7 +256,10 @@ def _job_options(options: argparse.Namespace) -> PipelineJobOptions:
 
         for name in ("schema", "event_time", "keys", "measures"):
             if given[name] not in (None, ()):
-                raise CommandError(f"--flights has its own {name.replace('_', ' ')}: leave it out")
+                option = name.replace("_", "-").removesuffix("s")
+                raise CommandError(
+                    f"--flights has its own {name.replace('_', ' ')}: leave out --{option}"
+                )
         given = {
             **FLIGHTS,
             **{name: value for name, value in given.items() if value not in (None, ())},

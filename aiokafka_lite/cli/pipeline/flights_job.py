@@ -63,8 +63,8 @@ def run_flights(options: PipelineJobOptions, flights: FlightsOptions) -> bool:
         show_differences(reporter.console, wrong)
     else:
         reporter.say(
-            f"Checked: {expected.raw:,} flights, each once, and all {expected.aggregate_rows:,} "
-            "carrier-hours equal the data set's"
+            f"Checked: the raw table has each of the {expected.raw:,} flights once, and the "
+            f"{expected.aggregate_rows:,} rows of the aggregate match the data set"
         )
     if flights.plot is not None:
         # Imported here: matplotlib takes a second to load, and not everybody wants the plot.

@@ -80,7 +80,10 @@ def run_pipeline(
             if options.trigger_s is None:
                 tables = pipeline.run_once()
             else:
-                say(f"Reading {wanted.topic!r} every {options.trigger_s:g} s. Ctrl-C ends it")
+                say(
+                    f"Reading {wanted.topic!r} every {options.trigger_s:g} s. Ctrl-C ends the "
+                    "pipeline"
+                )
                 tables = pipeline.run_continuously(options.trigger_s)
         seconds = time.monotonic() - started
         rows = sum(metrics.rows for metrics in batches)
@@ -125,7 +128,7 @@ class Stopping:
         if self._pipeline is not None:
             self._pipeline.stop()
             when = "after this batch"
-        self._say(f"Ending {when} (repeat to end at once)")
+        self._say(f"Ending {when} (a second signal ends the pipeline at once)")
 
     @contextmanager
     def behind_a_batch_of(self, pipeline: Pipeline) -> Iterator[None]:

@@ -32,7 +32,7 @@ def show_tables(console: Console, tables: FlightTables, directory: Path) -> None
     table.add_row(
         "aggregate",
         f"{tables.aggregate_rows:,}",
-        f"one row per carrier and hour, without {tables.late:,} late flights",
+        f"one row per carrier and hour, without {tables.late:,} rows of closed windows",
     )
     table.add_row("quarantine", f"{tables.quarantine:,}", "records that are not flights")
     console.print(table)
@@ -74,7 +74,8 @@ def _show_worst(
     busy.sort(key=lambda item: item[1].mean_departure_delay_min or 0.0, reverse=True)
     table = _table(
         console,
-        f"The worst hours of a carrier, of {len(busy):,} with {_LEAST_FLIGHTS} departures or more",
+        "The longest mean delays of one carrier in one hour "
+        f"({len(busy):,} hours have {_LEAST_FLIGHTS} departures or more)",
     )
     table.add_column("hour in UTC", no_wrap=True)
     table.add_column("carrier", no_wrap=True, max_width=24)

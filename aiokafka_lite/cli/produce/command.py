@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _DESCRIPTION: Final = """\
 Produce records from the standard input, one per line. Each record is written once and in order,
-even if brokers fail. Keys are partitioned as by Java's producer. Records without a key fill one
-partition after the other, a batch at a time."""
+even if brokers fail. A key selects the same partition as in Java's producer. For records without a
+key, the partition changes after each batch."""
 _EXAMPLES: Final = """\
 examples:
   echo hello | aiokafka-lite produce greetings

@@ -66,7 +66,8 @@ async def test_users_of_a_file_log_in_over_tls(tmp_path: Path, users: Path, mech
     ) as (servers, said):  # fmt: skip
         out = tmp_path / "out"
         assert said == [
-            f"certificates: trust {out}/ca.pem; {out}/client.pem is a client's",
+            f"certificates: clients must trust {out}/ca.pem, and {out}/client.pem is a client "
+            "certificate",
         ]
         settings = {
             "security_protocol": "SASL_SSL",
@@ -87,7 +88,7 @@ async def test_tokens_are_left_for_clients(tmp_path: Path, users: Path) -> None:
         "--listen", "SASL_PLAINTEXT://127.0.0.1:0", "--sasl-mechanism", "OAUTHBEARER",
         "--users-file", str(users), "--write-credentials", str(out), "--topic", "t",
     ) as (servers, said):  # fmt: skip
-        assert said == [f"tokens, good for a day: {out}/alice.jwt, {out}/bob.jwt"]
+        assert said == [f"tokens, valid for one day: {out}/alice.jwt, {out}/bob.jwt"]
         assert (out / "alice.jwt").stat().st_mode & 0o077 == 0
         token = (out / "alice.jwt").read_text()
         settings: dict[str, Any] = {

@@ -305,7 +305,7 @@ async def test_missing_topic_is_named_with_the_one_that_may_be_meant(
         (["--grep", "("], "is not a regular expression"),
         (["-v"], "-v needs something to match"),
         (["--unpack"], "--unpack is for --json"),
-        (["--json", "-d", ","], "--delimiter is for text, not for json"),
+        (["--json", "-d", ","], "--delimiter applies only to --format text, not to json"),
         (["--format", "raw", "-k"], "raw prints only values"),
         (["--json", "--output", "x.parquet"], "is a table, so --format"),
     ],
