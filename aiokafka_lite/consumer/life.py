@@ -167,7 +167,9 @@ class Life:
             AssertionError: The table has no such move.
         """
         if stage not in MOVES[self._stage]:
-            raise AssertionError(f"a consumer cannot go from {self._stage.name} to {stage.name}")
+            raise AssertionError(
+                f"a consumer cannot change its stage from {self._stage.name} to {stage.name}"
+            )
         self._stage = stage
         if stage is Stage.STARTING:
             self._gate.admit()
@@ -383,7 +385,7 @@ class Engine:
                 raise self.life.refusal()
             raise CommitFailedError(
                 "the consumer is stopped and cannot commit any more: commit before stop(), or "
-                "while stop() runs. The next owners start at the offsets committed before"
+                "while stop() runs. The partitions' next owners start at the committed offsets"
             )
         try:
             await parts.commits.commit(offsets)
@@ -391,8 +393,9 @@ class Engine:
             if not self.life.is_over or isinstance(error, FencedInstanceIdError):
                 raise
             raise CommitFailedError(
-                "the consumer was stopped before the commit succeeded, so the offsets may not be "
-                f"committed: commit before stop(), or give stop() a longer timeout ({error})"
+                "the consumer was stopped before the commit succeeded, and it is unknown whether "
+                "the offsets are committed: commit before stop(), or give stop() a longer timeout "
+                f"({error})"
             ) from error
 
     def _enter(self, stage: Stage) -> None:
@@ -579,8 +582,8 @@ class Engine:
             state.observers.forget(observe)
         if left := undone():
             log.warning(
-                "stopping: the application did not finish in time. The next owners will read "
-                "these again: %s",
+                "stopping: the application did not finish all records in time. The partitions' "
+                "next owners will read these offsets again: %s",
                 _in_words(ranges for ranges, _ in left),
             )
 
@@ -605,7 +608,7 @@ class Engine:
         self.probe.stop()
         parts = self.parts
         if parts is None:
-            raise AssertionError("the consumer has no parts to stop")
+            raise AssertionError("parts of a consumer that was never started cannot be stopped")
         self._parts_ended.clear()
         self.uncommitted = parts.commits.left_to_commit(offsets)
         try:

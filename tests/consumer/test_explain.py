@@ -109,7 +109,7 @@ async def test_what_is_not_assigned(kafka: KafkaHandle) -> None:
         assert "call subscribe() or assign()" in consumer.explain(tp)
         consumer.assign([tp])
         assert inside.cause(consumer, other) is Cause.NOT_ASSIGNED
-        assert "not among the partitions given to assign()" in consumer.explain(other)
+        assert "assign() was called without this partition" in consumer.explain(other)
         consumer.unsubscribe()
         consumer.subscribe([topic])
         await until(lambda: tp in consumer.assignment())
@@ -128,7 +128,7 @@ async def test_what_another_member_has(kafka: KafkaHandle, protocol: str) -> Non
     ):
         await until(lambda: inside.is_settled(first) and len(first.assignment()) < 2)
         without = first if not first.assignment() else second
-        assert f"another member of group {group} owns it" in await until_cause(
+        assert f"another member of group {group} owns the partition" in await until_cause(
             without, tp, Cause.NOT_ASSIGNED
         )
 
@@ -168,7 +168,7 @@ async def test_a_consumer_that_has_left_its_group(kafka: KafkaHandle, protocol: 
     settings = {"group_protocol": protocol, "max_poll_interval_ms": 100}
     async with reading(kafka, topic, group_id=unique("group"), **settings) as consumer:  # type: ignore[arg-type]
         text = await until_cause(consumer, tp, Cause.OUT_OF_GROUP)
-        assert "within max_poll_interval_ms: it joins again with the next read" in text
+        assert "within max_poll_interval_ms: the next read joins the group again" in text
         assert consumer.health().verdict == "degraded"
 
 
@@ -235,14 +235,17 @@ async def test_paused_and_buffered(kafka: KafkaHandle) -> None:
     tp = TopicPartition(topic, 0)
     async with reading(kafka, topic) as consumer:
         text = await until_cause(consumer, tp, Cause.BUFFERED)
-        assert "records from offset 0 on are buffered: the application has not requested" in text
+        assert (
+            "records from offset 0 on are buffered: the application has requested no records"
+            in text
+        )
         assert (await consumer.getone()).offset == 0
         assert "from offset 1 on" in await until_cause(consumer, tp, Cause.BUFFERED)
         consumer.pause(tp)
         assert inside.cause(consumer, tp) is Cause.PAUSED
         assert (
             consumer.explain(tp)
-            == "it is paused: call resume() (the records fetched so far are kept)"
+            == "the partition is paused: call resume() (the records fetched so far are kept)"
         )
 
 
@@ -310,7 +313,7 @@ async def test_a_partition_whose_leader_has_only_just_become_known(broker: Broke
         await until_cause(consumer, T0, Cause.AT_END)
         inside.cursor(consumer, T0).read_from(None)
         assert inside.cause(consumer, T0) is Cause.ABOUT_TO_FETCH
-        assert "its leader, node 1, is known" in consumer.explain(T0)
+        assert "a fetch to the partition's leader, node 1" in consumer.explain(T0)
         inside.show_metadata(consumer, inside.cluster(consumer).view)
         await until_cause(consumer, T0, Cause.AT_END)
 
@@ -339,7 +342,7 @@ async def test_a_backoff(broker: Broker) -> None:
     with broker.on("Fetch").fail(KafkaStorageError, times=None):
         async with consumer_of(broker, "t") as consumer:
             text = await until_cause(consumer, T0, Cause.BACKING_OFF)
-            assert re.search("in a backoff for .* because of KafkaStorageError", text)
+            assert re.search("again in .*, after a backoff because of KafkaStorageError", text)
 
 
 async def test_a_throttle(broker: Broker) -> None:
@@ -375,7 +378,9 @@ async def test_a_fetch_in_flight(broker: Broker) -> None:
     with broker.on("Fetch").hold() as rule:
         async with consumer_of(broker, "t") as consumer:
             text = await until_cause(consumer, T0, Cause.FETCHING)
-            assert re.fullmatch(r"a fetch is in flight to node 1 for \d+ ms, from offset 0", text)
+            assert re.fullmatch(
+                r"a fetch to node 1 has been in flight for \d+ ms, from offset 0", text
+            )
             rule.release()
 
 
@@ -386,11 +391,13 @@ async def test_the_end_of_the_log(kafka: KafkaHandle) -> None:
     async with reading(kafka, topic) as consumer:
         await offsets_read(consumer, 5)
         text = await until_cause(consumer, tp, Cause.UNFINISHED)
-        assert "the application has offsets 0 to 4 and has not requested more for" in text
+        assert (
+            "offsets 0 to 4 are unfinished until the next read, and there has been no read" in text
+        )
         assert await consumer.poll(timeout_ms=1) == {}
         text = await until_cause(consumer, tp, Cause.AT_END)
         assert text.startswith(
-            "it is at the end of the log, offset 5, and there are no new records; a fetch is"
+            "the position is at the end of the log, offset 5, and there are no new records; a fetch"
         )
 
 
@@ -431,7 +438,9 @@ async def test_a_partition_that_the_request_in_flight_does_not_have(kafka: Kafka
         await until(lambda: not inside.is_in_flight(consumer, tp))
         await until_cause(consumer, other, Cause.AT_END)
         consumer.resume(tp)
-        assert "was sent before" in await until_cause(consumer, tp, Cause.AWAITING_ANSWER)
+        assert "a fetch without this partition" in await until_cause(
+            consumer, tp, Cause.AWAITING_ANSWER
+        )
         await until_cause(consumer, tp, Cause.AT_END)
 
 
@@ -442,7 +451,7 @@ async def test_a_partition_behind_an_answer_that_was_not_taken(kafka: KafkaHandl
     async with reading(kafka, topic) as consumer:
         await until_cause(consumer, tp, Cause.BUFFERED)
         text = await until_cause(consumer, other, Cause.ANSWER_NOT_TAKEN)
-        assert "the next fetch is sent when the application reads them" in text
+        assert "the next fetch is sent when the application has read these records" in text
         await offsets_read(consumer, 5)
         await until_cause(consumer, other, Cause.AT_END)
 

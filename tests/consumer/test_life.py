@@ -102,4 +102,4 @@ async def test_a_start_that_failed_leaves_it_new() -> None:
         assert "not started" in repr(made)
     assert "start() failed" in made.health().reasons[0]
     await made.stop()
-    assert "Its start() had failed" in made.health().reasons[0]
+    assert "start() had failed" in made.health().reasons[0]

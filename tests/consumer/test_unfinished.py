@@ -245,10 +245,10 @@ async def a_dead_letter_hangs(consumer: AIOKafkaConsumer) -> None:
 
 
 STANDSTILLS = (
-    (nothing_is_asked, "the application has not requested any"),
-    (one_is_in_hand, "the application has not requested any"),
+    (nothing_is_asked, "the application has requested no records"),
+    (one_is_in_hand, "the application has requested no records"),
     (none_is_acknowledged, "t/0 offset 0 was returned"),
-    (a_handler_hangs, "t/0 offset 0, key None, has been with its handler"),
+    (a_handler_hangs, "t/0 offset 0, key None, has been in its handler"),
     (a_record_is_tried_again, "t/0 offset 0, key None, is tried again"),
     (a_dead_letter_hangs, "t/0 offset 0, key None, waits for its dead letter"),
 )
@@ -269,7 +269,7 @@ async def test_health_is_not_ok_when_nothing_was_finished_for_thirty_seconds(
         assert consumer.health().is_ok
         await asyncio.sleep(10.1)
         (reason,) = consumer.health().reasons
-        assert reason.startswith("t/0: no record from offset 0 on was finished for ")
+        assert reason.startswith("t/0: no record from offset 0 on has been finished for ")
         assert words in reason
         assert not consumer.health().is_ok
         standstill_s = partition_row(consumer)["standstill_seconds"]

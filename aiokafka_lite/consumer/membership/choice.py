@@ -275,8 +275,8 @@ def _tell_of_unused_settings(config: ConsumerConfig) -> None:
     """Say what was set and is the coordinator's to decide in this protocol."""
     if unused := config.unused_by_consumer_protocol:
         log.warning(
-            "group %s: with the consumer protocol (KIP-848) the broker decides what %s. These "
-            "settings apply only if the group is joined with the classic protocol",
+            "group %s: the consumer protocol (KIP-848) uses the broker's configuration instead of "
+            "%s. The consumer's values apply only if the group is joined with the classic protocol",
             config.group_id,
-            " and ".join(f"{name} sets" for name in unused),
+            " and ".join(unused),
         )

@@ -61,7 +61,12 @@ class Coordinator:
     def forget(self, node_id: int, reason: object) -> None:
         """Find the coordinator anew at the next request, unless that has been done already."""
         if node_id == self._node_id:
-            log.info("group %s: leaving coordinator %s: %s", self._group_id, node_id, reason)
+            log.info(
+                "group %s: node %s is no longer used as the coordinator: %s",
+                self._group_id,
+                node_id,
+                reason,
+            )
             self._previous_node_id, self._node_id = node_id, None
 
     async def request(

@@ -186,7 +186,7 @@ class Handover:
         generation = self._member.identity.generation
         state.events.publish(Assigned(frozenset(state.assignment), generation))
         log.info(
-            "group %s: generation %d adds %s, %d partitions in all",
+            "group %s: generation %d adds %s. %d partitions are assigned now",
             self._member.group_id,
             generation,
             sorted(new),
@@ -212,7 +212,8 @@ class Handover:
             self._config.rebalance_timeout_s,
             log.warning,
             "group %s: the rebalance listener has not returned from on_partitions_assigned for "
-            "%g s: records are withheld until it does, for %g s at most",
+            "%g s: records are withheld until the listener returns. The listener is cancelled "
+            "after %g s",
             self._member.group_id,
             self._config.rebalance_timeout_s,
             limit_s,
@@ -240,8 +241,8 @@ class Handover:
         return KafkaTimeoutError(
             "the rebalance listener did not finish on_partitions_assigned within "
             f"{self._config.max_poll_interval_s:g} s (max_poll_interval_ms), so no records are "
-            "returned. To repeat the call, subscribe again, or raise max_poll_interval_ms to "
-            "allow more time"
+            "returned. Subscribe again to repeat the call. If the listener needs more time, raise "
+            "max_poll_interval_ms"
         )
 
     def _listener_failed(self, callback: str, error: Exception | None) -> None:

@@ -97,7 +97,7 @@ class ListenerCalls:
             if asyncio.iscoroutine(result):
                 await result
         except Exception as error:
-            log.exception("the rebalance listener raised in %s", call.name)
+            log.exception("the rebalance listener raised an exception in %s", call.name)
             if call.is_running:
                 self._on_failed(call.name, error)
         finally:

@@ -64,7 +64,7 @@ class StatefulMember(Generic[StateT]):
         """
         if state not in self._legal[self.state]:
             raise IllegalStateError(
-                f"a group member cannot go from {self.state.name} to {state.name}"
+                f"a group member cannot change its state from {self.state.name} to {state.name}"
             )
         self.state = state
         self.notify()

@@ -135,7 +135,7 @@ def _not_assigned(engine: Engine, running: Running, tp: TopicPartition, now: flo
     if state.mode is SubscriptionMode.NONE:
         text = NO_TOPICS
     elif state.mode is SubscriptionMode.ASSIGNED:
-        text = "it is not among the partitions given to assign()"
+        text = "assign() was called without this partition"
     elif tp.topic not in (state.subscription or ()):
         text = f"topic {tp.topic!r} is not subscribed"
     elif status is not None and not status.is_settled:
@@ -145,9 +145,9 @@ def _not_assigned(engine: Engine, running: Running, tp: TopicPartition, now: flo
     elif tp.partition not in (running.cluster.view.partitions_for_topic(tp.topic) or ()):
         text = f"topic {tp.topic!r} has no partition {tp.partition}"
     elif status is not None:
-        text = f"another member of group {status.group_id} owns it"
+        text = f"another member of group {status.group_id} owns the partition"
     else:
-        text = "it did not exist when the partitions were last looked up"
+        text = "the latest lookup of the topic did not find the partition"
     return Diagnosis(Cause.NOT_ASSIGNED, f"{tp.topic}/{tp.partition} is not assigned: {text}")
 
 
@@ -189,12 +189,12 @@ def stopped_text(engine: Engine) -> str:
     stopped = "the consumer is stopped: make another one"
     life = engine.life
     if life.left_by:
-        return f"{stopped}. Its `async with` block was left by {life.left_by}"
+        return f"{stopped}. The consumer's `async with` block ended with {life.left_by}"
     if life.failed_start is not None:
-        return f"{stopped}. Its start() had failed: {_one_line(str(life.failed_start[1]))}"
+        return f"{stopped}. start() had failed: {_one_line(str(life.failed_start[1]))}"
     for scope in () if engine.parts is None else engine.parts.scopes:
         if scope.failure is not None:
-            return f"{stopped}. Its background task {scope.name} had failed with {scope.failure!r}"
+            return f"{stopped}. The background task {scope.name} had failed with {scope.failure!r}"
     if raised := engine.state.latest_raised:
         return f"{stopped}. The latest error raised by a read was {_one_line(raised)}"
     return stopped
@@ -220,9 +220,10 @@ def joining_text(engine: Engine, status: GroupStatus, now: float) -> str:
     config = engine.config
     return (
         f"{status.state}, for {seconds(now - status.joining_since)}: the coordinator waits for "
-        "members that have not joined again. A failed member delays the others until its "
-        f"session times out (here after {config.session_timeout_s:g} s), a static or slow "
-        f"member until its rebalance times out (here after {config.group_timeout_s:g} s)"
+        "members that have not joined again. A failed member delays the rebalance for up to "
+        f"its session timeout ({config.session_timeout_s:g} s for this consumer). A static or "
+        "slow member delays the rebalance for up to its rebalance timeout "
+        f"({config.group_timeout_s:g} s for this consumer)"
     )
 
 
@@ -247,7 +248,7 @@ def _out_of_group(group_id: str) -> Diagnosis:
     return Diagnosis(
         Cause.OUT_OF_GROUP,
         f"the consumer left group {group_id}, because the application requested no records "
-        "within max_poll_interval_ms: it joins again with the next read",
+        "within max_poll_interval_ms: the next read joins the group again",
     )
 
 
@@ -303,7 +304,7 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
         )
     if partition.is_paused:
         kept = "" if part is None else " (the records fetched so far are kept)"
-        return Diagnosis(Cause.PAUSED, f"it is paused: call resume(){kept}")
+        return Diagnosis(Cause.PAUSED, f"the partition is paused: call resume(){kept}")
     processing = engine.state.processing
     has_records = part is not None or partition.finished_to != partition.position
     if has_records and processing is not None and processing.is_paused:
@@ -316,15 +317,22 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
         return None
     records = f"records from offset {partition.position} on are buffered"
     if partition.has_enough:
-        until = "the block of its open batch ends" if processing is None else "handlers are done"
+        until = (
+            "the block of the partition's open batch ends"
+            if processing is None
+            else "earlier records are finished"
+        )
         return Diagnosis(Cause.BUFFERED, f"{records}, and are delivered when {until}")
     if processing is not None:
         text = f"{records}, and are delivered when a handler is free"
     elif engine.state.is_in_get:
-        text = f"{records}, and a read is about to return them, or waits for other partitions"
+        text = (
+            f"{records}: the current read returns the records next, unless this read waits for "
+            "other partitions"
+        )
     else:
         idle_s = engine.state.idle_s(now)
-        text = f"{records}: the application has not requested any for {seconds(idle_s)}"
+        text = f"{records}: the application has requested no records for {seconds(idle_s)}"
     return Diagnosis(Cause.BUFFERED, text)
 
 
@@ -342,13 +350,16 @@ def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis |
     if search.sought is Sought.COMMITTED:
         status = running.membership.status
         if status is None:
-            text = "its first position is about to be looked up"
+            text = "the first position of the partition is about to be looked up"
         elif status.coordinator_id is None:
-            text = f"its committed offset is not known: group {status.group_id} has no coordinator"
+            text = (
+                "the committed offset of the partition is not known: the coordinator of group "
+                f"{status.group_id} is being looked up"
+            )
         else:
             text = (
-                f"its committed offset is being requested from node {status.coordinator_id}, "
-                f"the coordinator of group {status.group_id}{last_try}"
+                "the committed offset of the partition is being requested from node "
+                f"{status.coordinator_id}, the coordinator of group {status.group_id}{last_try}"
             )
         return Diagnosis(Cause.AWAITING_COMMITTED, text)
     trouble = _no_broker(running, partition, now)
@@ -361,7 +372,7 @@ def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis |
         reason = f", {search.reason}" if search.reason else ""
         return Diagnosis(
             Cause.AWAITING_RESET,
-            f"its position is being reset to {wanted}{reason}{last_try}{because}",
+            f"the position is being reset to {wanted}{reason}{last_try}{because}",
         )
     return Diagnosis(
         Cause.AWAITING_VALIDATION,
@@ -377,8 +388,7 @@ def _no_broker(running: Running, partition: Cursor, now: float) -> Diagnosis | N
         if (leader := running.cluster.view.leader(partition.tp)) is not None:
             return Diagnosis(
                 Cause.ABOUT_TO_FETCH,
-                f"its leader, node {leader.leader}, is known, and a fetch to it is about to be "
-                "sent",
+                f"a fetch to the partition's leader, node {leader.leader}, is about to be sent",
             )
         return Diagnosis(Cause.NO_LEADER, _no_leader_text(running, partition.tp))
     pool = running.cluster.pool
@@ -404,28 +414,29 @@ def _no_leader_text(running: Running, tp: TopicPartition) -> str:
     if known.leader < 0:
         why = "" if known.error is None else f" ({known.error.__name__})"
         return f"the partition has no leader at present{why}: all its replicas may be down"
-    return f"its leader, node {known.leader}, is not among the brokers that are up"
+    return f"the partition's leader, node {known.leader}, is not among the brokers that are up"
 
 
 # --- The fetch --------------------------------------------------------------------------------
 def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> Diagnosis:
     node = running.sources.of(partition)
     if node is None:
-        raise AssertionError("a partition without a leader has been reported already")
+        raise AssertionError("an earlier step reports partitions without a leader")
     node_id, pool = node.node_id, running.cluster.pool
     if partition.place is Place.BACKING_OFF and partition.retry_at > now:
         return Diagnosis(
             Cause.BACKING_OFF,
-            f"it is in a backoff for {seconds(partition.retry_at - now)} because of "
-            f"{partition.retry_reason or 'an error'}: then it is fetched from node {node_id} "
-            "again",
+            f"the partition is fetched from node {node_id} again in "
+            f"{seconds(partition.retry_at - now)}, after a backoff because of "
+            f"{partition.retry_reason or 'an error'}",
         )
     if engine.buffer.is_left_out(partition):
         budget = engine.budget
         return Diagnosis(
             Cause.NO_BUDGET,
             f"{budget.taken_bytes} of max_buffered_bytes={budget.limit_bytes} are in use, and "
-            "the current reads wait for other partitions: it is fetched after they return",
+            "the current reads wait for other partitions: this partition is fetched when the "
+            "current reads have returned",
         )
     if (sent_at := node.in_flight_since) is not None:
         return _in_flight(engine, partition, node, sent_at, now)
@@ -446,8 +457,8 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
     if engine.buffer.has_untaken(node):
         return Diagnosis(
             Cause.ANSWER_NOT_TAKEN,
-            f"node {node_id} has sent records of other partitions, which are buffered: the next "
-            "fetch is sent when the application reads them",
+            f"the latest response of node {node_id} has records of other partitions: the next "
+            "fetch is sent when the application has read these records",
         )
     if node.is_short_of_bytes:
         budget = engine.budget
@@ -457,11 +468,10 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
             "next fetch is sent when the application has read buffered records, including "
             "those of other partitions",
         )
-    settling = "its latest response is being processed" if node.is_settling else "it is next"
+    waits = ", after the latest response is processed" if node.is_settling else ""
     return Diagnosis(
         Cause.ABOUT_TO_FETCH,
-        f"a fetch from node {node_id} from offset {partition.fetched} is about to be sent: "
-        f"{settling}",
+        f"a fetch to node {node_id} from offset {partition.fetched} is about to be sent{waits}",
     )
 
 
@@ -469,12 +479,12 @@ def _in_flight(
     engine: Engine, partition: Cursor, node: Source, sent_at: float, now: float
 ) -> Diagnosis:
     for_s = now - sent_at
-    fetch = f"a fetch is in flight to node {node.node_id} for {seconds(for_s)}"
+    fetch = f"a fetch to node {node.node_id} has been in flight for {seconds(for_s)}"
     if partition.place is not Place.IN_FLIGHT:
         return Diagnosis(
             Cause.AWAITING_ANSWER,
-            f"it is in the next fetch from node {node.node_id}: the one in flight, for "
-            f"{seconds(for_s)}, was sent before",
+            f"a fetch without this partition has been in flight to node {node.node_id} for "
+            f"{seconds(for_s)}: the next fetch includes the partition",
         )
     end, stable = partition.high_watermark, partition.last_stable_offset
     if end is None:
@@ -484,7 +494,8 @@ def _in_flight(
             return Diagnosis(
                 Cause.OPEN_TRANSACTION,
                 f"a transaction is open at offset {stable} (the last stable offset, while the "
-                f"log ends at {end}): read_committed returns no records from there on; {fetch}",
+                f"log ends at {end}): read_committed returns no records from offset {stable} on; "
+                f"{fetch}",
             )
     elif partition.fetched >= end:
         if (unfinished := _unfinished_text(engine, partition, now)) is not None:
@@ -495,7 +506,8 @@ def _in_flight(
             )
         return Diagnosis(
             Cause.AT_END,
-            f"it is at the end of the log, offset {end}, and there are no new records; {fetch}",
+            f"the position is at the end of the log, offset {end}, and there are no new records; "
+            f"{fetch}",
         )
     return Diagnosis(Cause.FETCHING, f"{fetch}, from offset {partition.fetched}")
 
@@ -507,14 +519,16 @@ def _unfinished_text(engine: Engine, partition: Cursor, now: float) -> str | Non
         return None
     state, offsets = engine.state, f"offsets {first} to {end - 1}"
     if partition.undecided:
-        return f"an open transaction decides on {offsets}"
+        return f"{offsets} belong to a transaction that has not ended"
     if partition.worked_by is None:
         if state.is_in_get:
-            return f"a task that has {offsets} has not requested more"
+            return f"{offsets} are unfinished until the task that read the records reads again"
         idle = seconds(state.idle_s(now))
-        return f"the application has {offsets} and has not requested more for {idle}"
+        return (
+            f"{offsets} are unfinished until the next read, and there has been no read for {idle}"
+        )
     if partition.worked_by is state.processing:
-        return f"handlers have not finished all of {offsets}"
+        return f"some records of {offsets} are unfinished"
     return f"{offsets} are in a block of batch() that has not ended"
 
 

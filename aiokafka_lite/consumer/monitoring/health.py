@@ -191,7 +191,7 @@ def _heartbeats_then(running: Running) -> str:
     status = running.membership.status
     if status is None or not status.stood_in_count:
         return "and no heartbeats were sent"
-    return f"and a thread sent its heartbeats ({status.stood_in_count} so far)"
+    return f"and the heartbeat thread sent heartbeats ({status.stood_in_count} so far)"
 
 
 def _lost(running: Running) -> dict[int, float]:
@@ -220,10 +220,10 @@ def _no_broker_text(engine: Engine, running: Running, alone_s: float) -> str:
     error = running.cluster.pool.last_error(min(_lost(running)))
     stands_still = [f"{len(engine.state.assignment)} partitions are not read"]
     if (status := running.membership.status) is not None:
-        stands_still.append(f"group {status.group_id} receives no heartbeats of this member")
+        stands_still.append(f"group {status.group_id} receives no heartbeats from this member")
     return (
         f"no broker can be reached, for {seconds(alone_s)}: {error}. Check the network, and "
-        f"that the brokers run. Until then {' and '.join(stands_still)}"
+        f"that the brokers run. Until a broker can be reached, {' and '.join(stands_still)}"
     )
 
 
@@ -263,7 +263,7 @@ def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[st
     if status.sits_out:
         yield (
             f"the consumer left {group}, because the application requested no records within "
-            "max_poll_interval_ms: it joins again with the next read. If processing takes "
+            "max_poll_interval_ms: the next read joins the group again. If processing takes "
             "longer, raise max_poll_interval_ms"
         )
         return
@@ -308,7 +308,7 @@ def _partition_troubles(engine: Engine, running: Running, now: float) -> Iterato
         if diagnosis.cause not in TROUBLES:
             if not is_still:
                 continue
-            text = f"no record from offset {partition.finished_to} on was finished for "
+            text = f"no record from offset {partition.finished_to} on has been finished for "
             text += f"{seconds(still_s)}: {explain(engine, tp, now)}"
             diagnosis = diagnosis._replace(text=text)
         counts[diagnosis.cause] += 1
@@ -318,7 +318,7 @@ def _partition_troubles(engine: Engine, running: Running, now: float) -> Iterato
         yield f"{tp.topic}/{tp.partition}: {diagnosis.text}"
     if (more := counts.total() - len(found)) > 0:
         causes = ", ".join(f"{count} {cause.value}" for cause, count in sorted(counts.items()))
-        yield f"and {more} more partitions: {causes} in all"
+        yield f"{more} more partitions have problems. All partitions with problems: {causes}"
 
 
 def _may_be_in_trouble(engine: Engine, running: Running, partition: Cursor) -> bool:
@@ -355,9 +355,9 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
         yield "no partition is assigned"
     elif status.is_settled:
         yield (
-            f"no partition is assigned: group {status.group_id} has as many other members as "
+            f"no partition is assigned: the other members of group {status.group_id} own all "
             "partitions"
-            + ("" if status.is_eager else ", or the other members have not released any yet")
+            + ("" if status.is_eager else ", or have not released the partitions that move")
         )
 
 

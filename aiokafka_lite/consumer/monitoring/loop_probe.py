@@ -176,7 +176,7 @@ class LoopProbe:
             )
         if Hold.LISTENER in state.gate.holds:
             return "the rebalance listener, or something else in this process"
-        return "something else in this process (PYTHONASYNCIODEBUG=1 has asyncio name it)"
+        return "something else in this process (asyncio logs the code with PYTHONASYNCIODEBUG=1)"
 
 
 def _where_records_are_asked_for(state: SubscriptionState) -> str:

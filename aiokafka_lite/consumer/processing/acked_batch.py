@@ -88,7 +88,7 @@ class AckedBatch(Block):
         """
         if not self.is_open:
             raise IllegalStateError(
-                "the batch's block has ended and has acknowledged its records: begin the "
+                "the block of the batch has ended, and its records are acknowledged: begin the "
                 "transaction inside the block"
             )
 

@@ -454,11 +454,12 @@ class Acks:
         since = receipt.handed_out_at
         doing = "waits to be returned again"
         if since is not None:
-            doing = f"was returned {now - since:.1f} s ago and is not acknowledged"
+            doing = f"was returned {now - since:.1f} s ago and has not been acknowledged"
         return (
-            f"{cursor.tp.topic}/{cursor.tp.partition} offset {receipt.offset} {doing}: it holds "
-            f"the commit back ({progress.finished_count} records behind it are finished, "
-            f"{progress.uncommitted_count - progress.finished_count} are not)"
+            f"{cursor.tp.topic}/{cursor.tp.partition} offset {receipt.offset} {doing}. The "
+            f"partition's commit waits for this record ({progress.finished_count} later records "
+            f"are finished, {progress.uncommitted_count - progress.finished_count} records are "
+            "unfinished)"
         )
 
     def counts(self) -> dict[str, int]:

@@ -254,8 +254,8 @@ class Attempts:
         if breaker.is_closed:
             breaker.open(
                 self._loop.time(),
-                f"{place_of(job)} failed {job.attempts} times by {one_line(error)}, and no other "
-                "record has succeeded since",
+                f"{place_of(job)} failed {job.attempts} times, and no other record has succeeded "
+                f"since the first attempt. The latest error is {one_line(error)}",
                 is_suspicion=True,
             )
             self._opened(breaker)
@@ -271,7 +271,10 @@ class Attempts:
             job.attempts += failures
             job.success_count = GIVEN_UP
         breaker.give_up()
-        log.warning("handling continues, and the failed records count as bad: %s", breaker.reason)
+        log.warning(
+            "handling continues, and the failed records are treated as bad records: %s",
+            breaker.reason,
+        )
         self._events.publish(CircuitClosed(now - breaker.since))
         self._look_again()
         return True
@@ -284,7 +287,7 @@ class Attempts:
         """Let everything be tried again, if it is proven that it is not all that fails."""
         if breaker.succeeded(is_probe=job is self._probe):
             self._probe = None  # if another one has proven it, this is no probe any more
-            log.info("handlers succeed again: all records are handled")
+            log.info("handlers succeed again, and handling continues")
             self._events.publish(CircuitClosed(self._loop.time() - breaker.since))
             self._look_again()
 
@@ -320,7 +323,7 @@ class Attempts:
         self._dead_letter_error = failure
         self._dead_letter_failures += 1
         log.warning(
-            "%s: its dead letter could not be written: %s", place_of(job), one_line(failure)
+            "%s: the dead letter could not be written: %s", place_of(job), one_line(failure)
         )
         delay_s = delay_after(
             min(self._dead_letter_failures, 30) - 1,
@@ -345,12 +348,12 @@ class Attempts:
             yield (
                 f"handling has been paused for {now - breaker.since:.1f} s because handlers "
                 f"fail: {breaker.reason}. One record is tried in {trying:.1f} s, and handling "
-                "continues if it succeeds. Otherwise the failed records count as bad in "
-                f"{left:.0f} s, or when every record has been tried"
+                "continues if this record succeeds. Otherwise, the failed records are treated as "
+                f"bad records in {left:.0f} s, or when every record has been tried"
             )
         if self._dead_letter_error is not None:
             yield (
-                "dead letters cannot be written, and their records are kept: "
+                "dead letters cannot be written, and writing is retried: "
                 f"{one_line(self._dead_letter_error)}"
             )
 

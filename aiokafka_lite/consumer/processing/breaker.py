@@ -224,7 +224,7 @@ class Breaker:
             return False
         self.open(
             now,
-            f"{self._failures} of {calls} calls failed, the last by {reason}",
+            f"{self._failures} of {calls} calls failed, the latest with {reason}",
             is_suspicion=False,
         )
         return True

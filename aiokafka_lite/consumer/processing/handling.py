@@ -93,7 +93,7 @@ def retry_of(retry: object) -> Retry:
     if isinstance(retry, int) and not isinstance(retry, bool):
         return Retry(attempts=retry)
     if not isinstance(retry, Retry):
-        raise TypeError(f"retry is Retry(…), a number of attempts, or None, not {retry!r}")
+        raise TypeError(f"retry must be Retry(…), a number of attempts, or None, not {retry!r}")
     return retry
 
 
@@ -109,8 +109,8 @@ def dead_letter_of(dead_letter: object) -> DeadLetter | None:
         return kept
     if dead_letter is not None and not is_async_callable(dead_letter):
         raise TypeError(
-            'dead_letter is DeadLetters("topic"), the name of a topic, an async def function of a '
-            f"DeadRecord, or None, not {dead_letter!r}"
+            'dead_letter must be DeadLetters("topic"), the name of a topic, an async def function '
+            f"of a DeadRecord, or None, not {dead_letter!r}"
         )
     return cast("DeadLetter | None", dead_letter)
 
@@ -124,7 +124,7 @@ def breaker_of(breaker: object) -> CircuitBreaker | None:
     if breaker == "default":
         return CircuitBreaker()
     if breaker is not None and not isinstance(breaker, CircuitBreaker):
-        raise TypeError(f'breaker is CircuitBreaker(…), "default" or None, not {breaker!r}')
+        raise TypeError(f'breaker must be CircuitBreaker(…), "default" or None, not {breaker!r}')
     return breaker
 
 
@@ -148,4 +148,4 @@ class Handling:
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ValueError(f"{name} must be a positive int, not {number!r}")
         if self.order not in ("key", "partition", None):
-            raise ValueError(f'order is "key", "partition" or None, not {self.order!r}')
+            raise ValueError(f'order must be "key", "partition" or None, not {self.order!r}')

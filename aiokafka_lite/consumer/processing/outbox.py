@@ -120,7 +120,7 @@ class Outputs:
         """
         if self._is_closed:
             raise IllegalStateError(
-                "the handler has returned: outputs can be sent only before that"
+                "the handler has returned: outputs can be sent only while the handler runs"
             )
         self._taken.append(self._encoded(topic, value, key, partition, timestamp_ms, headers))
 
@@ -193,8 +193,8 @@ class GivenProducer:
         """Return the producer, for the outbox alone."""
         if self._lease is None:
             self._lease = self._producer.lend(
-                "consumer.run(transactions=…) uses this producer for the outputs of its "
-                "handlers (outputs.send())"
+                "consumer.run(transactions=…) writes the outputs of handlers with this "
+                "producer. In a handler, call outputs.send(). Elsewhere, use another producer"
             )
         return self._lease
 
@@ -481,7 +481,7 @@ class Outbox:
             self._gone(entry, partitions)
 
     def _gone(self, entry: Entry, partitions: Collection[TopicPartition] = ()) -> None:
-        entry.fail(CommitFailedError("its partition is no longer assigned"))
+        entry.fail(CommitFailedError("the partition of the record is no longer assigned"))
         if self._recipient is not None and entry.outcome is None:
             left = [each for each in entry.jobs if each.cursor.tp not in partitions]
             if left := [each for each in left if each.is_current]:
@@ -492,13 +492,13 @@ class Outbox:
         """Say what is wrong."""
         if self._error is not None and self._recipient is not None:
             yield (
-                f"transactions cannot be committed, and {self.record_count} records wait for one: "
-                f"{self._error}"
+                f"transactions cannot be committed, and {self.record_count} records wait for a "
+                f"commit: {self._error}"
             )
         elif self._is_blocked and self._entries:
             yield (
-                f"{self.record_count} records wait for the records before them: the commit "
-                "metadata have no room to mark them as finished, or their topic was deleted"
+                f"{self.record_count} finished records wait until earlier records are finished: "
+                "the commit metadata have no room for more records, or the topic was deleted"
             )
 
     # --- The task -------------------------------------------------------------------------
@@ -665,8 +665,8 @@ class Outbox:
             self._size -= entry.size
             entry.fail(
                 OffsetMetadataTooLargeError(
-                    "the commit metadata have no room to mark it as finished: it waits for the "
-                    "records before it"
+                    "the commit metadata have no room for another finished record: the record "
+                    "waits until earlier records are finished"
                 )
             )
 
@@ -760,7 +760,9 @@ class Outbox:
         if is_over or not is_passing:
             self._task_failed(error)
             return 0.0
-        log.warning("a transaction was aborted and is written again: %s", error)
+        log.warning(
+            "a transaction failed, and its outputs are written in another transaction: %s", error
+        )
         self._error = error
         self._failures += 1
         return delay_after(min(self._failures, 30) - 1, FIRST_PAUSE_S, LAST_PAUSE_S, self._rng)

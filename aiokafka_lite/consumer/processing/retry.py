@@ -50,7 +50,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         if self.attempts is not None and self.attempts < 1:
-            raise ValueError(f"attempts is how often a record is tried, 1 or more: {self.attempts}")
+            raise ValueError(f"attempts must be at least 1, or None: {self.attempts}")
         if self.first_delay_ms < 0 or self.max_delay_ms < self.first_delay_ms:
             raise ValueError(
                 "first_delay_ms must be at least 0 and at most max_delay_ms: "
@@ -62,7 +62,8 @@ class Retry:
             for kind in kinds if isinstance(kinds, tuple) else (kinds,):
                 if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                     raise TypeError(
-                        f"{name} must be a class of exceptions or a tuple of classes, not {kinds!r}"
+                        f"{name} must be an exception class or a tuple of exception classes, "
+                        f"not {kinds!r}"
                     )
 
     def verdict(self, error: BaseException, attempts: int) -> Verdict:

@@ -743,7 +743,7 @@ class Run:
         dead_letter, error = self._handling.dead_letter, job.error
         if dead_letter is None or error is None:
             raise AssertionError(
-                "a record without an error, or a run() without dead_letter, has no dead letters"
+                "a dead letter needs a record with an error, and run() with dead_letter"
             )
         try:
             call = dead_letter(DeadRecord(job.record, error, job.attempts, job))
@@ -783,7 +783,9 @@ class Run:
 
     def outbox_failed(self, error: BaseException) -> None:
         """End everything: nothing can be finished any more."""
-        log.error("transactions cannot go on, and run() ends: %s", one_line(error))
+        log.error(
+            "run() ends, because its outputs cannot be written in transactions: %s", one_line(error)
+        )
         self._note_end(error)
 
     def outbox_moved(self, jobs: Iterable[Job]) -> None:
@@ -803,8 +805,8 @@ class Run:
         """Return the records whose handler is the current task."""
         if self._outbox is not None:
             raise IllegalStateError(
-                "run(transactions=…) commits offsets with the outputs of their records: its "
-                "handlers cannot commit offsets"
+                "run(transactions=…) commits offsets with the outputs of the records: handlers "
+                "cannot commit offsets"
             )
         own: dict[Cursor, dict[int, object]] = {}
         task = asyncio.current_task()
@@ -823,8 +825,8 @@ class Run:
         own = [JobReceipt(self, job) for job, worker in self._flights.items() if worker is task]
         if not own:
             raise IllegalOperation(
-                "while consumer.run() is active, its handlers commit their own records in "
-                "transactions: tx.commit_offsets(record)"
+                "consumer.run() is active, and this task is not a handler: only a handler can "
+                "commit a record in a transaction, with tx.commit_offsets(record)"
             )
         return own
 
@@ -914,18 +916,18 @@ class Run:
         if job.is_dead:
             doing = "waits for its dead letter to be written"
         elif job in self._flights and job.began_at is not None:
-            doing = f"has been with its handler for {now - job.began_at:.1f} s"
+            doing = f"has been in its handler for {now - job.began_at:.1f} s"
         elif (pause_s := self._attempts.pause_of(job, now)) is not None:
             doing = f"is tried again in {pause_s:.1f} s"
         elif self._outbox is not None and job in self._outbox:
-            doing = "is handled, and its outputs wait for their transaction to be committed"
+            doing = "is handled, and its outputs wait for the commit of a transaction"
         else:
             doing = "waits for its turn"
         tried = "" if job.error is None else f" (attempt {job.attempts}, {one_line(job.error)})"
         return (
-            f"{place_of(job)}, key {job.record.key!r}, {doing}{tried}: it holds the commit back "
-            f"({progress.finished_count} records behind it are finished, "
-            f"{progress.uncommitted_count - progress.finished_count} are not)"
+            f"{place_of(job)}, key {job.record.key!r}, {doing}{tried}. The partition's commit "
+            f"waits for this record ({progress.finished_count} later records are finished, "
+            f"{progress.uncommitted_count - progress.finished_count} records are unfinished)"
         )
 
     @property

@@ -251,8 +251,8 @@ async def test_a_group_of_ours_that_may_not_change_refuses_classic_members_with_
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        (UnsupportedVersionError, "because the broker does not offer it"),
-        (IncompatibleBrokerVersion, "because the broker does not offer it"),
+        (UnsupportedVersionError, "because the broker does not offer this protocol"),
+        (IncompatibleBrokerVersion, "because the broker does not offer this protocol"),
         (GroupIdNotFound, "because group g has members of the classic protocol"),
     ],
 )

@@ -136,7 +136,7 @@ async def test_a_block_of_several_sessions_costs_nothing(
 async def test_health_says_that_the_thread_stood_in(broker: BrokerThread, protocol: str) -> None:
     async with member(broker.bootstrap_servers, protocol) as consumer:
         block(2 * SESSION_S)
-        await until(lambda: "and a thread sent its heartbeats (" in str(consumer.health()))
+        await until(lambda: "and the heartbeat thread sent heartbeats (" in str(consumer.health()))
 
 
 async def test_without_the_thread_it_costs_the_membership(

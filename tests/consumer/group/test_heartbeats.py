@@ -155,7 +155,7 @@ async def test_of_heartbeats_that_fail_one_line_is_logged_and_one_when_brokers_a
                 proxy.end_all()
                 await until_failed(consumer, 2)
                 (line,) = lines_with(caplog, "heartbeat failed")
-                assert f"group {topic}: heartbeat failed, " in line.getMessage()
+                assert f"group {topic}: a heartbeat failed, " in line.getMessage()
                 assert "KafkaConnectionError: " in line.getMessage()
                 assert not lines_with(caplog, "are reachable again")
                 await proxy.listen()

@@ -45,7 +45,7 @@ def test_a_consumer_can_stop_in_every_state_it_did_not_stop_in() -> None:
 def test_a_step_the_table_does_not_know_is_refused_and_changes_nothing() -> None:
     member = Member("g")
 
-    with pytest.raises(IllegalStateError, match="cannot go from UNJOINED to STABLE"):
+    with pytest.raises(IllegalStateError, match="cannot change its state from UNJOINED to STABLE"):
         member.enter(MemberState.STABLE)
 
     assert member.state is MemberState.UNJOINED

@@ -34,7 +34,7 @@ def test_it_opens_when_enough_calls_fail_in_a_window(breaker: Breaker) -> None:
     opens = [breaker.failed(5.0, "no", 105, is_probe=False) for _ in range(4)]
     assert opens == [False, False, False, True]
     assert not breaker.is_closed
-    assert breaker.reason == "5 of 10 calls failed, the last by no"
+    assert breaker.reason == "5 of 10 calls failed, the latest with no"
     assert not breaker.admits(5.5, has_failed=True)
 
 

@@ -298,7 +298,7 @@ async def test_a_key_goes_on_before_the_transaction_is_committed() -> None:
                 await until(lambda: len(copy.handled) == 10)
                 await held.reached()
                 tp = TopicPartition(copy.source, 0)
-                assert "its outputs wait for their transaction" in consumer.explain(tp)
+                assert "its outputs wait for the commit of a transaction" in consumer.explain(tp)
                 assert consumer.metrics()["processing_in_outbox"] == 10
                 held.release()
                 await eventually(copy.committed, 10)

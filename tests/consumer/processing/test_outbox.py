@@ -339,7 +339,7 @@ async def test_an_error_that_passes_is_tried_again_and_one_that_stays_ends_it(
     transactions.errors = [KafkaTimeoutError("passes")] * 3
     outbox.put(entry(0))
     await settle()
-    assert "1 records wait for one" in "".join(outbox.troubles())
+    assert "1 records wait for a commit" in "".join(outbox.troubles())
     await asyncio.sleep(4 * FIRST_PAUSE_S)
     assert not transactions.written
     await asyncio.sleep(2)

@@ -120,13 +120,13 @@ class Heartbeat:
         if self.stand_in.is_there:
             return (
                 f"the event loop was blocked for {self._blocked_s:.1f} s, and the coordinator "
-                "did not receive the heartbeats either that the heartbeat thread sends until "
-                "max_poll_interval_ms"
+                "received no heartbeats from the heartbeat thread either (this thread stops "
+                "after max_poll_interval_ms)"
             )
         return (
             f"the event loop was blocked for {self._blocked_s:.1f} s and could not send "
-            f"heartbeats: after session_timeout_ms={self._config.session_timeout_ms} without "
-            "one, the group removes a member"
+            "heartbeats, and the group removes a member after "
+            f"session_timeout_ms={self._config.session_timeout_ms} without a heartbeat"
         )
 
     def note_contact(self, asked_at: float) -> None:
@@ -305,7 +305,7 @@ class Heartbeat:
         now = self._loop.time()
         if (ending := self._log_limit.let_in("failed", now)) is not None:
             log.warning(
-                "group %s: heartbeat failed, %.1f s since the last contact: %s%s",
+                "group %s: a heartbeat failed, %.1f s after the latest answered request: %s%s",
                 self._member.group_id,
                 now - self._last_contact,
                 error,

@@ -400,7 +400,7 @@ class ClassicMembership(GroupedMembership[Member]):
         member, state = self._member, self._state
         has_given_back = False
         log.info(
-            "group %s: generation %d has %s",
+            "group %s: generation %d assigns %s",
             member.group_id,
             member.identity.generation,
             sorted(assigned.partitions),
@@ -456,7 +456,7 @@ class ClassicMembership(GroupedMembership[Member]):
                 state.keep(cursor)  # it was unsubscribed, and is subscribed again
         async with self._heartbeat.kept_alive():
             if gone:
-                await self._handover.revoke(gone, "they are reassigned to other members")
+                await self._handover.revoke(gone, "the partitions are reassigned to other members")
                 if not member.is_member or not is_subscribed(state):
                     return False
             await self._handover.assign(new)

@@ -131,7 +131,7 @@ class Rebalance:
             leader_id=joined.leader,
         )
         log.info(
-            "group %s: joined generation %d as %s%s",
+            "group %s: joined generation %d as member %s%s",
             member.group_id,
             joined.generation_id,
             joined.member_id,

@@ -289,13 +289,13 @@ class Heartbeat:
         reason = (
             f"group {group_id} has members of the classic protocol and may not be converted"
             if isinstance(error, KEPT_CLASSIC)
-            else "the broker does not offer it"
+            else "the broker does not offer this protocol"
         )
         detail = error.args[0] if error.args else error
         text = (
             f"group {group_id} cannot be joined with the consumer protocol (KIP-848), because "
-            f'{reason}: {detail}. Use group_protocol="auto", which then joins with the classic '
-            "protocol"
+            f'{reason}: {detail}. Use group_protocol="auto" to join with the classic protocol '
+            "instead"
         )
         refusal = type(error)(text)
         self._note_trouble(str(refusal))
@@ -317,12 +317,12 @@ class Heartbeat:
         if self._stand_in.is_there:
             return (
                 f"the event loop was blocked for {self._blocked_s:.1f} s, and the coordinator "
-                "did not receive the heartbeats either that the heartbeat thread sends until "
-                "max_poll_interval_ms"
+                "received no heartbeats from the heartbeat thread either (this thread stops "
+                "after max_poll_interval_ms)"
             )
         return (
             f"the event loop was blocked for {self._blocked_s:.1f} s and could not send "
-            "heartbeats: the group removes a member after one session timeout without them. "
+            "heartbeats: the group removes a member after a session timeout without heartbeats. "
             "Run blocking code in a thread (asyncio.to_thread)"
         )
 
@@ -357,10 +357,10 @@ class Heartbeat:
             silent = (
                 "before the first answer"
                 if self.last_contact_at is None
-                else f"{now - self.last_contact_at:.1f} s since the last contact"
+                else f"{now - self.last_contact_at:.1f} s after the latest answered request"
             )
             log.warning(
-                "group %s: heartbeat failed, %s: %s%s",
+                "group %s: a heartbeat failed, %s: %s%s",
                 self._member.group_id,
                 silent,
                 error,

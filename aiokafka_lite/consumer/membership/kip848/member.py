@@ -103,7 +103,7 @@ PRESENT: Final = frozenset({MemberState.RECONCILING, MemberState.STABLE})
 class Loss(enum.Enum):
     """Why the group does not count a member in any more; the values say it in a sentence."""
 
-    EPOCH = "the coordinator has fenced this member: its epoch is over"
+    EPOCH = "the coordinator has fenced this member, because the member epoch is no longer valid"
     MEMBERSHIP = "the coordinator no longer knows the member"
     INSTANCE = "another member uses the same group_instance_id"
     POLL_INTERVAL = "no records were requested within max_poll_interval_ms"

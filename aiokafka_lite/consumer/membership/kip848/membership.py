@@ -163,9 +163,9 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if since is None or (for_s := self._loop.time() - since) < LONG_UNKNOWN_S:
             return ""
         return (
-            "partitions of a topic that is missing from the metadata have been assigned for "
-            f"{for_s:.0f} s: they are read as soon as a broker lists the topic. Check that this "
-            "client may describe it"
+            f"a topic with assigned partitions has been missing from the metadata for {for_s:.0f} "
+            "s. The partitions are read as soon as a broker lists the topic: check that this "
+            "client may describe the topic"
         )
 
     @property

@@ -15,14 +15,14 @@ from typing import Final
 _TOKEN: Final = re.compile(
     r"""
       [A-Za-z0-9_.,:;/@%&~<>=!"'`\#\ -]         # a literal, or any character
-    | [|^$]                                     # an alternative, and the ends
-    | \\[.\-_^$*+?(){}\[\]|\\/]                 # a literal that would be something else
-    | \\[dDwWsSbBA]                             # a class of characters, and places
+    | [|^$]                                     # alternatives, and the ends of a name
+    | \\[.\-_^$*+?(){}\[\]|\\/]                 # an escaped character
+    | \\[dDwWsSbBA]                             # character classes, and anchors
     | \[\^?(?:[A-Za-z0-9_.,:;/@%\ -]|\\[.\-_dws])+\]   # one of these characters
     | \((?!\?)                                  # a group
-    | \(\?:                                     # one without a number
+    | \(\?:                                     # a group without a number
     | \)
-    | [*+?](?![+])\??                           # how often; not possessive
+    | [*+?](?![+])\??                           # a quantifier that is not possessive
     | \{[0-9]{1,3}(?:,[0-9]{0,3})?\}(?![+])\??
     """,
     re.VERBOSE,
