@@ -65,7 +65,7 @@ _CHECKS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
     "num_partitions": _POSITIVE,
     "auto_create_topics": ("True or False", lambda value: isinstance(value, bool)),
     "partitions": _POSITIVE,
-    "configs": ("a dict of strings, as {'cleanup.policy': 'compact'}", _are_texts),
+    "configs": ("a dict of strings, such as {'cleanup.policy': 'compact'}", _are_texts),
 }
 
 
@@ -77,7 +77,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "(nodes, num_partitions, auto_create_topics) and kafka_topic (partitions, configs)",
     )
     config.addinivalue_line(
-        "markers", f"{OLD_MARKER}(...): the old name of {MARKER}, where it has its options only"
+        "markers",
+        f"{OLD_MARKER}(...): the old name of {MARKER}, recognised if every argument is an option "
+        f"of {MARKER}",
     )
 
 

@@ -68,9 +68,9 @@ def install() -> None:
     if "aiokafka" in sys.modules:
         raise RuntimeError(
             "aiokafka has already been imported: call install() before the first import of "
-            "aiokafka. If that is impossible (opentelemetry-instrument imports it before the "
-            "program starts), import AIOKafkaConsumer from aiokafka_lite. Instrumentation "
-            "applied to aiokafka's classes does not cover it"
+            "aiokafka. If that is impossible (opentelemetry-instrument imports aiokafka before "
+            "the program starts), import AIOKafkaConsumer from aiokafka_lite. Instrumentation of "
+            "aiokafka's classes does not cover aiokafka_lite.AIOKafkaConsumer"
         )
     ours = {f"aiokafka.{name}": import_module(f"aiokafka_lite.{name}") for name in MODULES}
     ours |= {f"aiokafka.{name}": import_module(f"{__name__}.{name}") for name in CONSUMER}
@@ -81,8 +81,9 @@ def install() -> None:
         for name in ours:
             del sys.modules[name]
         raise ImportError(
-            "aiokafka_lite has no admin client and no other parts of aiokafka's API: to use "
-            "those, pip install aiokafka-lite[aiokafka], or install aiokafka itself"
+            "aiokafka is not installed: install() needs aiokafka for the parts of its API that "
+            "aiokafka_lite lacks, such as the admin client. Run pip install "
+            "aiokafka-lite[aiokafka], or pip install aiokafka"
         ) from error
     for name, module in ours.items():
         if name.count(".") == 1:

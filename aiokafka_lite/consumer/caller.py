@@ -90,8 +90,8 @@ class Owner:
         """Return what to raise where this is not the loop's own code."""
         if self.is_forked:
             return ForkedError(
-                "the consumer belongs to the process that was forked, together with its sockets "
-                "and its group membership: create another one in this process"
+                "the consumer belongs to the parent process, together with its sockets and its "
+                "group membership: create another consumer in this process"
             )
         if self.loop.is_closed():
             return WrongLoopError(
@@ -159,6 +159,6 @@ def refuse_to_wait_for_records() -> None:
     callback = _callback.get()
     if callback is not None and callback.is_running and callback.task is asyncio.current_task():
         raise IllegalStateError(
-            "a rebalance listener cannot wait for records, because they are withheld until it "
-            "returns. Read outside of the listener, or with a timeout"
+            "a rebalance listener cannot wait for records, because records are withheld until "
+            "the listener returns. Read outside of the listener, or pass a timeout to the read"
         )

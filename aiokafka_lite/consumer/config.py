@@ -337,7 +337,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         names = strategy if isinstance(strategy, (list, tuple)) else [strategy]
         if any(isinstance(name, str) for name in names):
             raise TypeError(
-                f"partition_assignment_strategy holds assignors, not names as in {strategy!r}"
+                f"partition_assignment_strategy must list assignor classes, not names: {strategy!r}"
             )
         check_reset(self.auto_offset_reset)
         if self.group_protocol not in GROUP_PROTOCOLS:
@@ -347,7 +347,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
             )
 
         if self.ack_mode not in ("implicit", "explicit"):
-            raise ValueError(f'ack_mode is "implicit" or "explicit", not {self.ack_mode!r}')
+            raise ValueError(f'ack_mode must be "implicit" or "explicit", not {self.ack_mode!r}')
 
     @property
     def joins_as(self) -> str:
@@ -549,7 +549,7 @@ def _duration_ms(policy: str) -> int:
     if match is None:
         raise ValueError(
             f"auto_offset_reset must be one of {', '.join(_TIMESTAMPS)} or by_duration:<ISO 8601 "
-            f"duration>, as by_duration:PT12H or by_duration:P7D, not {policy!r}"
+            f"duration> (such as by_duration:PT12H or by_duration:P7D), not {policy!r}"
         )
     sign, days, _, hours, minutes, seconds, fraction = match.groups()
     whole_s = int(days or 0) * 86_400 + int(hours or 0) * 3_600 + int(minutes or 0) * 60
@@ -616,10 +616,11 @@ def check_topics(topics: Iterable[str]) -> frozenset[str]:
     for name in cast("tuple[object, ...]", names):  # whatever was given
         if isinstance(name, Iterable) and not isinstance(name, str | bytes):
             raise TypeError(
-                f"a topic's name is a string, not {name!r}: AIOKafkaConsumer(*topics) takes several"
+                f"a topic's name must be a string, not {name!r}: pass a list of topics as "
+                "AIOKafkaConsumer(*topics)"
             )
         if not _is_name(name):
-            raise ValueError(f"a topic's name is a string that is not empty, not {name!r}")
+            raise ValueError(f"a topic's name must be a non-empty string, not {name!r}")
         check_text("a topic's name", cast("str", name))
     return frozenset(names)
 
@@ -651,7 +652,7 @@ def check_pattern(pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         raise ValueError(
-            f"{pattern!r} is not a valid pattern: {error} (no regular expression)"
+            f"{pattern!r} is not a valid pattern: {error}. A pattern must be a regular expression"
         ) from error
 
 
@@ -743,10 +744,16 @@ def _check_commit(value: object) -> OffsetAndMetadata:
         offset, metadata = value.offset, value.metadata  # type: ignore[attr-defined]
     elif isinstance(value, tuple | list):
         if len(value) != 2:
-            raise ValueError(f"an offset to commit is an int or (int, str), not {shown(value)}")
+            raise ValueError(
+                "an offset to commit must be an int, or an (offset, metadata) tuple of int and "
+                f"str, not {shown(value)}"
+            )
         offset, metadata = value
     if not _is_offset(offset):
-        raise ValueError(f"an offset to commit is 0 to 2**63 - 1 or (int, str), not {shown(value)}")
+        raise ValueError(
+            "an offset to commit must be an int from 0 to 2**63 - 1, or an (offset, metadata) "
+            f"tuple, not {shown(value)}"
+        )
     if not isinstance(metadata, str):
         raise TypeError(f"Metadata should be a string, not {metadata!r}")
     return OffsetAndMetadata(offset, metadata)
@@ -762,10 +769,10 @@ def check_handler(handler: object, argument_count: int) -> None:
     if not is_async_callable(handler):
         name = getattr(handler, "__name__", "handler")
         raise TypeError(
-            f"handler must be an async def function of a record, not {handler!r}"
+            f"handler must be an async def function that takes a record, not {handler!r}"
             + (
-                f": let an async def function await asyncio.to_thread({name}, record), which also "
-                "keeps the event loop free"
+                f": await asyncio.to_thread({name}, record) in an async def function. The thread "
+                "also keeps the event loop free"
                 if callable(handler) and not isinstance(handler, type)
                 else ""
             )
@@ -773,8 +780,8 @@ def check_handler(handler: object, argument_count: int) -> None:
     try:
         inspect.signature(handler).bind(*range(argument_count))  # type: ignore[arg-type]
     except TypeError as error:
-        takes = "a record" if argument_count == 1 else "a record and of its outputs"
-        raise TypeError(f"the handler is a function of {takes}: {handler!r}: {error}") from error
+        takes = "a record" if argument_count == 1 else "two arguments, a record and its outputs"
+        raise TypeError(f"handler must take {takes}, but {handler!r} does not: {error}") from error
 
 
 def is_async_callable(function: object) -> bool:

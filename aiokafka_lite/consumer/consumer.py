@@ -150,7 +150,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def _configure(self, config: ConsumerConfig[KT, VT]) -> None:
         if config.loop is not None:
             _warn_deprecated(
-                "The loop argument is deprecated: a consumer made inside a loop belongs to it"
+                "The loop argument is deprecated: leave out `loop`, and create the consumer in "
+                "the event loop that uses it"
             )
         if config.api_version is not None:
             _warn_deprecated(
@@ -312,7 +313,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
             f"{type(self).__name__} cannot be copied or pickled because it holds connections "
-            "and a group membership: pass on its settings, and make another one there"
+            "and a group membership: create another consumer with the same settings"
         )
 
     def __del__(self) -> None:

@@ -38,8 +38,8 @@ class Hold(enum.Enum):
 
     LISTENER = "waits for the rebalance listener to return"
     CUT_OFF = (
-        "waits until a heartbeat is answered (none was for a session timeout, so another member "
-        "may own it)"
+        "waits for a heartbeat response (the last one is older than the session timeout, so "
+        "another member may own the partition)"
     )
     LOST = "is lost, because the group has removed this member"
 

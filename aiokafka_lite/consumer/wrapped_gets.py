@@ -94,9 +94,10 @@ def wrapped_alike(get: Get, kind: type, name: str) -> Get:
         wrapper = getattr(layer, "_self_wrapper", None)
         if wrapper is None:
             log.warning(
-                "the wrapper around %s.%s.%s cannot be applied to aiokafka_lite, so its calls "
-                "are not instrumented: call aiokafka_lite.as_aiokafka.install() before the "
-                "first import of aiokafka, or wrap aiokafka_lite.AIOKafkaConsumer",
+                "reads of this consumer are not instrumented, because the wrapper around "
+                "%s.%s.%s cannot be applied to aiokafka_lite. Wrap "
+                "aiokafka_lite.AIOKafkaConsumer, or call aiokafka_lite.as_aiokafka.install() "
+                "before the first import of aiokafka",
                 kind.__module__,
                 kind.__qualname__,
                 name,

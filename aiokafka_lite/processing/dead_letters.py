@@ -139,14 +139,15 @@ class DeadLetters:
             raise ValueError(f"dead letters need the name of a topic, not {topic!r}")
         if producer is not None and transactional_id is not None:
             raise ValueError(
-                "transactional_id is of a producer that DeadLetters makes: leave out `producer`"
+                "if `transactional_id` is set, DeadLetters creates a producer itself: leave out "
+                "`producer`"
             )
         if transaction_timeout_ms <= 0:
             raise ValueError(
                 f"transaction_timeout_ms must be a positive number, not {transaction_timeout_ms!r}"
             )
         if too_large not in get_args(WhatIfTooLarge):
-            raise ValueError(f'too_large is "keep", "drop" or "stub", not {too_large!r}')
+            raise ValueError(f'too_large must be "keep", "drop" or "stub", not {too_large!r}')
         self.topic: Final = topic
         self._too_large = too_large
         self._given = producer
@@ -170,7 +171,9 @@ class DeadLetters:
             KafkaError: The cluster cannot be reached, or rejects a request.
         """
         if self._writer is not None:
-            raise IllegalStateError(f"{self!r} is in use by another run(): make one for each")
+            raise IllegalStateError(
+                f"another run() uses {self!r}: create one DeadLetters object per run()"
+            )
         self._group_id = run.group_id or ""
         writer = self._new_writer(run)
         await writer.open()
@@ -236,7 +239,9 @@ class DeadLetters:
         """
         writer = self._writer
         if writer is None:
-            raise IllegalStateError(f"{self!r} is not open: give it to consumer.run()")
+            raise IllegalStateError(
+                f"{self!r} is not open: pass the object to consumer.run(), which opens it"
+            )
         letter = Letter(
             self.topic,
             dead.value,
@@ -270,7 +275,11 @@ class DeadLetters:
             except TOO_LARGE as refusal:
                 error = refusal
             else:
-                log.warning("%s has a dead letter without its value, which is too large", place)
+                log.warning(
+                    "the dead letter of %s was written without the record's value, because the "
+                    "complete dead letter is too large",
+                    place,
+                )
                 return
         raise error
 

@@ -105,7 +105,7 @@ class OwnProducer:
             producer = self._make()
             await producer.start()
             self._producer = producer
-            self._lease = producer.lend("DeadLetters writes by it")
+            self._lease = producer.lend("DeadLetters writes with this producer")
         return self._lease
 
     async def dismiss(self) -> None:
@@ -139,7 +139,9 @@ class OutboxWriter:
     async def write(self, dead: DeadRecord, letter: Letter) -> None:
         """Add a letter to the next transaction, and wait for its commit."""
         if dead.job is None:
-            raise IllegalStateError("only a record of consumer.run() has an offset to commit")
+            raise IllegalStateError(
+                "transactional dead letters are only for records that consumer.run() processes"
+            )
         output = ProducerLease.output(
             letter.topic, letter.key, letter.value, letter.partition, None, letter.headers
         )

@@ -375,8 +375,8 @@ class Accumulator:
         chosen = self._partitioner(key, topic.all, topic.available or topic.all)  # type: ignore[misc]
         if not 0 <= chosen < len(topic.queues):
             raise IllegalArgumentError(
-                f"the partitioner chose partition {chosen} of {topic.name!r}, which has "
-                f"{len(topic.queues)}"
+                f"the partitioner chose partition {chosen} of {topic.name!r}, but the topic has "
+                f"{len(topic.queues)} partitions"
             )
         return chosen
 
@@ -455,9 +455,9 @@ class Accumulator:
                     place[0] = self._loop.create_future()
         except asyncio.TimeoutError:
             raise KafkaTimeoutError(
-                f"no room for the record: {self.used_bytes} of "
-                f"buffer_memory={self._buffer_memory} bytes wait for their brokers' answers. "
-                "Send fewer records at a time, or raise buffer_memory"
+                f"no room for the record: unacknowledged records use {self.used_bytes} of "
+                f"buffer_memory={self._buffer_memory} bytes. Send fewer records at a time, or "
+                "raise buffer_memory"
             ) from None
         finally:
             self._room.remove(place)

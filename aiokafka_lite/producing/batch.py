@@ -205,7 +205,9 @@ class ProducerBatch:
         """Return the batch's bytes, which are built once."""
         if self._encoded is None:
             if self._builder is None or self.identity is None:
-                raise AssertionError(f"{self!r} cannot be built: it has no sequence, or is done")
+                raise AssertionError(
+                    f"cannot encode {self!r}: the batch has no sequence, or has already finished"
+                )
             self._encoded = self._builder.build(
                 producer_id=self.identity.producer_id,
                 producer_epoch=self.identity.epoch,

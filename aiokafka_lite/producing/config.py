@@ -190,7 +190,7 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)!r}")
         if self.acks not in ACKS:
             raise ValueError(
-                f"Invalid ACKS parameter: acks is 'all', -1, 1 or 0, not {self.acks!r}"
+                f"Invalid ACKS parameter: acks must be 'all', -1, 1 or 0, not {self.acks!r}"
             )
         if self.enable_idempotence and self.acks in (0, 1):
             raise ValueError(
@@ -205,9 +205,9 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
         self._check_codec()
         if self.delivery_timeout_ms is not None and self.delivery_timeout_ms < self._one_try_ms:
             raise ValueError(
-                f"delivery_timeout_ms={self.delivery_timeout_ms} is shorter than linger_ms + "
-                f"request_timeout_ms = {self._one_try_ms}, which leaves no time for a single "
-                "attempt: raise it, or lower request_timeout_ms"
+                f"delivery_timeout_ms={self.delivery_timeout_ms} is too short for one attempt, "
+                f"because linger_ms + request_timeout_ms = {self._one_try_ms}: raise "
+                "delivery_timeout_ms, or lower request_timeout_ms"
             )
 
     def _check_codec(self) -> None:
@@ -215,8 +215,8 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
             _ = self.codec
         except UnsupportedCodecError as error:
             raise ValueError(
-                "Invalid compression type! compression_type is gzip, snappy, lz4, zstd or None, "
-                f"not {self.compression_type!r}"
+                "Invalid compression type! compression_type must be gzip, snappy, lz4, zstd or "
+                f"None, not {self.compression_type!r}"
             ) from error
 
     @property

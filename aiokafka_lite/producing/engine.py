@@ -200,7 +200,9 @@ class ProducerEngine:
             IllegalOperation: They are.
         """
         if self._borrower is not None:
-            raise IllegalOperation(f"the producer is in use: {self._borrower}")
+            raise IllegalOperation(
+                f"the application cannot use this producer now: {self._borrower}"
+            )
 
     async def finish(self) -> None:
         """Wait until each record is acknowledged or fails, and abort an open transaction."""
@@ -234,7 +236,9 @@ class ProducerEngine:
         if isinstance(error, LoopEndedError):
             failure = ProducerClosed("the event loop ended before the producer was stopped")
         else:
-            failure = KafkaError(f"a background task of the producer failed with {error!r}: a bug")
+            failure = KafkaError(
+                f"a bug in aiokafka_lite: a background task of the producer failed with {error!r}"
+            )
         failure.__cause__ = error
         self.fail(failure)
 
@@ -271,7 +275,9 @@ class ProducerEngine:
         if self.fatal is not None:
             return own_copy(self.fatal)
         if self._is_running and self._borrower is not None:
-            return IllegalOperation(f"the producer is in use: {self._borrower}")
+            return IllegalOperation(
+                f"the application cannot use this producer now: {self._borrower}"
+            )
         if self._is_running and self.transactions is not None:
             return self.transactions.refusal()
         return IllegalStateError("the producer is not started: await producer.start() first")
@@ -395,9 +401,9 @@ class ProducerEngine:
         except asyncio.TimeoutError:
             unknown = self.cluster.unknown_topics.text([topic])
             raise UnknownTopicOrPartitionError(
-                f"topic {topic!r} is not there after request_timeout_ms="
+                f"topic {topic!r} was not found within request_timeout_ms="
                 f"{self.config.request_timeout_ms}{f' ({unknown})' if unknown else ''}: "
-                "create it, or allow brokers to"
+                "create the topic, or allow brokers to create topics"
             ) from None
         except KafkaError as error:
             if not self._is_running:

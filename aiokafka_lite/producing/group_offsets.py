@@ -170,8 +170,8 @@ def delivery_of(source: DeliverySource | ConsumerRecord[Any, Any]) -> DeliveryIn
     delivery = getattr(source, "delivery", None)
     if delivery is None:
         raise TypeError(
-            "a transaction commits the offsets of a consumer, a batch, a record, or a dict of "
-            f"offsets, not of {source!r}"
+            f"cannot commit the offsets of {source!r} in a transaction: pass a consumer, a batch, "
+            "a record, or a dict of offsets"
         )
     found = delivery()
     return found
@@ -213,7 +213,10 @@ def checked_offsets(offsets: object) -> Offsets:
         offset, metadata = value if isinstance(value, tuple) else (value, "")
         is_int = isinstance(offset, int) and not isinstance(offset, bool)
         if not is_int or not 0 <= offset <= MOST_LONG or not isinstance(metadata, str):
-            raise ValueError(f"an offset to commit is 0 to 2**63 - 1 or (int, str), not {value!r}")
+            raise ValueError(
+                "an offset to commit must be an int from 0 to 2**63 - 1, or an (offset, metadata) "
+                f"tuple, not {value!r}"
+            )
         checked[TopicPartition(*tp)] = offset, metadata, NO_EPOCH
     return checked
 
@@ -286,6 +289,7 @@ def raise_refusal(
             if error_class in LOST_MEMBERSHIP:
                 raise CommitFailedError(
                     f"group {group_id!r} has rebalanced since the records were returned: the "
-                    "transaction is aborted, and the partitions' owners read them again"
+                    "transaction is aborted, and the owners of the partitions read the "
+                    "records again"
                 ) from error
             raise error

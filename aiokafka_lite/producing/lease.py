@@ -130,7 +130,7 @@ class ProducerLease:
             MessageSizeTooLargeError: It is larger than `max_request_size`.
         """
         if not isinstance(topic, str) or not topic:
-            raise TypeError(f"a topic is a name, not {topic!r}")
+            raise TypeError(f"the topic must be a non-empty string, not {topic!r}")
         number = None if partition is None else _checked_partition(partition)
         created_at = (
             time.time_ns() // 1_000_000 if timestamp_ms is None else check_timestamp(timestamp_ms)
@@ -140,8 +140,9 @@ class ProducerLease:
         config = self._engine.config
         if size > min(config.max_request_size, config.buffer_memory):
             raise MessageSizeTooLargeError(
-                f"a record of {size} bytes for {topic!r} is larger than the producer's "
-                f"max_request_size={config.max_request_size}, or its buffer_memory"
+                f"a record of {size} bytes for {topic!r} exceeds the producer's "
+                f"max_request_size={config.max_request_size} or "
+                f"buffer_memory={config.buffer_memory}"
             )
         return Output(topic, key_bytes, value_bytes, number, created_at, checked, size)
 

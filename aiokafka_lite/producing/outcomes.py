@@ -39,7 +39,7 @@ class BatchFate(enum.Enum):
     RETRY = "the batch is sent again unchanged"
     OUT_OF_ORDER = "the batch follows a failed batch, or a gap in the sequence"
     SPLIT = "the batch is split and sent again"
-    FAIL = "the futures of the batch's records get the error"
+    FAIL = "the broker's error is set on the futures of the batch's records"
 
 
 def fate_of(error: type[KafkaError], record_count: int) -> BatchFate:

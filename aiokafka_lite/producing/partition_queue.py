@@ -164,7 +164,9 @@ class PartitionQueue:
             if self.identity != identity and not self.numbered:
                 self.adopt(identity)
             if self.identity is None:
-                raise AssertionError(f"{self!r} has no producer id to number batches with")
+                raise AssertionError(
+                    f"cannot number a batch of {self!r}: the queue has no producer id"
+                )
             batch.number(self.identity, self.next_sequence)
             self.next_sequence = batch.next_sequence
             self.close(self.waiting.popleft())
@@ -267,7 +269,7 @@ class PartitionQueue:
     def adopt(self, identity: ProducerIdAndEpoch) -> None:
         """Restart at sequence 0 under another identity. Numbered batches get new sequences."""
         if self.is_on_wire:
-            raise AssertionError(f"{self!r} cannot change its producer: a batch is on the wire")
+            raise AssertionError(f"cannot change the producer id of {self!r}: a batch is in flight")
         self.identity = identity
         sequence = 0
         for batch in self.numbered:
@@ -281,6 +283,6 @@ class PartitionQueue:
     def reset(self) -> None:
         """Clear the sequences of an empty queue after a transaction, before the next epoch."""
         if not self.is_empty:
-            raise AssertionError(f"{self!r} cannot be reset: a batch is under way")
+            raise AssertionError(f"cannot reset {self!r}: the queue is not empty")
         self.identity = None
         self.is_broken = self.is_doubtful = self.is_in_transaction = False

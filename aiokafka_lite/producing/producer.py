@@ -94,7 +94,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         self._value_serializer: Callable[[SentVT], bytes] | None = config.value_serializer
         if config.loop is not None:
             _warn_deprecated(
-                "The loop argument is deprecated: a producer made inside a loop belongs to it"
+                "The loop argument is deprecated: leave out `loop`, and create the producer in "
+                "the event loop that uses it"
             )
         if config.api_version is not None:
             _warn_deprecated(
@@ -253,8 +254,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
-            f"{type(self).__name__} cannot be copied or pickled, as it holds connections: give its "
-            "settings away, and make another one there"
+            f"{type(self).__name__} cannot be copied or pickled because it holds connections: "
+            "create another producer with the same settings"
         )
 
     def __del__(self) -> None:
@@ -586,7 +587,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         transactions.require(transaction)
         if not isinstance(source, Mapping):
             if group is not None:
-                raise TypeError("the argument group is allowed only with a dict of offsets")
+                raise TypeError("the `group` argument is allowed only with a dict of offsets")
             transactions.commit_at_the_end(delivery_of(source))
         elif group is None:
             raise TypeError(
@@ -694,13 +695,13 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         """Return the error of a call that the producer cannot serve."""
         if self._is_forked:
             return ForkedError(
-                "the producer belongs to the process that was forked, as do its sockets and its "
-                "producer id: make another one here"
+                "the producer belongs to the parent process, together with its sockets and its "
+                "producer id: create another producer in this process"
             )
         if self._loop is not _get_running_loop():
             return WrongLoopError(
-                "a producer is used on the event loop on which it was made: from another thread, "
-                "asyncio.run_coroutine_threadsafe gets there"
+                "a producer must be used on the event loop on which it was created: from another "
+                "thread, use asyncio.run_coroutine_threadsafe"
             )
         if self._closed:
             return ProducerClosed("the producer is stopped: create another producer")

@@ -483,7 +483,8 @@ class BatchSender:
             self._identity.mend(queue)
             if not queue.is_broken:
                 log.warning(
-                    "sequences of %s-%d have a gap: they restart with %s instead of %s",
+                    "sequences of %s-%d have a gap: sending continues at sequence 0, with %s "
+                    "instead of %s",
                     *queue.tp,
                     queue.identity,
                     before,

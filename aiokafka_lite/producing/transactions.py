@@ -251,7 +251,9 @@ class Transactions:
 
     def _enter(self, state: TransactionStage) -> None:
         if state not in MOVES[self.state]:
-            raise AssertionError(f"a transaction cannot go from {self.state.name} to {state.name}")
+            raise AssertionError(
+                f"a transaction cannot change from state {self.state.name} to {state.name}"
+            )
         self.state = state
         self._on_change()
 
@@ -317,28 +319,28 @@ class Transactions:
         if isinstance(error, FENCED):
             fenced = ProducerFencedError(
                 f"{failed}: another producer with this transactional_id was started, or the "
-                f"transaction took longer than transaction_timeout_ms={timeout_ms}. Its "
-                "uncommitted records are aborted. Stop this producer, and make another one if it "
-                "should continue"
+                f"transaction took longer than transaction_timeout_ms={timeout_ms}. The "
+                "uncommitted records of this producer are aborted. Stop this producer. If this "
+                "program should continue, create another producer"
             )
             fenced.__cause__ = error
             return fenced
         hint = ""
         if isinstance(error, InvalidTxnState):
             hint = (
-                f" It may have taken longer than transaction_timeout_ms={timeout_ms}, so that the "
-                "coordinator has aborted it."
+                " The coordinator may have aborted the transaction, because it took longer than "
+                f"transaction_timeout_ms={timeout_ms}."
             )
         elif isinstance(error, InvalidTransactionTimeout):
             hint = (
-                f" It is {timeout_ms}: set transaction_timeout_ms to a value that the "
-                "brokers allow."
+                f" The brokers do not allow transaction_timeout_ms={timeout_ms}: set a value of "
+                "at most the brokers' transaction.max.timeout.ms."
             )
         elif isinstance(error, InvalidProducerIdMapping):
             hint = (
-                " There may have been no transaction for longer than the brokers' "
-                "transactional.id.expiration.ms, 7 days by default: stop this producer, and make "
-                "another producer with this transactional_id."
+                " The brokers may have deleted this transactional_id, because it was unused for "
+                "longer than transactional.id.expiration.ms (7 days by default). Stop this "
+                "producer, and create another producer with this transactional_id."
             )
         error.args = (f"{failed}: {error.args[0]}{hint}",)
         return error
@@ -360,9 +362,9 @@ class Transactions:
 
     def _aborted(self) -> TransactionAbortableError:
         error = TransactionAbortableError(
-            "the transaction must be aborted"
-            + (f": {self._error}" if self._error is not None else "")
-            + "; abort_transaction, or leave the block, and begin again"
+            "the transaction must be aborted: call abort_transaction() or leave the transaction() "
+            "block, then begin another transaction"
+            + (f". Cause: {self._error}" if self._error is not None else "")
         )
         error.__cause__ = self._error
         return error
@@ -376,8 +378,8 @@ class Transactions:
         """
         if transaction is None or transaction is not self.current:
             raise IllegalOperation(
-                "Can't send messages while not in transaction: the transaction that this record "
-                "is of is over, and the record is not sent"
+                "Can't send messages while not in transaction: this transaction has ended, so "
+                "the record or the offsets are not sent"
             )
         if not self.takes_records:
             raise self.refusal()
@@ -715,8 +717,8 @@ class Transactions:
                         await stack.enter_async_context(alone)
             except asyncio.TimeoutError:
                 raise KafkaTimeoutError(
-                    "the consumer's own commit is not answered, so no offsets can be committed in "
-                    "the transaction"
+                    "an earlier commit of the consumer did not finish in time, so the transaction "
+                    "cannot commit offsets"
                 ) from None
             yield
 
@@ -784,9 +786,10 @@ class Transactions:
         except KafkaTimeoutError as error:
             self.fail(
                 KafkaTimeoutError(
-                    f"{what} a transaction of {self._id!r} was not answered in time, so its "
-                    "outcome is unknown. Make another producer with this transactional_id, "
-                    "which ends the transaction, and read the committed records to find out"
+                    f"{what} a transaction of {self._id!r} got no response in time, so the "
+                    "outcome of the transaction is unknown. Start another producer with this "
+                    "transactional_id to end the transaction. Then read the committed records to "
+                    "see the outcome"
                 )
             )
             raise error

@@ -154,8 +154,8 @@ def test_wrong_option_says_what_is_right(run: Run) -> None:
             "test has partitions=0",
             "@pytest.mark.kafka_broker takes a whole number above 0 for 'nodes', but this test has "
             "nodes=True",
-            "@pytest.mark.kafka_broker takes a dict of strings, as {'cleanup.policy': 'compact'} "
-            "for 'configs', but this test has configs={'retention.ms': 5}",
+            "@pytest.mark.kafka_broker takes a dict of strings, such as {'cleanup.policy': "
+            "'compact'} for 'configs', but this test has configs={'retention.ms': 5}",
             "@pytest.mark.kafka_broker takes options by name only, but this test has "
             "kafka_broker(3)",
         ]

@@ -479,11 +479,11 @@ class AsyncInSync(Deserializer[object]):
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        (of_bytes, "coroutine function: make it an AsyncDeserializer"),
-        (AsyncInSync(), "coroutine function: make it an AsyncDeserializer"),
-        (SyncInAsync(), "has to be an async def"),
+        (of_bytes, "must be an instance of AsyncDeserializer"),
+        (AsyncInSync(), "must be an instance of AsyncDeserializer"),
+        (SyncInAsync(), "with async def"),
         (Knowing, "an instance of Knowing, not the class"),
-        ("json", "a callable of bytes or a deserialiser, not 'json'"),
+        ("json", "a callable that takes bytes, or a deserialiser, not 'json'"),
     ],
 )
 async def test_what_would_go_wrong_silently_is_refused(wrong: AnyDeserializer, why: str) -> None:

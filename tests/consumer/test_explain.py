@@ -221,7 +221,7 @@ async def test_the_reason_why_gets_hand_out_nothing_is_named(broker: Broker) -> 
         gate.hold(Hold.LISTENER)
         assert "waits for the rebalance listener to return" in consumer.explain(T0)
         gate.hold(Hold.CUT_OFF)
-        assert "until a heartbeat is answered" in consumer.explain(T0)
+        assert "waits for a heartbeat response" in consumer.explain(T0)
         gate.hold(Hold.LOST)
         assert inside.cause(consumer, T0) is Cause.REBALANCING
         assert "the group has removed this member" in consumer.explain(T0)

@@ -107,7 +107,7 @@ async def test_deprecated_arguments_warn_as_aiokafkas_do() -> None:
         ({"transactional_id": "\ud800"}, ValueError, "transactional_id is text"),
         ({"transaction_timeout_ms": 2**31}, ValueError, "transaction_timeout_ms must be at most"),
         ({"client_id": "\ud800"}, ValueError, "client_id is text"),
-        ({"delivery_timeout_ms": 1_000}, ValueError, "delivery_timeout_ms=1000 is shorter"),
+        ({"delivery_timeout_ms": 1_000}, ValueError, "delivery_timeout_ms=1000 is too short"),
         ({"key_serializer": "json"}, TypeError, "key_serializer must be a function"),
         ({"partitioner": 1}, TypeError, "partitioner must be a function"),
         ({"security_protocol": "SSL"}, ValueError, "ssl_context"),

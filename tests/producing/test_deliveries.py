@@ -940,7 +940,7 @@ async def test_a_commit_within_the_transaction_leaves_out_what_that_commits_by_n
         async with producer.transaction() as tx:
             await name_offsets(consumer, producer, tx, 4, is_at_once=is_at_once)
             await consumer.commit()
-            with pytest.raises(IllegalOperation, match="after its end"):
+            with pytest.raises(IllegalOperation, match="when the transaction has ended"):
                 await consumer.commit({copying.tp: 3})
         await eventually(copying.committed, 4)
         await consumer.commit()
@@ -1094,7 +1094,7 @@ async def test_a_record_of_a_plain_consumer_is_not_committed_by_itself(copying: 
         async with producer.transaction() as tx:
             with pytest.raises(RuntimeError, match="batch"):
                 tx.commit_offsets(record)
-            with pytest.raises(TypeError, match="not of"):
+            with pytest.raises(TypeError, match="cannot commit the offsets of 7"):
                 tx.commit_offsets(7)  # type: ignore[arg-type]
 
 
@@ -1159,9 +1159,9 @@ async def test_a_send_of_a_transaction_that_is_over_does_not_get_into_the_next(
         with pytest.raises(ZeroDivisionError):
             await fail()
         async with producer.transaction() as second:
-            with pytest.raises(IllegalOperation, match="over"):
+            with pytest.raises(IllegalOperation, match="has ended"):
                 await first.send_and_wait(copying.copies, b"late", partition=0)
-            with pytest.raises(IllegalOperation, match="over"):
+            with pytest.raises(IllegalOperation, match="has ended"):
                 first.commit_offsets({copying.tp: 3}, copying.group)
             await second.send(copying.copies, b"second", partition=0)
     assert (first.is_committed, second.is_committed) == (False, True)
@@ -1178,7 +1178,7 @@ async def test_a_send_that_waits_for_a_topic_does_not_get_into_the_next_transact
         await asyncio.sleep(0)  # it asks for the topic's metadata
         await producer.abort_transaction()
         async with producer.transaction() as tx:
-            with pytest.raises(IllegalOperation, match="over"):
+            with pytest.raises(IllegalOperation, match="has ended"):
                 await waiting
             await tx.send(other, b"of the second")
     found = await values_in(copying.kafka, other, 0, isolation_level="read_committed")

@@ -379,7 +379,7 @@ async def test_a_topic_that_does_not_exist_is_not_asked_for_any_more() -> None:
     async with Broker(auto_create_topics=False) as broker:
         broker.create_topic("t")
         async with producer_of(broker, request_timeout_ms=200) as producer:
-            with pytest.raises(UnknownTopicOrPartitionError, match="is not there"):
+            with pytest.raises(UnknownTopicOrPartitionError, match="was not found"):
                 await producer.send("missing", b"v")
             await producer.send_and_wait("t", b"v")
             last = broker.requests.of("Metadata")[-1].request

@@ -191,7 +191,7 @@ async def test_records_for_a_deleted_topic_fail_and_others_are_written(
         late = [asyncio.ensure_future(producer.send(topic, bytes(200))) for _ in range(3)]
         async with timeout(10):
             assert (await producer.send_and_wait(other, b"v")).offset == 0
-            with pytest.raises(UnknownTopicOrPartitionError, match="is not there"):
+            with pytest.raises(UnknownTopicOrPartitionError, match="was not found"):
                 await producer.send(topic, b"v")
             with pytest.raises(UnknownTopicOrPartitionError, match="does not exist any more"):
                 await future

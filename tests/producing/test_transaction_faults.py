@@ -502,7 +502,9 @@ async def test_a_commit_without_an_answer_leaves_no_doubt_that_there_is_doubt(
         with broker.on("EndTxn").silence(times=None):
             await producer.begin_transaction()
             await producer.send("t", b"v", partition=0)
-            with pytest.raises(KafkaTimeoutError, match="its outcome is unknown"):
+            with pytest.raises(
+                KafkaTimeoutError, match="the outcome of the transaction is unknown"
+            ):
                 await producer.commit_transaction()
         with pytest.raises(KafkaTimeoutError, match="another producer"):
             await producer.begin_transaction()

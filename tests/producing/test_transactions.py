@@ -198,7 +198,7 @@ async def test_a_later_producer_with_the_same_id_fences_an_earlier_one(
         await old.begin_transaction()
         with pytest.raises(KafkaError):
             await old.send_and_wait(topic, b"zombie", partition=0)
-        with pytest.raises(ProducerFencedError, match="make another one"):
+        with pytest.raises(ProducerFencedError, match="create another producer"):
             await old.abort_transaction()
         for _ in range(2):
             with pytest.raises(ProducerFencedError, match="another producer"):

@@ -764,9 +764,10 @@ class Assignment:
         half = refused // 2
         self.most_metadata = half if half >= LEAST_CHARACTERS else 0
         log.warning(
-            "the brokers refuse commit metadata of %d characters (offset.metadata.max.bytes): "
-            "from now on at most %d are written. Finished records behind the committed offset "
-            "that do not fit are processed again after a rebalance or a crash",
+            "the brokers reject commit metadata of %d characters (offset.metadata.max.bytes): "
+            "from now on, commits have at most %d characters of metadata. After a rebalance or a "
+            "crash, finished records behind the committed offset are processed again if the "
+            "metadata do not contain them",
             refused,
             self.most_metadata,
         )
@@ -848,18 +849,18 @@ class Assignment:
             records = own.get(self._assignment[tp])
             if not records:
                 raise IllegalStateError(
-                    "run() commits the offsets of finished records: only the handler of a "
-                    f"record of {tp} may commit an offset of {tp} explicitly"
+                    f"during run(), only a handler that processes a record of {tp} may commit "
+                    f"an offset of {tp}: run() commits the offsets of finished records"
                 )
             if offset > (end := max(records) + 1):
                 raise IllegalStateError(
-                    f"offset {offset} of {tp} would mark records as finished that this handler "
-                    f"does not process: during run() it may commit up to {end}"
+                    "during run(), a handler may commit only its own records: commit at most "
+                    f"offset {end} of {tp}, not offset {offset}"
                 )
             if metadata:
                 raise IllegalStateError(
-                    f"run() stores the finished records behind the offset of {tp} in the "
-                    "metadata of its commits: commit without metadata of your own"
+                    f"run() stores finished offsets in the commit metadata of {tp}: call commit() "
+                    "without metadata"
                 )
         for tp, (offset, _) in offsets.items():
             cursor = self._assignment[tp]
@@ -1026,7 +1027,8 @@ class Assignment:
             )
         if self._gets_in_progress:
             raise IllegalStateError(
-                "a read is waiting for records, and run() would take them all: end the read first"
+                "run() cannot start while a read is waiting for records: cancel the read, or wait "
+                "for its result"
             )
         self._forget_readers()
         self.begin_get()

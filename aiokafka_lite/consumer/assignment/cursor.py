@@ -410,7 +410,7 @@ class Cursor:
         """
         if place not in LEGAL_MOVES[self.place]:
             raise IllegalStateError(
-                f"partition {self.tp} cannot go from {self.place.name} to {place.name}"
+                f"partition {self.tp} cannot change from state {self.place.name} to {place.name}"
             )
         self.place = place
         self.loan = None

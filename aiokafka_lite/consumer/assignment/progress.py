@@ -133,7 +133,10 @@ class Progress:
         """
         handed_out = self._handed_out
         if handed_out and offsets and offsets[0] <= handed_out[-1]:
-            raise IllegalStateError(f"offset {offsets[0]} lies before {handed_out[-1]}, handed out")
+            raise IllegalStateError(
+                f"offset {offsets[0]} is not greater than offset {handed_out[-1]}, which was "
+                "already returned"
+            )
         handed_out.extend(offsets)
         self._unfinished.update(zip(offsets, holders, strict=True))
 

@@ -131,7 +131,9 @@ def decode_assignment(blob: bytes, topics: frozenset[str]) -> ConsumerProtocolMe
         numbers = sorted({number for number in share.partitions if number >= 0})
         if share.topic not in topics:
             log.warning(
-                "the leader assigned partitions of %s, which is not subscribed", share.topic
+                "the leader assigned partitions of %s, but this member does not subscribe to "
+                "that topic",
+                share.topic,
             )
             continue
         if len(numbers) < len(share.partitions):

@@ -212,7 +212,8 @@ class Chunk:
         """
         if new not in LEGAL_MOVES[self.state]:
             raise IllegalStateError(
-                f"a chunk of {self.partition.tp} cannot go from {self.state.name} to {new.name}"
+                f"a chunk of {self.partition.tp} cannot change from state {self.state.name} to "
+                f"{new.name}"
             )
         self.state = new
 

@@ -336,8 +336,8 @@ class ChunkDecoder:
         if chunk.work is not None:
             if chunk.work.task is task:
                 raise IllegalStateError(
-                    f"a deserialiser or on_bad_record reads records of {chunk.partition.tp}, "
-                    "which can be returned only after it has returned"
+                    f"a deserialiser or on_bad_record must not read {chunk.partition.tp} while "
+                    "it processes a record of that partition"
                 )
             await chunk.work.is_done.wait()
             return

@@ -57,12 +57,20 @@ def check_deserializer(name: str, given: AnyDeserializer | None) -> None:
     elif callable(given):
         method = None if isinstance(given, type) else getattr(given, "__call__", None)  # noqa: B004
     else:
-        raise TypeError(f"{name} must be a callable of bytes or a deserialiser, not {given!r}")
+        raise TypeError(
+            f"{name} must be a callable that takes bytes, or a deserialiser, not {given!r}"
+        )
     is_async = inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(given)
     if is_async and not may_wait(given):
-        raise TypeError(f"{name} is a coroutine function: make it an AsyncDeserializer")
+        raise TypeError(
+            f"an async {name} must be an instance of AsyncDeserializer or BatchDeserializer, not "
+            f"{given!r}"
+        )
     if may_wait(given) and not is_async:
-        raise TypeError(f"the method of {name}, {given!r}, has to be an async def")
+        raise TypeError(
+            f"{name} must define deserialize or deserialize_batch with async def, but {given!r} "
+            "does not"
+        )
 
 
 class Converted(NamedTuple):
@@ -181,7 +189,7 @@ async def _convert_batch(
     if len(made) != size:
         raise TypeError(
             f"{type(deserializer).__name__}.deserialize_batch returned {len(made)} objects for "
-            f"{size} items: it has to return one for each, in their order"
+            f"{size} items: the method must return one object per item, in the order of the items"
         )
     for place, value in zip(places, made, strict=False):
         if isinstance(value, Undeserializable):
@@ -313,8 +321,8 @@ def bad_record(
         )
     else:
         error = DeserializationError(
-            f"the {where} cannot be deserialised: {cause!r}. Seek past it, fix the "
-            "deserialiser, or set on_bad_record"
+            f"the {where} cannot be deserialised: {cause!r}. Seek past the record, fix "
+            "the deserialiser, or set on_bad_record"
         )
     error.__cause__ = cause
     error.record = record

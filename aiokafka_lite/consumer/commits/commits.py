@@ -231,7 +231,8 @@ class Commits(CommittedReader):
                 if each.has_stored_offsets or each.decided_to(wanted[tp].offset) < wanted[tp].offset
             ):
                 raise IllegalOperation(
-                    f"an open transaction commits offsets of {held}: commit after its end"
+                    f"an open transaction commits offsets of {held}: call commit() when the "
+                    "transaction has ended"
                 )
             exact = set[TopicPartition]()
             if offsets is None:
@@ -394,7 +395,7 @@ class Commits(CommittedReader):
                 raise CommitFailedError(
                     f"offset {offset.offset} of {tp} belongs to records of an earlier "
                     "assignment, and another member may have owned the partition since. To "
-                    "commit it anyway, seek to it first"
+                    "commit the offset anyway, first seek to the offset"
                 )
 
     def start_auto_commit(self, scope: TaskScope) -> None:
@@ -877,6 +878,6 @@ class Commits(CommittedReader):
 def _of_another_log(what: str) -> CommitFailedError:
     return CommitFailedError(
         f"{what} cannot be committed: the topic was deleted and recreated since its records "
-        "were read, and offsets of the old topic are invalid in the new one. To commit one "
-        "anyway, seek to it first"
+        "were read, and offsets of the old topic are invalid in the new topic. To commit "
+        "an offset anyway, first seek to that offset"
     )

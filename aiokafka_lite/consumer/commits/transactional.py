@@ -139,8 +139,8 @@ class OffsetsInTransaction:
             )
         ):
             raise AutoCommitError(
-                "auto-commit commits these records, even if the transaction is aborted: give the "
-                "consumer enable_auto_commit=False, or read by consumer.batch()"
+                "auto-commit may commit the records of this transaction even after an abort: set "
+                "enable_auto_commit=False, or read with consumer.batch()"
             )
 
     def await_outcome(
@@ -252,9 +252,9 @@ class OffsetsInTransaction:
             self._state.forget_lost(revoked)
             names = ", ".join(f"{tp.topic}/{tp.partition}" for tp in sorted(revoked))
             raise BatchRevokedError(
-                f"{names} were revoked by a rebalance since their records were returned, so "
-                "other members read them again, or the topic was recreated. To avoid "
-                f"rebalances during a transaction, {BatchRevokedError.remedy}",
+                f"records of {names} cannot be committed: a rebalance revoked the partitions, or "
+                "their topic was recreated. Other members read records of revoked partitions "
+                f"again. To avoid rebalances during a transaction, {BatchRevokedError.remedy}",
                 partitions=revoked,
             )
         self.commits.topics.raise_if_former(delivery.topic_ids())
@@ -276,8 +276,8 @@ class OffsetsInTransaction:
         found = self.if_finished(cursor, records)
         if found is None or found[1] != records:
             raise OffsetMetadataTooLargeError(
-                f"the commit metadata of {cursor.tp} have no room for all records that are "
-                f"finished behind the first unfinished one, up to offset {max(records)}"
+                f"the finished records of {cursor.tp} up to offset {max(records)} do not fit in "
+                "the commit metadata"
             )
         return found[0]
 

@@ -47,7 +47,7 @@ class Rows:
     def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
         """Add up to `limit` rows of a chunk, as many as there are before a pause is due."""
         if limit is None:
-            raise AssertionError("poll_arrow() needs a limit of rows")
+            raise AssertionError("poll_arrow() must pass a row limit to Rows.take()")
         if self.batch is not None or (chunk.decoded and self.count):
             return None  # it is for the next batch
         if chunk.decoded:

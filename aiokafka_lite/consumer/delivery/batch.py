@@ -122,11 +122,13 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
         """
         batch = self._batch
         if not batch.is_open or batch.is_left:
-            raise IllegalStateError("the batch's block has ended: commit inside the block")
+            raise IllegalStateError(
+                "the batch's `async with` block has ended: call commit() inside the block"
+            )
         if batch.is_enlisted:
             raise IllegalOperation(
-                "an open transaction commits this batch. If it were also committed here, its "
-                "records would be skipped even if the transaction is aborted"
+                "an open transaction commits this batch, so commit() is not allowed: after an "
+                "abort of the transaction, the batch's records would be skipped"
             )
         cause: CommitFailedError | None = None
         lost = batch.lost()
@@ -140,7 +142,7 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
             why = "" if cause is None else f" ({cause})"
             raise BatchRevokedError(
                 f"{BatchRevokedError.cause}: other members read the records of {names} "
-                f"again{why}. To avoid that, {BatchRevokedError.remedy}",
+                f"again{why}. To commit in time, {BatchRevokedError.remedy}",
                 partitions=lost,
             ) from cause
 

@@ -309,7 +309,9 @@ class PartitionsAdded(ConsumerEvent):
         return self.topic
 
     def __str__(self) -> str:
-        return f"topic {self.topic!r} has {self.count} partitions, {self.previous_count} before"
+        return (
+            f"topic {self.topic!r} now has {self.count} partitions instead of {self.previous_count}"
+        )
 
 
 # --- Brokers ----------------------------------------------------------------------------------

@@ -61,6 +61,6 @@ def too_large(cursor: Cursor, size_bytes: int, limit_bytes: int) -> RecordTooLar
     topic, number = cursor.tp
     return RecordTooLargeError(
         f"the response with the batch at offset {cursor.fetched} of {topic}/{number} has "
-        f"{size_bytes} bytes, but at most {limit_bytes} are accepted: to read it, set "
+        f"{size_bytes} bytes, but at most {limit_bytes} are accepted: set "
         f"max_partition_fetch_bytes to {size_bytes} or more"
     ).at(cursor.tp, cursor.fetched, cursor.fetched + 1)

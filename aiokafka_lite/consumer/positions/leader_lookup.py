@@ -227,7 +227,7 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
         for tp in sorted(missing):
             leader = self._cluster.view.leader(tp)
             if leader is not None and leader.leader in silent:
-                why = f"node {leader.leader}, which leads it, has not answered"
+                why = f"the leader, node {leader.leader}, has not responded"
             else:
                 why = str(failures.get(tp, "it has not been requested"))
             reasons.append(f"{tp.topic}/{tp.partition}: {why}")

@@ -327,7 +327,7 @@ class PositionResolver:
         """Decide by where the position's epoch ended whether the log was cut before it."""
         position = partition.position
         if position is None:
-            raise AssertionError("a position was validated that does not exist")
+            raise AssertionError(f"cannot validate {partition.tp}: the partition has no position")
         asked = partition.newest_epoch
         is_known = end.is_defined and end.leader_epoch == asked
         has_ahead = partition.progress is not None and partition.progress.has_ahead
@@ -356,7 +356,7 @@ class PositionResolver:
             error = LogTruncationError(text, divergent_offset=end.end_offset)
             self._give_up(partition, error)
             return
-        log.warning("%s: reading continues at the truncated end", text)
+        log.warning("%s. Reading continues at offset %d", text, end.end_offset)
         partition.truncated(end.end_offset)
         self._state.start_at(partition, end.end_offset, end.leader_epoch, current_epoch)
         self._publish_reset(partition.tp, position, end.end_offset, TRUNCATED)

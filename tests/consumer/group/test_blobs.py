@@ -66,7 +66,7 @@ def test_an_empty_answer_is_an_empty_share() -> None:
     [
         (("t", [0, -1]), "negative"),
         (("t", [0, 0]), "duplicate"),
-        (("other", [0]), "not subscribed"),
+        (("other", [0]), "does not subscribe"),
     ],
 )
 def test_partitions_that_cannot_be_are_left_out(

@@ -199,5 +199,5 @@ async def test_what_does_not_go_with_it_is_refused(
         await consumer.run(handle)
     with pytest.raises(IllegalStateError, match="rows cannot be acknowledged"):
         await consumer.poll_arrow()
-    with pytest.raises(ValueError, match="ack_mode is"):
+    with pytest.raises(ValueError, match="ack_mode must be"):
         member(kafka, ack_mode="manual")

@@ -95,7 +95,7 @@ def test_only_who_holds_a_record_finishes_it() -> None:
 def test_what_lies_before_another_cannot_be_handed_out() -> None:
     progress = handed_out(4)
     for offset in (3, 4):
-        with pytest.raises(IllegalStateError, match="lies before 4"):
+        with pytest.raises(IllegalStateError, match="is not greater than offset 4"):
             progress.hand_out([offset], [ME])
 
 
