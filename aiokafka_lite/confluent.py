@@ -92,7 +92,7 @@ def _as_given(given: object) -> object:
 def _flag(given: object) -> bool:
     text = str(given).lower()
     if text not in ("true", "t", "1", "false", "f", "0"):
-        raise ValueError(f"it must be true or false, not {given!r}")
+        raise ValueError(f"the value must be true or false, not {given!r}")
     return text in ("true", "t", "1")
 
 
@@ -100,7 +100,7 @@ def _number(given: object) -> int:
     try:
         return round(float(str(given)))
     except (ValueError, OverflowError):
-        raise ValueError(f"it must be a number, not {given!r}") from None
+        raise ValueError(f"the value must be a number, not {given!r}") from None
 
 
 def _kbytes(given: object) -> int:
@@ -128,7 +128,8 @@ def _one_of(choices: Mapping[str, object]) -> Callable[[object], object]:
         try:
             return choices[str(given).lower()]
         except KeyError:
-            raise ValueError(f"it must be one of {', '.join(choices)}, not {given!r}") from None
+            known = ", ".join(choices)
+            raise ValueError(f"the value must be one of {known}, not {given!r}") from None
 
     return read
 
@@ -152,7 +153,7 @@ _ASSIGNORS: Final[Mapping[str, type[AbstractPartitionAssignor]]] = MappingProxyT
 def _assignors(given: object) -> tuple[type[AbstractPartitionAssignor], ...]:
     names = [name.strip() for name in str(given).split(",")]
     if unknown := [name for name in names if name not in _ASSIGNORS]:
-        raise ValueError(f"it has {', '.join(_ASSIGNORS)}, not {', '.join(unknown)}")
+        raise ValueError(f"the value may contain {', '.join(_ASSIGNORS)}, not {', '.join(unknown)}")
     return tuple([_ASSIGNORS[name] for name in names])
 
 
@@ -291,18 +292,18 @@ def _same(name: str, read: Callable[[object], object], client: Client, note: str
 
 _OWN_CONTEXT: Final = "create an `ssl.SSLContext` and pass it as `ssl_context=`"
 _OIDC: Final = Refused("pass `sasl_oauth_token_provider=`, an object with `async def token()`")
-_C_ONLY: Final = Refused("only programs in C can set it")
+_C_ONLY: Final = Refused("only C programs can use this setting")
 _RETRIES: Final = Unneeded(
     "pauses between attempts grow from `retry_backoff_ms` to fixed limits, with jitter"
 )
-_VERSIONS: Final = Unneeded("the versions of requests are negotiated with every broker")
+_VERSIONS: Final = Unneeded("request versions are negotiated with every broker")
 _LOGGING: Final = Unneeded("log lines are records of `logging`, below the logger `aiokafka_lite`")
 _SYSTEM: Final = Unneeded("the system's default")
 _KERBEROS: Final = Unneeded("Kerberos is refused with `sasl.mechanism`")
-_BUFFERING: Final = Unneeded("partitions are fetched ahead up to `max_buffered_bytes`")
-_REFRESHED: Final = Unneeded("missing leaders and new topics are looked up at once, with back-off")
+_BUFFERING: Final = Unneeded("records up to `max_buffered_bytes` are fetched in advance")
+_REFRESHED: Final = Unneeded("missing leaders and new topics are looked up at once")
 _REBOOTSTRAP: Final = Unneeded(
-    "if all known brokers are away, the bootstrap servers are asked again"
+    "if all known brokers are unreachable, the bootstrap servers are asked again"
 )
 _ASSERTIONS: Final = (
     "algorithm", "private.key.file", "private.key.passphrase", "private.key.pem", "file",
@@ -354,7 +355,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "partition.assignment.strategy",
             _assignors,
             "consumer",
-            "assignor classes. The group stays classic",
+            "becomes assignor classes. The group uses the classic protocol",
         ),
         "session.timeout.ms": _same("session.timeout.ms", _number, "consumer"),
         "heartbeat.interval.ms": _same("heartbeat.interval.ms", _number, "consumer"),
@@ -367,13 +368,13 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "ack_mode",
             _one_of({"true": "implicit", "false": "explicit"}),
             "consumer",
-            "false is `explicit`: `record.ack()` replaces `store_offsets`",
+            "false becomes `explicit`: `record.ack()` replaces `store_offsets`",
         ),
         "auto.offset.reset": _same(
             "auto.offset.reset",
             _one_of(_EARLIEST_OR_LATEST),
             "consumer",
-            "`earliest`, `latest`, or `none` for `error`",
+            "`error` becomes `none`",
         ),
         "isolation.level": _same(
             "isolation.level",
@@ -392,7 +393,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         # The producer
         "request.required.acks": Translated("acks", _one_of(_ACKS), "producer"),
         "acks": _same(
-            "acks", _one_of(_ACKS), "producer", "0 and 1 are accepted, and `all` is used"
+            "acks", _one_of(_ACKS), "producer", "0 and 1 have the effect of `all`"
         ),
         "enable.idempotence": _same(
             "enable.idempotence", _flag, "producer", "false is accepted without effect"
@@ -402,7 +403,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         "queue.buffering.max.ms": Translated("linger_ms", _number, "producer"),
         "linger.ms": _same("linger.ms", _number, "producer", "whole milliseconds"),
         "queue.buffering.max.kbytes": Translated(
-            "buffer_memory", _kbytes, "producer", "in bytes. `send` waits for room"
+            "buffer_memory", _kbytes, "producer", "in bytes. `send` waits while the buffer is full"
         ),
         "batch.size": Translated("max_batch_size", _number, "producer"),
         "message.max.bytes": Translated("max_request_size", _number, "producer"),
@@ -411,7 +412,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "delivery.timeout.ms",
             _endless_ms,
             "producer",
-            "0 is 24 days. A shorter time than a request's lowers `request_timeout_ms`",
+            "0 becomes 24 days. A `request_timeout_ms` above `delivery_timeout_ms` is lowered",
         ),
         "compression.codec": Translated("compression_type", _one_of(_CODECS), "producer"),
         "compression.type": _same("compression.type", _one_of(_CODECS), "producer"),
@@ -419,7 +420,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "partitioner",
             _partitioner,
             "producer",
-            "the same partition for every key. `murmur2` and `murmur2_random` are this "
+            "keys keep librdkafka's partition. `murmur2` and `murmur2_random` select this "
             "producer's default",
         ),
         # Unneeded: the cluster
@@ -452,7 +453,9 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         **dict.fromkeys(("socket.send.buffer.bytes", "socket.receive.buffer.bytes"), _SYSTEM),
         "socket.keepalive.enable": Unneeded("every connection has keep-alive"),
         "socket.nagle.disable": Unneeded("asyncio disables the Nagle algorithm"),
-        "socket.connection.setup.timeout.ms": Unneeded("10 s, and less if there are other brokers"),
+        "socket.connection.setup.timeout.ms": Unneeded(
+            "the limit is 10 s, or less if other brokers exist"
+        ),
         **dict.fromkeys(
             ("socket.max.fails", "socket.blocking.max.ms"),
             Unneeded("a connection with a failed request is closed"),
@@ -461,19 +464,18 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             ("broker.address.ttl", "broker.address.family", "client.dns.lookup"),
             Unneeded("names are resolved for every connection, and all addresses are tried"),
         ),
-        "receive.message.max.bytes": Unneeded("100 MiB, or `fetch_max_bytes` if that is more"),
-        "message.copy.max.bytes": Unneeded("keys and values are always copied into the batch"),
+        "receive.message.max.bytes": Unneeded(
+            "the limit is the larger of 100 MiB and `fetch_max_bytes`"
+        ),
+        "message.copy.max.bytes": Unneeded("keys and values are always copied"),
         **dict.fromkeys(
             ("max.in.flight.requests.per.connection", "max.in.flight"),
             Unneeded("up to five requests are in flight, and the order is kept"),
         ),
-        "builtin.features": Unneeded("it describes librdkafka"),
+        "builtin.features": Unneeded("the value describes librdkafka"),
         "enable.metrics.push": Unneeded("metrics are read with `metrics()`, not sent to brokers"),
-        "statistics.interval.ms": Unneeded("`metrics()` is up to date whenever it is called"),
-        "default.topic.config": Unneeded(
-            "the settings inside this value are translated like other "
-            "settings"
-        ),
+        "statistics.interval.ms": Unneeded("`metrics()` is always up to date"),
+        "default.topic.config": Unneeded("the settings inside this value are translated"),
         # Unneeded: logs and librdkafka's own threads
         **dict.fromkeys(
             (
@@ -499,9 +501,9 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         # Unneeded: the consumer
         "group.protocol.type": Unneeded("always `consumer`"),
         **dict.fromkeys(("queued.min.messages", "fetch.queue.backoff.ms"), _BUFFERING),
-        "consume.callback.max.messages": Unneeded("there is no such call in Python"),
-        "max.poll.records": Unneeded("librdkafka uses it for share consumers only"),
-        "auto.commit.enable": Unneeded("librdkafka uses it for its legacy consumer only"),
+        "consume.callback.max.messages": Unneeded("`rd_kafka_consume_callback` exists only in C"),
+        "max.poll.records": Unneeded("only librdkafka's share consumers use this setting"),
+        "auto.commit.enable": Unneeded("only librdkafka's legacy consumer uses this setting"),
         # Unneeded: the producer
         **dict.fromkeys(
             ("message.send.max.retries", "retries"),
@@ -509,13 +511,15 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         ),
         "queue.buffering.max.messages": Unneeded("`buffer_memory` limits the bytes instead"),
         "queue.buffering.backpressure.threshold": Unneeded(
-            "batches form while requests are in flight"
+            "records are batched while requests are in flight"
         ),
         "batch.num.messages": Unneeded("`max_batch_size` limits batches"),
-        "request.timeout.ms": Unneeded("brokers get four fifths of `request_timeout_ms`"),
+        "request.timeout.ms": Unneeded(
+            "brokers wait for replicas for four fifths of `request_timeout_ms`"
+        ),
         "compression.level": Unneeded("the codec's default"),
         "sticky.partitioning.linger.ms": Unneeded(
-            "10 ms, librdkafka's default, or a batch with `murmur2`"
+            "records without a key change partition after 10 ms, with `murmur2` after a batch"
         ),
         **dict.fromkeys(
             ("delivery.report.only.error", "produce.offset.report"),
@@ -525,17 +529,21 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         **dict.fromkeys(
             ("error_cb", "throttle_cb"), Refused("read `consumer.events()` or `consumer.health()`")
         ),
-        "stats_cb": Refused("call `metrics()`, or serve the consumer's with `extras.web`"),
-        "on_commit": Refused("`await commit()`: it raises the error", "consumer"),
-        "on_delivery": Refused("await the future of `send()`, or add a callback to it", "producer"),
+        "stats_cb": Refused("call `metrics()`, or serve the consumer's metrics with `extras.web`"),
+        "on_commit": Refused("`await commit()` raises commit errors", "consumer"),
+        "on_delivery": Refused(
+            "await the future of `send()`, or call the future's `add_done_callback`", "producer"
+        ),
         **dict.fromkeys(
             ("key.serializer", "value.serializer"),
-            Refused("its functions take a context: pass `key_serializer=` and `value_serializer=`"),
+            Refused(
+                "pass functions without a context as `key_serializer=` and `value_serializer=`"
+            ),
         ),
         **dict.fromkeys(
             ("key.deserializer", "value.deserializer"),
             Refused(
-                "its functions take a context: pass `key_deserializer=` and `value_deserializer=`"
+                "pass functions without a context as `key_deserializer=` and `value_deserializer=`"
             ),
         ),
         **dict.fromkeys(
@@ -566,7 +574,9 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         ),
         **dict.fromkeys(
             ("ssl.key.pem", "ssl.certificate.pem"),
-            Refused("write it to a file for `ssl.key.location` and `ssl.certificate.location`"),
+            Refused(
+                "write the PEM text to a file for `ssl.key.location` or `ssl.certificate.location`"
+            ),
         ),
         **dict.fromkeys(
             ("ssl.keystore.location", "ssl.keystore.password"),
@@ -589,7 +599,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         ),
         # Refused: the rest
         "plugin.library.paths": Refused("plugins of librdkafka cannot be loaded"),
-        "topic.blacklist": Refused("subscribe with a pattern that excludes these topics"),
+        "topic.blacklist": Refused("subscribe with a pattern that excludes the blacklisted topics"),
         "enable.partition.eof": Refused(
             "compare `position` with `highwater`", "consumer", unless=("false", "f", "0")
         ),
@@ -651,7 +661,7 @@ def confluent_settings(
         OSError: A file with certificates cannot be read. `ssl.SSLError` is one.
     """
     if kind not in DEFAULTS:
-        raise ValueError(f'kind is "consumer" or "producer", not {kind!r}')
+        raise ValueError(f'kind must be "consumer" or "producer", not {kind!r}')
     conf = _with_defaults(conf, DEFAULTS[kind])
     protocol = str(conf.get("security.protocol", "plaintext")).upper()
     problems = {

@@ -192,8 +192,9 @@ def test_one_error_names_every_setting_that_has_no_equal() -> None:
     assert sorted(lines) == [
         "- enable.partition.eof: compare position with highwater",
         "- error_cb: read consumer.events() or consumer.health()",
-        "- fetch.min.bytes: it must be a number, not 'many'",
-        "- partition.assignment.strategy: it has range, roundrobin, cooperative-sticky, not sticky",
+        "- fetch.min.bytes: the value must be a number, not 'many'",
+        "- partition.assignment.strategy: the value may contain range, roundrobin, "
+        "cooperative-sticky, not sticky",
         "- plugin.library.paths: plugins of librdkafka cannot be loaded",
         "- session.timeuot.ms: librdkafka has no such setting; did you mean session.timeout.ms?",
     ]
@@ -202,12 +203,12 @@ def test_one_error_names_every_setting_that_has_no_equal() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("enable.auto.commit", "yes", "it must be true or false"),
-        ("auto.offset.reset", "first", "it must be one of smallest, earliest"),
+        ("enable.auto.commit", "yes", "the value must be true or false"),
+        ("auto.offset.reset", "first", "the value must be one of smallest, earliest"),
         ("auto.commit.interval.ms", 0, "set enable.auto.commit to false"),
         ("topic.metadata.refresh.interval.ms", -1, "always refreshed"),
-        ("fetch.min.bytes", "inf", "it must be a number"),
-        ("security.protocol", "tls", "it must be one of plaintext, ssl"),
+        ("fetch.min.bytes", "inf", "the value must be a number"),
+        ("security.protocol", "tls", "the value must be one of plaintext, ssl"),
     ],
 )
 def test_a_wrong_value_is_refused_with_the_reason(name: str, value: object, reason: str) -> None:
@@ -216,7 +217,7 @@ def test_a_wrong_value_is_refused_with_the_reason(name: str, value: object, reas
 
 
 def test_another_kind_of_client_is_refused() -> None:
-    with pytest.raises(ValueError, match="kind is"):
+    with pytest.raises(ValueError, match="kind must be"):
         confluent_settings({}, "admin")  # type: ignore[arg-type]
 
 
