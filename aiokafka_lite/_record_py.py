@@ -102,7 +102,7 @@ def record_delivery(record: object) -> Any:
     if find is None:
         raise RuntimeError(
             "a single record can be committed only in a handler of consumer.run(), or with "
-            'ack_mode="explicit". Otherwise commit a batch, or the consumer itself'
+            'ack_mode="explicit". Otherwise pass the batch or the consumer instead of the record'
         )
     return find(record)
 

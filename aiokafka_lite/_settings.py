@@ -53,7 +53,7 @@ class Settings:
         if held := sorted(name for name in self.secrets if vars(self).get(name) is not None):
             raise TypeError(
                 f"{type(self).__name__} cannot be copied or pickled because it holds "
-                f"{' and '.join(held)}: create another one there"
+                f"{' and '.join(held)}: create a second {type(self).__name__} instead"
             )
         return super().__reduce_ex__(protocol)
 

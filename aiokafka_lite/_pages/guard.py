@@ -28,7 +28,7 @@ def refusal(
         remedy: What makes it answer to a name that is not its own; `{}` stands for the name.
     """
     if len(hosts) != 1:
-        return problem(400, f"a request has one header Host, not {len(hosts)}")
+        return problem(400, f"a request must have exactly one Host header, not {len(hosts)}")
     if not is_own_name(hosts[0].lower()):
         text = f"Host {hosts[0]!r} is not served here: {remedy}"
         return problem(400, text.replace("{}", hosts[0].rpartition(":")[0] or hosts[0]))

@@ -34,7 +34,7 @@ class MissingExtraError(CommandError):
 
 # What errors advise programs to do, and what does that here.
 _OPTIONS: Final = (
-    (r"to create_ssl_context\(cafile=\.\.\.\)", "by --ca-file"),
+    (r"call create_ssl_context\(cafile=\.\.\.\) with", "set --ca-file to"),
     (r"certfile= and keyfile= to create_ssl_context\(\)", "--cert-file and --key-file"),
     (r"certfile= of create_ssl_context\(\)", "--cert-file"),
     (r"\bsecurity_protocol\b", "--security-protocol"),

@@ -69,7 +69,7 @@ def check_text(what: str, text: object) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{what} is text that UTF-8 can encode, not {text!r}") from None
+        raise ValueError(f"{what} must be text that UTF-8 can encode, not {text!r}") from None
 
 
 def _number(name: str, given: object) -> int:
@@ -87,7 +87,7 @@ def _flag(name: str, given: object) -> bool:
     """Return a flag; text is none, since Python takes "false" for true."""
     if given is None or (isinstance(given, int) and given in (True, False)):
         return bool(given)
-    raise TypeError(f"{name} is True or False, not {given!r}")
+    raise TypeError(f"{name} must be True or False, not {given!r}")
 
 
 def _text(name: str, given: object) -> str:
@@ -187,16 +187,16 @@ class ClientArguments(_Given, Settings):
         if self.ssl_context is None:
             if self.security_protocol in ("SSL", "SASL_SSL"):
                 raise ValueError(
-                    "`ssl_context` is mandatory if security_protocol=='SSL', "
-                    f"as with {self.security_protocol}: make one with create_ssl_context()"
+                    "`ssl_context` is mandatory if security_protocol=='SSL' or 'SASL_SSL': create "
+                    "the context with create_ssl_context()"
                 )
             return
         import ssl  # imported where it is used: it takes milliseconds
 
         if not isinstance(self.ssl_context, ssl.SSLContext):
             raise TypeError(
-                f"ssl_context must be an ssl.SSLContext, not of {type(self.ssl_context).__name__}: "
-                "make one with create_ssl_context()"
+                "ssl_context must be an ssl.SSLContext, not an object of type "
+                f"{type(self.ssl_context).__name__}: create the context with create_ssl_context()"
             )
         check_unused_tls(
             self.security_protocol,
@@ -208,7 +208,9 @@ class ClientArguments(_Given, Settings):
         for name in ("sasl_plain_username", "sasl_plain_password"):
             # Not what it is: the wrong one may be the password.
             if not isinstance(given := getattr(self, name), (str, type(None))):
-                raise TypeError(f"{name} must be a str, not of {type(given).__name__}")
+                raise TypeError(
+                    f"{name} must be a str, not an object of type {type(given).__name__}"
+                )
         mechanism = self.sasl_mechanism
         if mechanism == "GSSAPI":
             raise NotImplementedError("sasl_mechanism=GSSAPI (Kerberos) is not supported yet")
@@ -216,7 +218,8 @@ class ClientArguments(_Given, Settings):
             if not callable(getattr(self.sasl_oauth_token_provider, "token", None)):
                 raise ValueError(
                     "sasl_oauth_token_provider needs to be provided implementing "
-                    "aiokafka.abc.AbstractTokenProvider, or aiokafka_lite's"
+                    "aiokafka.abc.AbstractTokenProvider or "
+                    "aiokafka_lite.abc.AbstractTokenProvider"
                 )
         elif self.sasl_plain_username is None or self.sasl_plain_password is None:
             raise ValueError(

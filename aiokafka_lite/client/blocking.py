@@ -219,7 +219,7 @@ class BlockingConnection(Wired, ForkAware):
                 self._authenticate()
             except BaseException as error:
                 # Half-way through a conversation nothing else can be said.
-                what = f"a session with {self.peer} was not renewed"
+                what = f"the SASL session with {self.peer} was not renewed"
                 self._fail(error if isinstance(error, KafkaError) else KafkaConnectionError(what))
                 raise
             finally:

@@ -268,7 +268,8 @@ class BlockingCluster:
         node = self.view.nodes.get(node_id)
         if node is None:
             raise NodeNotReadyError(
-                f"node {node_id} is not in the cluster's metadata: refresh it and try again"
+                f"node {node_id} is not in the cluster's metadata: refresh the metadata and "
+                "try again"
             )
         return node
 

@@ -238,10 +238,12 @@ class FrameReader:
         if size > limit_bytes:
             prefix = struct.pack(">i", size)
             if guess := guess_peer(prefix):
-                raise FrameTooLargeError(f"{self.peer} does not answer as a Kafka broker: {guess}")
+                raise FrameTooLargeError(
+                    f"{self.peer} does not answer like a Kafka broker: {guess}"
+                )
             error = FrameTooLargeError(
-                f"{self.peer} announces an answer of {size} bytes, the limit is {limit_bytes}: "
-                "check that this is a Kafka broker, or fetch less at once"
+                f"{self.peer} announces an answer of {size} bytes, but the limit is {limit_bytes}: "
+                f"check that {self.peer} is a Kafka broker, or fetch fewer bytes at once"
             )
             error.size_bytes, error.limit_bytes = size, limit_bytes
             raise error

@@ -34,7 +34,9 @@ class LatestToken(AbstractTokenProvider):
 
     def _latest(self) -> tuple[str, dict[str, str]]:
         if (latest := self._remembered.latest) is None:
-            raise IllegalStateError("the event loop's connections have not received a token yet")
+            raise IllegalStateError(
+                "the token provider has not returned a token to the event loop's connections yet"
+            )
         return latest
 
     @override

@@ -18,30 +18,32 @@ if TYPE_CHECKING:
     import ssl
     from typing import TypeGuard
 
-_GIVE_CA: Final = "pass the CA that signed the certificate to create_ssl_context(cafile=...)"
+_GIVE_CA: Final = (
+    "call create_ssl_context(cafile=...) with the CA that signed the broker's certificate"
+)
 _CHECK_DATES: Final = "renew the certificate on the broker, or correct this machine's clock"
 _CHECK_NAME: Final = (
-    "connect by a name that the certificate contains, or add this name to the broker's "
-    "certificate (subjectAltName, see also advertised.listeners)"
+    "connect to a host that the certificate contains, or add the broker's host to the "
+    "certificate's subjectAltName (see also advertised.listeners)"
 )
-_CHECK_PROTOCOL: Final = "the listener may not speak TLS, see security_protocol"
+_CHECK_PROTOCOL: Final = "perhaps the listener does not speak TLS (see security_protocol)"
 _CHECK_LISTENER: Final = (
-    "the listener may not speak TLS, see security_protocol, not TLS 1.2, or ask for a client's "
-    "certificate"
+    "perhaps the listener does not speak TLS (see security_protocol), does not support TLS 1.2, "
+    "or requires a client certificate"
 )
 _CHECK_VERSION: Final = "TLS 1.2 or newer is needed, see the broker's ssl.enabled.protocols"
 # OpenSSL's codes of what only strict checks refuse (RFC 5280), which Python makes from 3.13 on.
 _STRICT_CODES: Final = range(79, 94)
 _NOT_STRICT: Final = (
-    "Python 3.13 and newer require certificates that follow RFC 5280: reissue it, or pass an "
-    "ssl_context whose verify_flags exclude ssl.VERIFY_X509_STRICT"
+    "Python 3.13 and newer require certificates that follow RFC 5280: reissue the "
+    "certificate, or pass an ssl_context whose verify_flags exclude ssl.VERIFY_X509_STRICT"
 )
 # By OpenSSL's code (X509_verify_cert_error_string), what to do.
 _CERTIFICATE_HINTS: Final[Mapping[int, str]] = MappingProxyType(
     {
         9: _CHECK_DATES,  # not yet valid
         10: _CHECK_DATES,  # has expired
-        23: "the CA has revoked the certificate: the broker needs a new one",
+        23: "the CA has revoked the certificate: the broker needs a new certificate",
         62: _CHECK_NAME,  # host name mismatch
         64: _CHECK_NAME,  # IP address mismatch
     }

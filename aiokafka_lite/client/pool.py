@@ -315,7 +315,7 @@ class Pool:
                 left = self._left_unreachable.get(node_id)
                 raise NodeNotReadyError(
                     f"node {node_id} is not in the cluster's metadata: "
-                    f"{'refresh it and try again' if left is None else left.last_error}"
+                    f"{'refresh the metadata and try again' if left is None else left.last_error}"
                 )
             slot = state.slots[lane]
             connection = self._usable(state, slot)

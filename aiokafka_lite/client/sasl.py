@@ -206,7 +206,7 @@ class _ScramConversation(Conversation):
         if final.error:
             told = words(final.error, self.secrets)
             raise AuthenticationFailedError(
-                f"the broker rejects the SCRAM proof, so user name or password are wrong: {told}"
+                f"the broker rejects the SCRAM proof, so the user name or password is wrong: {told}"
             )
         if not hmac.compare_digest(final.signature, self._signature):
             raise AuthenticationFailedError(
@@ -223,8 +223,8 @@ class _ScramConversation(Conversation):
             )
         if not scram.MIN_ITERATIONS <= asked.iterations <= scram.MAX_ITERATIONS:
             raise AuthenticationFailedError(
-                f"the broker requests {asked.iterations} iterations, the client accepts "
-                f"{scram.MIN_ITERATIONS} to {scram.MAX_ITERATIONS}"
+                f"the broker requests {asked.iterations} SCRAM iterations, but the client accepts "
+                f"only {scram.MIN_ITERATIONS} to {scram.MAX_ITERATIONS}"
             )
         final = scram.ClientFinal.unproven(scram.NO_CHANNEL_BINDING, asked.nonce)
         message = scram.auth_message(self._client_first, challenge, final)
@@ -284,8 +284,8 @@ def _token(given: object) -> bytes:
     """Return what a provider gave as a bearer token; what is none is told by its size only."""
     if not isinstance(given, str):
         raise AuthenticationFailedError(
-            f"the token provider returned an object of {type(given).__name__}: token() must "
-            "return a str"
+            f"the token provider returned an object of type {type(given).__name__}: token() "
+            "must return a str"
         )
     if len(given) > MAX_TOKEN_BYTES:
         raise AuthenticationFailedError(
@@ -312,7 +312,7 @@ def _place(traceback: TracebackType | None) -> str:
 def _checked(extensions: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in extensions.items():
         if not all(isinstance(each, str) for each in (name, value)):
-            raise KafkaConfigurationError("names and values of SASL extensions are str")
+            raise KafkaConfigurationError("names and values of SASL extensions must be str")
         if name == "auth" or not _EXTENSION_NAME.fullmatch(name):
             raise KafkaConfigurationError(f"a SASL extension cannot be named {name!r}")
         if not _EXTENSION_VALUE.fullmatch(value):
@@ -374,8 +374,8 @@ class Authenticator:
             except KafkaConnectionError as error:
                 raise UnansweredCredentialsError(
                     f"{connection.peer} closed the connection during {self._mechanism.name} "
-                    "authentication. Some brokers do so when they reject credentials: check "
-                    "them"
+                    "authentication. Some brokers close the connection when they reject "
+                    "credentials: check the credentials"
                 ) from error
             if answer.error_code != NoError.errno:
                 told = words(answer.error_message or "", conversation.secrets)
@@ -398,8 +398,8 @@ class Authenticator:
         if answer.error_code == UnsupportedSaslMechanismError.errno:
             offered = [one for one in answer.mechanisms if _MECHANISM_NAME.fullmatch(one)]
             raise AuthenticationMethodNotSupported(
-                f"{connection.peer} does not offer {name}, but "
-                f"{', '.join(offered[:MAX_NAMES]) or 'no mechanism'}: see sasl_mechanism"
+                f"sasl_mechanism is {name}, but {connection.peer} offers "
+                f"{', '.join(offered[:MAX_NAMES]) or 'no mechanism'}"
             )
         if answer.error_code == IllegalSaslStateError.errno:
             raise AuthenticationFailedError(

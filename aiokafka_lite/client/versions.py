@@ -126,8 +126,8 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
         chosen = min(newest, high) if max_version is None else min(newest, high, max_version)
         if chosen < max(request_class.used_from, low):
             raise IncompatibleBrokerVersion(
-                f"{peer} speaks versions {low} to {high} of {request_class.__name__}, this "
-                f"client {request_class.used_from} to "
+                f"{peer} speaks versions {low} to {high} of {request_class.__name__}, but "
+                f"this client speaks versions {request_class.used_from} to "
                 f"{newest if max_version is None else min(newest, max_version)}"
             )
         return chosen
@@ -208,8 +208,8 @@ def not_negotiated(error: KafkaError, peer: str) -> KafkaConnectionError:
     is_cut = isinstance(error, KafkaConnectionError)
     error_class = NegotiationCutError if is_cut else KafkaConnectionError
     return error_class(
-        f"{error.args[0]} while versions were negotiated (connected to {peer}): check that this "
-        "is a Kafka listener, and that security_protocol is the listener's"
+        f"{error.args[0]} while versions were negotiated (connected to {peer}): check that "
+        f"{peer} is a Kafka listener, and that security_protocol matches the listener"
     )
 
 

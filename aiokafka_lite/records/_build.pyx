@@ -213,7 +213,7 @@ cdef class BatchBuilder:
         if offset is not None:
             delta = <object> integer("offset", offset, 64) - self.base_offset
             if delta <= self.last_delta:
-                raise ValueError(f"offset {offset} must be higher than that of the last record")
+                raise ValueError(f"offset {offset} must be higher than the last record's offset")
         if delta > INT32_MAX:
             raise ValueError(
                 f"offset {self.base_offset + delta} is more than {INT32_MAX} above the batch's "

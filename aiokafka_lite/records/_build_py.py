@@ -148,7 +148,7 @@ class BatchBuilder:
         else:
             delta = _integer("offset", offset, 64) - self._base_offset
             if delta <= self._last_delta:
-                raise ValueError(f"offset {offset} must be higher than that of the last record")
+                raise ValueError(f"offset {offset} must be higher than the last record's offset")
         if delta > INT32_MAX:
             raise ValueError(
                 f"offset {self._base_offset + delta} is more than {INT32_MAX} above the batch's "

@@ -178,8 +178,8 @@ cdef class BatchCursor:
             raise corrupt("a record is longer than its fields")
         if not self.previous_delta < offset_delta <= self.last_delta:
             raise corrupt(
-                f"offset delta {offset_delta} after {self.previous_delta} is invalid"
-                f" in a batch with the last delta {self.last_delta}"
+                f"a record has offset delta {offset_delta}, which is not between the previous "
+                f"delta {self.previous_delta} and the last delta {self.last_delta}"
             )
         if is_overflow(self.base_timestamp, timestamp_delta):
             raise corrupt("a record has an invalid timestamp")
@@ -564,7 +564,8 @@ cdef class MessageCursor:
             outer = wrapper_offset
             if self.last_offset > outer:
                 raise corrupt(
-                    f"the compressed message at offset {outer} ends with offset {self.last_offset}"
+                    f"the compressed message at offset {outer} contains the higher offset "
+                    f"{self.last_offset}"
                 )
             self.base_offset = outer - self.last_offset
 
@@ -628,8 +629,8 @@ cdef class MessageCursor:
             raise corrupt("a message is longer than its fields")
         if not self.previous_offset < offset <= self.last_offset:
             raise corrupt(
-                f"offset {offset} after {self.previous_offset} is invalid"
-                f" in messages up to offset {self.last_offset}"
+                f"a message has offset {offset}, which is not between the previous offset "
+                f"{self.previous_offset} and the last offset {self.last_offset}"
             )
         parsed.offset = self.base_offset + offset
         parsed.crc = <uint32_t> read_int32(start + 12)

@@ -196,8 +196,8 @@ class BatchCursor:
             raise CorruptRecordException("a record is longer than its fields")
         if not self._previous_delta < offset_delta <= self._last_delta:
             raise CorruptRecordException(
-                f"offset delta {offset_delta} after {self._previous_delta} is invalid"
-                f" in a batch with the last delta {self._last_delta}"
+                f"a record has offset delta {offset_delta}, which is not between the previous "
+                f"delta {self._previous_delta} and the last delta {self._last_delta}"
             )
         timestamp = self._base_timestamp + timestamp_delta
         if not -_MAX_INT64 - 1 <= timestamp <= _MAX_INT64:
@@ -323,8 +323,8 @@ class MessageCursor:
         if wrapper_offset is not None and magic == 1:
             if last_offset > wrapper_offset:
                 raise CorruptRecordException(
-                    f"the compressed message at offset {wrapper_offset} ends with offset "
-                    f"{last_offset}"
+                    f"the compressed message at offset {wrapper_offset} contains the higher "
+                    f"offset {last_offset}"
                 )
             self._base_offset = wrapper_offset - last_offset
 
@@ -407,8 +407,8 @@ class MessageCursor:
             raise CorruptRecordException("a message is longer than its fields")
         if not self._previous_offset < offset <= self._last_offset:
             raise CorruptRecordException(
-                f"offset {offset} after {self._previous_offset} is invalid"
-                f" in messages up to offset {self._last_offset}"
+                f"a message has offset {offset}, which is not between the previous offset "
+                f"{self._previous_offset} and the last offset {self._last_offset}"
             )
         record = ConsumerRecord(
             self._topic,
@@ -452,7 +452,7 @@ def _own(columns: object) -> Columns:
     from aiokafka_lite.records._columns_py import Columns  # loaded by whoever made them
 
     if not isinstance(columns, Columns):
-        raise TypeError("the compiled and the pure Python decoder cannot fill the same columns")
+        raise TypeError("the Python decoder cannot fill columns of the compiled decoder")
     return columns
 
 

@@ -139,7 +139,9 @@ def read_header(view: memoryview, pos: int) -> BatchHeader | None:
         return None
     magic = view[pos + _MAGIC_AT]
     if magic > 2:
-        raise UnsupportedMagicError(f"batch format {magic} is not supported, only 0, 1 and 2 are")
+        raise UnsupportedMagicError(
+            f"batch format {magic} is not one of the supported formats 0, 1 and 2"
+        )
     if length < _MIN_LENGTHS[magic]:
         raise CorruptRecordException(f"a batch of {length} bytes is shorter than its header")
     header = _read_v2(view, pos) if magic == 2 else _read_message(view, pos)

@@ -29,4 +29,6 @@ class Codec(enum.IntEnum):
             return cls[name.upper()] if isinstance(name, str) else cls(name)
         except (KeyError, ValueError):
             known = ", ".join(codec.name.lower() for codec in cls)
-            raise UnsupportedCodecError(f"unknown codec {name!r}: this reads {known}") from None
+            raise UnsupportedCodecError(
+                f"unknown codec {name!r}: the supported codecs are {known}"
+            ) from None

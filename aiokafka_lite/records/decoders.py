@@ -206,9 +206,10 @@ COMPILED: Final = "compiled" in DECODERS
 
 PLAIN_DECODER_NOTE: Final = (
     "records are decoded by plain Python, which is many times slower: there are no compiled "
-    f"extensions in {os.path.dirname(__file__)}. If that is a checkout that hides an installed "
-    "package, work in another directory; else install a C compiler (Debian: apt install gcc "
-    "python3-dev; macOS: xcode-select --install) and reinstall aiokafka-lite"
+    f"extensions in {os.path.dirname(__file__)}. If this directory belongs to a checkout that "
+    "hides the installed package, work in another directory. Otherwise install a C compiler "
+    "(Debian: apt install gcc python3-dev; macOS: xcode-select --install) and reinstall "
+    "aiokafka-lite"
 )
 """The note to print where COMPILED is False."""
 

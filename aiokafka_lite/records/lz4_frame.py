@@ -57,7 +57,7 @@ def content_size(view: memoryview) -> int:
     size = int.from_bytes(view[6:14], "little")
     if size > _MAX_RATIO * len(view):
         raise CorruptRecordException(
-            f"an LZ4 frame of {len(view)} bytes has the impossible size {size}"
+            f"an LZ4 frame of {len(view)} bytes cannot contain the announced {size} bytes"
         )
     return size
 

@@ -178,7 +178,7 @@ async def test_client_shows_its_certificate(cli: Running, tmp_path: Path) -> Non
         assert "Traceback" not in ended.errors
         for command in ("cat", "produce"):
             ended = await cli(command, "t", "-b", broker.bootstrap_servers, "--tls")
-            assert "pass the CA that signed the certificate by --ca-file" in ended.errors
+            assert "set --ca-file to the CA that signed the broker's certificate" in ended.errors
             assert "create_ssl_context" not in ended.errors
 
 

@@ -53,7 +53,7 @@ def test_number_may_be_a_float(config: type[ClientArguments], name: str) -> None
 @pytest.mark.parametrize(("config", "name"), arguments("bool"))
 def test_text_is_no_flag(config: type[ClientArguments], name: str, given: object) -> None:
     """Python takes "false", as an environment variable is, for true."""
-    with pytest.raises(TypeError, match=f"^{name} is True or False"):
+    with pytest.raises(TypeError, match=f"^{name} must be True or False"):
         made(config, name, given)
 
 

@@ -214,7 +214,7 @@ def test_impossible_size_is_a_protocol_error(size: int) -> None:
 
 @pytest.mark.parametrize("size", [LIMIT + 1, 2**31 - 1])
 def test_frame_beyond_the_limit_is_refused_before_memory_is_taken(size: int) -> None:
-    with pytest.raises(FrameTooLargeError, match=f"{size} bytes, the limit is {LIMIT}"):
+    with pytest.raises(FrameTooLargeError, match=f"{size} bytes, but the limit is {LIMIT}"):
         feed(new_reader(), struct.pack(">i", size))
 
 

@@ -85,7 +85,7 @@ async def test_certificate_of_another_host_is_refused(certificate: Path) -> None
 
 async def test_listener_that_speaks_no_tls_is_named(broker: ScriptedBroker) -> None:
     broker.greeting = b"HTTP/1.1 400 Bad Request\r\n\r\n"
-    with pytest.raises(TLSError, match=f"{broker.address}.*may not speak TLS"):
+    with pytest.raises(TLSError, match=f"{broker.address}.*does not speak TLS"):
         await open_tls(broker, create_ssl_context())
 
 

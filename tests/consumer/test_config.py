@@ -72,7 +72,7 @@ def test_arguments_of_aiokafka_without_a_meaning_here_are_accepted() -> None:
         ({"fetch_max_wait_ms": 2**31}, "fetch_max_wait_ms"),
         ({"fetch_min_bytes": 2**31}, "fetch_min_bytes"),
         ({"max_partition_fetch_bytes": 2**31}, "max_partition_fetch_bytes"),
-        ({"client_id": "\ud800"}, "client_id is text that UTF-8 can encode"),
+        ({"client_id": "\ud800"}, "client_id must be text that UTF-8 can encode"),
         ({"group_id": "\ud800"}, "group_id"),
         ({"group_instance_id": "\ud800"}, "group_instance_id"),
         ({"client_rack": "\ud800"}, "client_rack"),

@@ -298,6 +298,8 @@ async def test_credentials_in_an_address_are_refused_and_not_shown(servers: str)
 async def test_credential_of_a_wrong_type_is_not_shown(name: str) -> None:
     given: dict[str, object] = {"sasl_plain_username": "a", "sasl_plain_password": "b"}
     given[name] = [PASSWORD]
-    with pytest.raises(TypeError, match=f"{name} must be a str, not of list") as caught:
+    with pytest.raises(
+        TypeError, match=f"{name} must be a str, not an object of type list"
+    ) as caught:
         AIOKafkaConsumer(security_protocol="SASL_PLAINTEXT", **given)  # type: ignore[arg-type]
     assert PASSWORD not in str(caught.value)

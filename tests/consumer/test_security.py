@@ -101,7 +101,9 @@ async def test_mechanism_that_is_not_on_offer_is_told_with_those_that_are() -> N
         security_protocol="SASL_PLAINTEXT", sasl_mechanisms=["PLAIN"], users={"alice": CANARY}
     ) as broker:
         consumer = consumer_of(broker, "SCRAM-SHA-512")
-        with pytest.raises(AuthenticationMethodNotSupported, match=r"SCRAM-SHA-512, but PLAIN"):
+        with pytest.raises(
+            AuthenticationMethodNotSupported, match=r"SCRAM-SHA-512, but .* offers PLAIN"
+        ):
             await consumer.start()
         await consumer.stop()
 
@@ -205,7 +207,7 @@ def test_credentials_leave_this_machine_only_with_tls_or_on_request(
 
 
 def test_ssl_context_of_another_kind_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"not of str.*create_ssl_context"):
+    with pytest.raises(TypeError, match=r"not an object of type str.*create_ssl_context"):
         ConsumerConfig(security_protocol="SSL", ssl_context="ca.pem")  # type: ignore[arg-type]
 
 

@@ -180,7 +180,9 @@ async def test_mechanism_that_is_not_enabled_is_told_with_those_that_are(
     secured: SaslKafka,
 ) -> None:
     consumer = sasl_consumer(servers=secured.plain_only_servers, mechanism="SCRAM-SHA-512")
-    await refused(consumer, AuthenticationMethodNotSupported, "SCRAM-SHA-512, but PLAIN: see")
+    await refused(
+        consumer, AuthenticationMethodNotSupported, r"SCRAM-SHA-512, but .* offers PLAIN(?!,)"
+    )
 
 
 async def test_missing_client_certificate_is_asked_for_by_name(secured: SaslKafka) -> None:
@@ -213,7 +215,7 @@ async def test_name_that_is_not_in_the_certificate_is_refused(secured: SaslKafka
 async def test_listener_that_speaks_another_protocol_is_told(secured: SaslKafka) -> None:
     context = trusting(secured)
     for servers, protocol, advice in (
-        (secured.bootstrap_servers, "SSL", "may not speak TLS, see security_protocol"),
+        (secured.bootstrap_servers, "SSL", r"does not speak TLS \(see security_protocol"),
         (secured.tls_servers, "PLAINTEXT", "security_protocol|TLS listener"),
         (secured.sasl_servers, "PLAINTEXT", "requires SASL, see security_protocol"),
         (secured.bootstrap_servers, "SASL_PLAINTEXT", "security_protocol"),

@@ -118,8 +118,8 @@ class AddPartitionsToTxnRequest(
             return self
         if len(self.transactions) > 1 or self.transactions[0].verify_only:
             raise UnsupportedVersionError(
-                f"AddPartitionsToTxn v{version} cannot verify, or contain several transactions: "
-                f"that needs v{_FIRST_FOR_BROKERS}"
+                "verify_only or several transactions require AddPartitionsToTxn "
+                f"v{_FIRST_FOR_BROKERS} or newer, not v{version}"
             )
         (transaction,) = self.transactions
         return type(self)(

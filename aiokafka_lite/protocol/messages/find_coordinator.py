@@ -51,7 +51,9 @@ class FindCoordinatorResponse(Response):
         if version >= _FIRST_WITH_SEVERAL_KEYS or not self.coordinators:
             return self
         if len(self.coordinators) > 1:
-            raise UnsupportedVersionError(f"FindCoordinator v{version} answers for one key only")
+            raise UnsupportedVersionError(
+                f"a FindCoordinator v{version} response can contain only one coordinator"
+            )
         (coordinator,) = self.coordinators
         return type(self)(
             throttle_time_ms=self.throttle_time_ms,
@@ -91,7 +93,9 @@ class FindCoordinatorRequest(
         if version >= _FIRST_WITH_SEVERAL_KEYS or not self.coordinator_keys:
             return self
         if len(self.coordinator_keys) > 1:
-            raise UnsupportedVersionError(f"FindCoordinator v{version} asks for one key only")
+            raise UnsupportedVersionError(
+                f"a FindCoordinator v{version} request can contain only one key"
+            )
         return type(self)(key=self.coordinator_keys[0], key_type=self.key_type)
 
     @override

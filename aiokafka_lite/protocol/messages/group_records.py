@@ -121,7 +121,9 @@ def decode_key(data: Buffer) -> GroupRecordKey | None:
     """
     view = memoryview(data)
     if len(view) < _INT16.size:
-        raise KafkaProtocolError(f"a group record's key of {len(view)} bytes names no type")
+        raise KafkaProtocolError(
+            f"a group record's key of {len(view)} bytes is too short for a record type"
+        )
     (record_type,) = _INT16.unpack_from(view)
     cls = _KEYS.get(record_type)
     return None if cls is None else decode(cls, 0, view[_INT16.size :])

@@ -44,7 +44,9 @@ class LeaveGroupResponse(Response):
         if version >= _FIRST_WITH_SEVERAL_MEMBERS or not self.members:
             return self
         if len(self.members) > 1:
-            raise UnsupportedVersionError(f"LeaveGroup v{version} answers for one member only")
+            raise UnsupportedVersionError(
+                f"a LeaveGroup v{version} response can contain only one member"
+            )
         return type(self)(
             throttle_time_ms=self.throttle_time_ms,
             error_code=self.error_code or self.members[0].error_code,
@@ -72,7 +74,8 @@ class LeaveGroupRequest(Request[LeaveGroupResponse], key=13, versions="0-5", fle
             return self
         if len(self.members) > 1 or self.members[0].group_instance_id is not None:
             raise UnsupportedVersionError(
-                f"LeaveGroup v{version} can name only one member, and no static one"
+                f"a LeaveGroup v{version} request can contain only one member, "
+                "which must not be static"
             )
         return type(self)(group_id=self.group_id, member_id=self.members[0].member_id)
 

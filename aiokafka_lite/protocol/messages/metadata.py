@@ -91,7 +91,9 @@ class MetadataRequest(Request[MetadataResponse], key=3, versions="0-13", flexibl
         if version >= _FIRST_TO_TELL_NONE_FROM_ALL or self.topics:
             return self
         if self.topics is not None:
-            raise UnsupportedVersionError(f"Metadata v{version} cannot ask for no topics")
+            raise UnsupportedVersionError(
+                f"a Metadata v{version} request cannot ask for zero topics"
+            )
         return type(self)(topics=[])
 
     @override

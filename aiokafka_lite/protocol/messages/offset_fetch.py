@@ -92,7 +92,9 @@ class OffsetFetchResponse(Response):
         if version >= _FIRST_WITH_SEVERAL_GROUPS or not self.groups:
             return self
         if len(self.groups) > 1:
-            raise UnsupportedVersionError(f"OffsetFetch v{version} answers for one group only")
+            raise UnsupportedVersionError(
+                f"an OffsetFetch v{version} response can contain only one group"
+            )
         (group,) = self.groups
         topics: list[OffsetFetchResponseTopic] = []
         for topic in group.topics:
@@ -190,7 +192,9 @@ class OffsetFetchRequest(Request[OffsetFetchResponse], key=9, versions="1-10", f
         if version >= _FIRST_WITH_SEVERAL_GROUPS or not self.groups:
             return self
         if len(self.groups) > 1:
-            raise UnsupportedVersionError(f"OffsetFetch v{version} asks for one group only")
+            raise UnsupportedVersionError(
+                f"an OffsetFetch v{version} request can contain only one group"
+            )
         (group,) = self.groups
         topics = group.topics
         return type(self)(

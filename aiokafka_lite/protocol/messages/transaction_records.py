@@ -63,7 +63,9 @@ def decode_key(data: Buffer) -> TransactionLogKey | None:
     """
     view = memoryview(data)
     if len(view) < _INT16.size:
-        raise KafkaProtocolError(f"a transaction's key of {len(view)} bytes names no type")
+        raise KafkaProtocolError(
+            f"a transaction record's key of {len(view)} bytes is too short for a record type"
+        )
     (record_type,) = _INT16.unpack_from(view)
     if record_type != TransactionLogKey.record_type:
         return None

@@ -122,7 +122,7 @@ def test_small_question_gets_no_huge_answer(
     broker: BrokerThread, connection: BlockingConnection
 ) -> None:
     broker.on("ListOffsets").on_frame(lambda _, frame: (17 << 20).to_bytes(4, "big") + frame[4:])
-    with pytest.raises(FrameTooLargeError, match=r"17825792 bytes, the limit is 16777216"):
+    with pytest.raises(FrameTooLargeError, match=r"17825792 bytes, but the limit is 16777216"):
         connection.request(ListOffsetsRequest(), timeout_s=TIMEOUT_S)
     assert connection.is_closed
 

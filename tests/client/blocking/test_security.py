@@ -136,7 +136,9 @@ def test_mechanism_that_the_broker_lacks_is_named() -> None:
                 users={"alice": CANARY},
             )
         ) as broker,
-        pytest.raises(AuthenticationMethodNotSupported, match="SCRAM-SHA-256, but PLAIN"),
+        pytest.raises(
+            AuthenticationMethodNotSupported, match=r"SCRAM-SHA-256, but .* offers PLAIN"
+        ),
     ):
         open_connection(broker, "SASL_PLAINTEXT", mechanism_for(broker, "SCRAM-SHA-256"))
 
