@@ -249,6 +249,19 @@ async def test_paused_and_buffered(kafka: KafkaHandle) -> None:
         )
 
 
+async def test_buffered_records_that_are_acknowledged_wait_for_a_read_not_a_handler(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 5))
+    tp, group = TopicPartition(topic, 0), unique("group")
+    async with reading(kafka, topic, group_id=group, ack_mode="explicit") as consumer:
+        text = await until_cause(consumer, tp, Cause.BUFFERED)
+        assert "the application has requested no records" in text
+        (await consumer.getone()).ack()
+        assert "from offset 1 on" in await until_cause(consumer, tp, Cause.BUFFERED)
+
+
 async def test_buffered_while_a_get_waits_for_others(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     await kafka.produce(topic, 0, rows(0, 5))

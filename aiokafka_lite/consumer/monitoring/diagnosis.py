@@ -323,7 +323,7 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
             else "earlier records are finished"
         )
         return Diagnosis(Cause.BUFFERED, f"{records}, and are delivered when {until}")
-    if processing is not None:
+    if processing is not None and processing.is_always_asking:
         text = f"{records}, and are delivered when a handler is free"
     elif engine.state.is_in_get:
         text = (
