@@ -454,7 +454,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         "socket.keepalive.enable": Unneeded("every connection has keep-alive"),
         "socket.nagle.disable": Unneeded("asyncio disables the Nagle algorithm"),
         "socket.connection.setup.timeout.ms": Unneeded(
-            "the limit is 10 s, or less if other brokers exist"
+            "the limit is 10 s, or `request_timeout_ms` if shorter"
         ),
         **dict.fromkeys(
             ("socket.max.fails", "socket.blocking.max.ms"),
