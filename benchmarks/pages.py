@@ -283,8 +283,8 @@ def broker_ratios(runs: Shown) -> str:
                 ratios.append(with_kafka / with_us)
     return (
         f"The embedded broker serves Java and librdkafka clients at {min(ratios):.2f} to "
-        f"{max(ratios):.2f} times the speed of a real Kafka. Both brokers ran on the same machine "
-        f"({run.label}).\n"
+        f"{max(ratios):.2f} times the speed of a real Kafka. Both the embedded broker and Kafka "
+        f"ran on one machine ({run.label}).\n"
     )
 
 

@@ -92,7 +92,7 @@ async def test_a_batch_after_run_returns_again_what_run_had_finished_behind_the_
             await asyncio.wait([running])
             async with consumer.batch(max_records=3) as batch:
                 assert [record.offset for record in batch] == [0, 1, 2]
-    assert "[read in one way](processing.md#what-is-committed)" in PAGE
+    assert "[read in the same way](processing.md#what-is-committed)" in PAGE
 
 
 async def test_the_copy_is_exact_though_transactions_fail() -> None:
