@@ -1,6 +1,6 @@
 """An aiohttp service that reads orders and returns how many it has processed.
 
-One task reads and owns the consumer. The shutdown cancels the task, so `async with` exits with an
+The reading task owns the consumer. The shutdown cancels the task, so `async with` exits with an
 exception: processed records are committed, the record being processed is not.
 The consumer's status page, health and metrics are under /kafka/, also during the start and after
 a failure.
