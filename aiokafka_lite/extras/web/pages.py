@@ -26,8 +26,8 @@ NO_PROMETHEUS: Final = (
     "prometheus_client, which writes this page, is not installed: pip install 'aiokafka-lite[web]'"
 )
 NAME_THE_HOST: Final = (
-    'name the host when the page is created, as in web.asgi(consumer, hosts={"{}"}) (serve and '
-    "application take the same argument)"
+    'add "{}" to the argument hosts of asgi, serve or application, as in '
+    'web.asgi(consumer, hosts={"{}"})'
 )
 # What probes and scrapers ask for, by whatever name they know the service.
 FOR_MACHINES: Final = ("health", "metrics")
@@ -102,7 +102,8 @@ class Pages:
         try:
             body = self._measuring.now().body((path, query), lambda it: VIEWS[path](it, query))
         except TooManyError:
-            return problem(503, "too many different pages are requested", Retry_After="1")
+            text = "clients request too many different pages at once: try again in a second"
+            return problem(503, text, Retry_After="1")
         return Answer(body)
 
     async def _metrics(self) -> Answer:

@@ -27,30 +27,30 @@ MOST_LABEL_SETS: Final = 1_000
 MOST_NODES: Final = 100
 VERDICTS: Final = ("ok", "degraded", "dead")
 HELP: Final[Mapping[str, str]] = {
-    "assigned_without_position_seconds": "The longest time that an assigned partition has been "
-    "without a position, and therefore not read (0: all "
-    "have one).",
+    "assigned_without_position_seconds": "The longest time for which an assigned partition has "
+    "had no position and was not read (0: all partitions "
+    "have a position).",
     "assignments_total": "Rebalances that assigned partitions to this consumer, or left it "
     "without any.",
     "buffered_bytes": "Bytes that are buffered, or reserved for responses in flight.",
-    "buffered_limit_bytes": "The limit max_buffered_bytes: no more is fetched when as many "
-    "bytes are in use.",
+    "buffered_limit_bytes": "The setting max_buffered_bytes: fetching pauses when buffered_bytes "
+    "reaches this limit.",
     "commit_failures_total": "Commits that failed permanently: processed records may be read "
     "again.",
-    "commits_total": "Commits that succeeded, by hand and by auto-commit.",
+    "commits_total": "Commits that succeeded, explicit and automatic.",
     "consumer_info": "Always 1, with the consumer's names as labels.",
     "fetch_failures_total": "Fetches that failed as a whole.",
     "fetch_latency_max_seconds": "The longest time from a fetch to its response.",
     "fetch_latency_seconds": "Mean time from a fetch to its response. A broker without new "
-    "records delays it by fetch_max_wait_ms.",
+    "records responds after fetch_max_wait_ms.",
     "fetched_bytes_total": "Bytes of record batches received, before decompression.",
     "fetches_total": "Fetches that were answered, with or without records.",
-    "health": "1 for the current verdict, 0 for the others (dead: no more records will be "
-    "returned).",
+    "health": "1 if the label verdict is the consumer's health, else 0 (dead: reads will return "
+    "no more records).",
     "heartbeat_failures_total": "Heartbeats that failed or were not answered.",
     "heartbeats_total": "Heartbeats that the coordinator answered without an error.",
-    "lag": "Offsets from the first unfinished records to the ends of the logs, over all assigned "
-    "partitions.",
+    "lag": "The sum of the lags of all assigned partitions: offsets from the first unfinished "
+    "record to the end of the log.",
     "last_fetch_age_seconds": "Time since a broker last answered a fetch, with or without records.",
     "last_heartbeat_age_seconds": "Time since the group's coordinator last answered. After a "
     "session timeout, other members may own the partitions.",
@@ -58,54 +58,53 @@ HELP: Final[Mapping[str, str]] = {
     "loop_lag_max_seconds": "The longest delay of the event loop.",
     "loop_lag_seconds": "The present delay of the event loop, by which heartbeats and fetches "
     "are late.",
-    "lost_offsets_total": "Offsets that position resets skipped, so they are never returned.",
+    "lost_offsets_total": "Offsets that reads will never return, because a position was reset.",
     "node_down_seconds": "Time since the broker became unreachable.",
     "node_fetch_failures_total": "Fetches from the broker that failed as a whole.",
     "node_fetch_latency_max_seconds": "The longest time from a fetch to the broker's response.",
     "node_fetch_latency_seconds": "Mean time from a fetch to the broker's response.",
     "node_fetched_bytes_total": "Bytes of record batches received from the broker.",
     "node_fetches_total": "Fetches that the broker answered.",
-    "node_in_flight": "Requests to the broker without an answer yet.",
+    "node_in_flight": "Requests that the broker has not answered yet.",
     "node_info": "Always 1, with the broker's address in the cluster as a label.",
     "node_is_reachable": "0 if the broker is unreachable and has no open connection, else 1.",
-    "node_throttle_seconds": "Time for which no requests are sent to the broker, because of a "
-    "quota or a backoff.",
+    "node_throttle_seconds": "Time for which requests to the broker still wait because of a quota.",
     "offset_resets_total": "Positions that were reset by auto_offset_reset.",
-    "partition_committed": "Offset committed by this consumer, or read by it.",
+    "partition_committed": "The committed offset, from this consumer's latest commit or lookup.",
     "partition_high_watermark": "The high watermark: the offset after the last record, as of "
     "the latest fetch.",
-    "partition_is_paused": "1 if pause() was called, else 0.",
+    "partition_is_paused": "1 from pause() until resume(), else 0.",
     "partition_lag": "Offsets from the first unfinished record to the end of the log.",
-    "partition_last_fetch_age_seconds": "Time since a broker last answered for the partition.",
-    "partition_last_stable_offset": "The last stable offset: read_committed returns no records "
-    "from there on.",
+    "partition_last_fetch_age_seconds": "Time since the latest response about the partition.",
+    "partition_last_stable_offset": "The last stable offset: read_committed returns only records "
+    "before this offset.",
     "partition_log_start_offset": "The first offset of the log.",
     "partition_node": "Id of the broker that the partition is read from.",
     "partition_position": "Offset of the next record to return.",
-    "partition_standstill_seconds": "Time for which no record of the partition was finished "
-    "although it has records (0: it has no records, or is "
+    "partition_standstill_seconds": "Time for which the first unfinished offset has not moved "
+    "(0: all records are finished, or the partition is "
     "paused).",
     "partitions": "Assigned partitions, by the reason why they have no records at present.",
-    "partitions_left_out": "Assigned partitions that have no series here, because there are too "
-    "many.",
+    "partitions_left_out": "Assigned partitions without series of their own, because the number "
+    "of series is limited.",
     "processing_at_work": "Records that handlers of run() are processing, or that were returned "
-    "and are not acknowledged or refused yet.",
-    "processing_dead_total": "Records that run() has written to the dead letters.",
-    "processing_failed_total": "Attempts of handlers that failed, and records that were refused.",
+    "and are neither acknowledged nor rejected yet.",
+    "processing_dead_total": "Failed records that run() has written to the dead letters.",
+    "processing_failed_total": "Failed attempts of handlers, and records that were rejected.",
     "processing_finished_total": "Records that handlers finished, or that were acknowledged.",
-    "processing_passed_over_total": "Records that were not returned because they were finished "
-    "before.",
+    "processing_passed_over_total": "Records that were not returned again, because they were "
+    "already finished.",
     "processing_ready": "Records that wait for a handler of run().",
     "processing_paused": "1 while a circuit breaker pauses the handlers, else 0.",
-    "processing_uncommitted": "Records that are not finished, or wait for one before them.",
+    "processing_uncommitted": "Unfinished records, and finished records that wait for an earlier "
+    "unfinished record.",
     "processing_waiting_for_retry": "Records that wait for another attempt.",
     "processing_in_outbox": "Records that handlers have finished, but whose transaction is not "
     "committed.",
     "reconnects_total": "Connections that replaced lost ones.",
-    "records_skipped_total": "Records and batches that were skipped because they could not be "
-    "returned.",
-    "records_total": "Records and rows that reads have returned.",
-    "skipped_offsets_total": "Offsets that resets skipped although the brokers still have them.",
+    "records_skipped_total": "Bad records and batches that on_bad_record skipped.",
+    "records_total": "Records that reads have returned, including rows of poll_arrow().",
+    "skipped_offsets_total": "The part of lost_offsets_total that the brokers had not deleted.",
     "task_restarts_total": "Background tasks that failed with a retriable error and were "
     "restarted.",
     "throttles_total": "How often a broker began to throttle this client because of a quota.",
