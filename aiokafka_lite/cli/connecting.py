@@ -395,7 +395,7 @@ def _known() -> frozenset[str]:
 # The parsers of settings were made for Spark, where these are options with a prefix.
 _PREFIXED: Final = re.compile(r"\boption(s?) kafka\.")
 _FURTHER_PREFIXES: Final = re.compile(r"\bkafka\.(?=(?:ssl|sasl|security|bootstrap)\.)")
-_ON_EXECUTORS: Final = re.compile(r": it has to be at that path on the driver and .*$")
+_ON_EXECUTORS: Final = re.compile(r"\. The file must exist at this path on the driver and .*$")
 
 
 def _in_our_words(message: str) -> str:

@@ -53,8 +53,8 @@ def _require_spark() -> None:
     release = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
     if release < _OLDEST_PYSPARK:
         raise ImportError(
-            "aiokafka_lite.spark needs PySpark 4.0 or newer, the first with Python data sources, "
-            f"but {pyspark.__version__} is installed: {_HOW_TO_INSTALL}",
+            "aiokafka_lite.spark needs PySpark 4.0 or newer, because the installed PySpark "
+            f"{pyspark.__version__} has no Python data sources: {_HOW_TO_INSTALL}",
             name="pyspark",
         )
     from importlib.util import find_spec

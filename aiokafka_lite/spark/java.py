@@ -253,9 +253,9 @@ def _launcher(java: Java, environment: Mapping[str, str]) -> Path:
             fresh.replace(launcher)  # atomically, because another process may start one now
         except OSError as error:
             raise JavaNotFoundError(
-                f"cannot write the launcher with which Spark starts the Java in {java.home}: "
-                f"{error}. Set XDG_CACHE_HOME to a writable folder, or JAVA_HOME to a Java with "
-                f"the module {_VECTORS}"
+                f"Spark needs a launcher script for the Java in {java.home}, but the script cannot "
+                f"be written: {error}. Set XDG_CACHE_HOME to a writable folder, or JAVA_HOME to a "
+                f"Java with the module {_VECTORS}"
             ) from error
     return home
 

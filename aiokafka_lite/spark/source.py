@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 NAME: Final = "aiokafka_lite"
 _READS_ONLY: Final = (
     f"the source {NAME} cannot write. To write to Kafka, use Spark's own sink, format('kafka'), "
-    "with "
-    f"spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}, or a "
-    "Kafka producer for Python in foreachPartition or foreachBatch"
+    "with the setting "
+    f"spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}. "
+    "Alternatively, use a Kafka producer for Python in foreachPartition or foreachBatch"
 )
 
 
@@ -152,5 +152,6 @@ def parse_either(options: Mapping[str, str]) -> SourceOptions:
             if stream_error.args == batch_error.args:
                 raise batch_error from None
             raise OptionError(
-                f"{batch_error.args[0]}. In a streaming query: {stream_error.args[0]}"
+                f"in a batch query: {batch_error.args[0]}. In a streaming query: "
+                f"{stream_error.args[0]}"
             ) from None

@@ -60,10 +60,10 @@ def parse_jaas(text: str) -> LoginModule:
     tokens = _tokens(text)
     for token in tokens:
         if token.is_mark:
-            raise JaasError(f"it has {token.text!r} in place of a login module's name")
+            raise JaasError(f"the value has {token.text!r} in place of a login module's name")
         entries.append(_entry(token.text, tokens))
     if len(entries) != 1:
-        raise JaasError(f"it has {len(entries)} login modules, but exactly one is needed")
+        raise JaasError(f"the value has {len(entries)} login modules, but must have exactly one")
     return entries[0]
 
 

@@ -171,7 +171,7 @@ class _Translation:
                 return r"\Z"
             case "*" | "+" | "?" | "{":
                 self._pos -= 1
-                self._refuse(f"{character} must follow something that it repeats")
+                self._refuse(f"the quantifier {character} must follow an expression")
         return self._literal(character)
 
     def _literal(self, character: str) -> str:
@@ -242,7 +242,7 @@ class _Translation:
         else:
             return atom
         if not atom:
-            self._refuse(f"{quantifier} must follow something that it repeats")
+            self._refuse(f"the quantifier {quantifier} must follow an expression")
         if atom in _ANCHORS:  # which only Java repeats
             atom = f"(?:{atom})"
         if self._peek() == "+":
@@ -324,7 +324,7 @@ class _Translation:
     def _code(self, digits: str, base: int) -> str:
         found = re.compile(digits).match(self._text, self._pos)
         if found is None or int(found[1], base) > 0x10FFFF:
-            self._refuse("an escape lacks the character's number")
+            self._refuse("\\x, \\u and \\0 must be followed by the code of a character")
         self._pos = found.end()
         return chr(int(found[1], base))
 

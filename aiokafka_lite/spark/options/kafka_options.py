@@ -106,8 +106,9 @@ REFUSED: Final = {
     ),
     "interceptor.classes": "this source cannot run Java classes. Change records with DataFrame "
     "functions",
-    "key.deserializer": "the column key holds bytes. Deserialise keys with DataFrame functions",
-    "value.deserializer": "the column value holds bytes. Deserialise values with DataFrame "
+    "key.deserializer": "this source returns keys as bytes. Deserialise keys with DataFrame "
+    "functions",
+    "value.deserializer": "this source returns values as bytes. Deserialise values with DataFrame "
     "functions",
 }
 

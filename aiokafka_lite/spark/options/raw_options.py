@@ -169,7 +169,9 @@ class RawOptions:
         found: dict[TopicPartition, None] = {}
         for topic, numbers in self._json(name, form).items():
             if not isinstance(numbers, list):
-                raise self.refusal(name, f"the value must be {form}, but {topic!r} has no list")
+                raise self.refusal(
+                    name, f"the value must be {form}, but {topic!r} has no list of partitions"
+                )
             for number in numbers:
                 found[self._partition(name, topic, number, form)] = None
         if not found:

@@ -225,8 +225,8 @@ def _check_servers(servers: str) -> None:
         if not address.is_loopback:
             raise InsecureConfigError(
                 "option kafka.security.protocol is SASL_PLAINTEXT, which would send credentials "
-                f"to {address} without TLS: use SASL_SSL, or set allowPlaintextCredentials=true in "
-                "a safe network"
+                f"to {address} without TLS: use SASL_SSL, or set allowPlaintextCredentials=true on "
+                "a trusted network"
             )
 
 
@@ -264,14 +264,14 @@ def _credentials(raw: RawOptions) -> tuple[str, str]:
     if "kafka.sasl.jaas.config" not in raw:
         if username is None or password is None:
             raise OptionError(
-                "credentials are missing: give options kafka.sasl.username and "
-                "kafka.sasl.password, or kafka.sasl.jaas.config"
+                "credentials are missing: set the options kafka.sasl.username and "
+                "kafka.sasl.password, or the option kafka.sasl.jaas.config"
             )
         return username, password
     if username is not None or password is not None:
         raise OptionError(
-            "kafka.sasl.jaas.config and kafka.sasl.username or kafka.sasl.password exclude each "
-            "other: leave one of them out"
+            "option kafka.sasl.jaas.config is set, so kafka.sasl.username and "
+            "kafka.sasl.password must not be set"
         )
     options = _login_options(raw, "password")
     if options.get("tokenauth", "").lower() == "true":

@@ -252,7 +252,7 @@ def _refuse_endings(raw: RawOptions) -> None:
     for name in ENDINGS:
         if name in raw:
             raise raw.refusal(
-                name, "streaming queries have no end: leave this option out, or use a batch query"
+                name, f"streaming queries have no end: leave out {name}, or use a batch query"
             )
 
 
@@ -268,7 +268,7 @@ def _subscription(raw: RawOptions) -> Subscription:
         raise OptionError(f"no topics are named: set one of the options {', '.join(SUBSCRIPTIONS)}")
     if len(chosen) > 1:
         raise OptionError(
-            f"the options {' and '.join(chosen)} exclude each other: leave one of them out"
+            f"the options {' and '.join(chosen)} exclude each other: set only one of the options"
         )
     if chosen == ["assign"]:
         return Assign(raw.partitions("assign"))
@@ -352,8 +352,8 @@ def _check_order(
 ) -> None:
     if odd := sorted(starts.keys() ^ ends.keys()):
         raise OptionError(
-            f"option {name} and its starting counterpart must name the same partitions, but only "
-            f"one of them names {odd[0].topic}-{odd[0].partition}"
+            f"options {name.replace('ending', 'starting')} and {name} must name the same "
+            f"partitions, but only one of the options names {odd[0].topic}-{odd[0].partition}"
         )
     for tp, start in starts.items():
         if start > ends[tp] >= 0:

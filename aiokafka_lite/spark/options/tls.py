@@ -73,7 +73,7 @@ def _trusting(raw: RawOptions) -> ssl.SSLContext:
         return create_ssl_context(cadata=stored.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError) as error:
         raise raw.refusal(
-            name, f"cannot read certificates from this file or text ({_reason(error)})"
+            name, f"cannot read the trusted certificates ({_reason(error)})"
         ) from error
 
 
@@ -99,7 +99,9 @@ def _load_identity(context: ssl.SSLContext, raw: RawOptions) -> None:
     if name is None:
         for key in ("ssl.keystore.key", "ssl.key.location"):
             if f"kafka.{key}" in raw:
-                raise OptionError(f"option kafka.{key} is set, but its certificate is missing")
+                raise OptionError(
+                    f"option kafka.{key} is set, but the certificate of the key is missing"
+                )
         return
     _check_type(raw, "ssl.keystore.type")
     identity = _identity(raw, name)
@@ -118,8 +120,8 @@ def _load_identity(context: ssl.SSLContext, raw: RawOptions) -> None:
         except (ssl.SSLError, ValueError) as error:
             raise raw.refusal(
                 name,
-                "certificate and key are unreadable, do not match, or kafka.ssl.key.password is "
-                f"wrong ({_reason(error)})",
+                "the certificate and the key cannot be read or do not match, or "
+                f"kafka.ssl.key.password is wrong ({_reason(error)})",
             ) from error
 
 
@@ -193,7 +195,7 @@ def _one_of(raw: RawOptions, *names: str) -> str | None:
     found = [f"kafka.{name}" for name in names if f"kafka.{name}" in raw]
     if len(found) > 1:
         raise OptionError(
-            f"options {' and '.join(found)} exclude each other: leave one of them out"
+            f"options {' and '.join(found)} exclude each other: set only one of the options"
         )
     return found[0] if found else None
 
@@ -214,8 +216,8 @@ def _stored(raw: RawOptions, name: str) -> bytes:
     except (OSError, ValueError) as error:
         raise raw.refusal(
             name,
-            f"the file cannot be read ({_reason(error)}): it has to be at that path on the driver "
-            "and on every executor",
+            f"the file cannot be read ({_reason(error)}). The file must exist at this path on the "
+            "driver and on every executor",
         ) from error
     if stored.startswith((_JKS, _JCEKS)):
         _refuse_jks(raw, name)
@@ -306,14 +308,16 @@ def _set_ciphers(context: ssl.SSLContext, raw: RawOptions) -> None:
         if context.minimum_version == ssl.TLSVersion.TLSv1_3:
             raise raw.refusal(
                 name,
-                "none of these suites is for TLSv1.3, which kafka.ssl.enabled.protocols requires",
+                "the value must contain a suite for TLSv1.3, because kafka.ssl.enabled.protocols "
+                "requires TLSv1.3",
             )
         context.maximum_version = ssl.TLSVersion.TLSv1_2
     if not old:
         if context.maximum_version == ssl.TLSVersion.TLSv1_2:
             raise raw.refusal(
                 name,
-                "none of these suites is for TLSv1.2, which kafka.ssl.enabled.protocols requires",
+                "the value must contain a suite for TLSv1.2, because kafka.ssl.enabled.protocols "
+                "requires TLSv1.2",
             )
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         return

@@ -66,9 +66,9 @@ class PipelineOptions(Settings):
 
     def _check(self) -> None:
         if not self.topic or "," in self.topic:
-            raise OptionError(f"topic {self.topic!r} is not the name of one topic")
+            raise OptionError(f"topic must be the name of a single topic, not {self.topic!r}")
         if self.window_ms < 1:
-            raise OptionError(f"window_ms={self.window_ms}: a window must have at least 1 ms")
+            raise OptionError(f"window_ms={self.window_ms}: a window must last at least 1 ms")
         if self.watermark_ms < 0:
             raise OptionError(f"watermark_ms={self.watermark_ms} is negative")
         if self.source_format not in (OUR_FORMAT, JVM_FORMAT):

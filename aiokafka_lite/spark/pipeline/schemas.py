@@ -31,7 +31,7 @@ def parse_schema(text: str) -> StructType:
     except (PySparkException, ValueError, KeyError, TypeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise OptionError(
-            "the schema is neither Spark's DDL, as in 'carrier STRING, dep_delay INT', nor its "
+            "the schema must be Spark's DDL, as in 'carrier STRING, dep_delay INT', or Spark's "
             f"JSON: {reason}"
         ) from None
     if not isinstance(schema, StructType):
@@ -51,16 +51,16 @@ def check_columns(schema: StructType, options: PipelineOptions) -> None:
     taken = sorted(name for name in types if name.lower() in OWN_COLUMNS)
     if taken:
         raise OptionError(
-            f"the tables have own columns named {', '.join(taken)}: leave these columns out of the "
-            "schema"
+            f"the schema must not have columns named {', '.join(taken)}, because the pipeline adds "
+            "such columns to the tables"
         )
     if options.event_time is not None:
         _require(types, [options.event_time], "event time")
         if not isinstance(types[options.event_time], TimestampType):
             found = types[options.event_time].simpleString()
             raise OptionError(
-                f"event time {options.event_time!r} is of type {found}: it has to be a TIMESTAMP "
-                "in the schema"
+                f"the event time column {options.event_time!r} is of type {found}, but must be a "
+                "TIMESTAMP"
             )
     _require(types, options.keys, "key")
     _require(types, options.measures, "measure")

@@ -50,7 +50,10 @@ class TopicEnd:
             latest = self._planner.latest(offsets)
         except KafkaError as error:
             # A figure to look at is no reason to fail a batch that is all but done.
-            log.warning("cannot look up the end of the topic, so metrics lack it: %s", error)
+            log.warning(
+                "cannot look up the end of the topic, so the batch's metrics lack the lag: %s",
+                error,
+            )
             return None
         return sum(max(0, end - offsets.get(tp, 0)) for tp, end in latest.items())
 

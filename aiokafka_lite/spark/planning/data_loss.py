@@ -69,7 +69,10 @@ def begins_of_added(
         DataLossError: As `data_loss` decides.
     """
     if gone := [tp for tp in added if tp not in earliest]:
-        data_loss.report(f"partitions {named(gone)} were added and deleted again", min(gone))
+        data_loss.report(
+            f"partitions {named(gone)} were added, and deleted before the query had read them",
+            min(gone),
+        )
     for tp in sorted(added):
         if earliest.get(tp, 0):
             data_loss.report(

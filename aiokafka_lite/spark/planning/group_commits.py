@@ -49,7 +49,7 @@ LEFT_ALONE_LAST_S: Final = 60.0
 COMMITTED_AGAIN_AFTER_S: Final = 3600.0
 
 _IN_USE: Final = (
-    "the group has members: name a group without consumers in the option commitOffsetsToGroup"
+    "the group has members: set the option commitOffsetsToGroup to a group that has no members"
 )
 ADVICE: Final[Mapping[type[KafkaError], str]] = {
     UnknownMemberIdError: _IN_USE,
@@ -119,7 +119,7 @@ class GroupCommits:
         self._failures.reset()
         if self._warned_of is not None:
             self._warned_of = None
-            log.warning("group %s: offsets are committed again", self._group_id)
+            log.warning("group %s: commits succeed again", self._group_id)
 
     def _carry_through(self, left: Offsets) -> None:
         """Commit until nothing is left, or it does not help, or time is over."""
@@ -189,8 +189,8 @@ class GroupCommits:
         self._warned_of = type(error)
         advice = ADVICE.get(type(error))
         log.warning(
-            "group %s: offsets of %s were not committed, so the group's lag is outdated. The query "
-            "continues and commits later offsets: %s%s",
+            "group %s: offsets of %s were not committed (%s%s), so the group's lag is outdated. "
+            "The query continues, and a later micro-batch will commit its offsets",
             self._group_id,
             named(left),
             error,

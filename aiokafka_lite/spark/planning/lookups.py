@@ -326,8 +326,8 @@ def _not_answered(
     first = tps[0]
     reason = failures.get(first)
     error = KafkaTimeoutError(
-        f"offsets of {len(tps)} partitions were not found in time, such as topic {first.topic}, "
-        f"partition {first.partition}: {reason.args[0] if reason else 'no answer'}"
+        f"offsets of {len(tps)} partitions were not found in time (for example topic "
+        f"{first.topic}, partition {first.partition}: {reason.args[0] if reason else 'no answer'})"
     )
     error.__cause__ = reason
     return error

@@ -144,9 +144,5 @@ class MicroBatches:
             start = {tp: offset for tp, offset in start.items() if tp in end}
         moved = {tp: end[tp] for tp in self._at_end if tp in end and start.get(tp, 0) > end[tp]}
         if moved:
-            log.info(
-                "the query continues at the offsets at which it had started before it was stopped: "
-                "%s",
-                moved,
-            )
+            log.info("the resumed query continues from its original start offsets: %s", moved)
         return {**start, **moved}

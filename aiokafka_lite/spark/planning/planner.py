@@ -125,7 +125,7 @@ class Planner:
             except (KafkaConnectionError, KafkaTimeoutError) as error:
                 if not error.retriable or not self.view.nodes:
                     raise
-                log.warning("looking up offsets is retried: %s", error)
+                log.warning("the lookup of offsets failed and is retried: %s", error)
             self._sleep(self._options.fetch_retry_interval_s)
         return ask()
 

@@ -169,9 +169,9 @@ class StartingOffsets(_Edge):
         for tp, begin in begins.items():
             if ends[tp] < begin:
                 raise OptionError(
-                    f"in topic {tp.topic}, partition {tp.partition}, the start {begin} "
-                    f"({self.option}) is after the end {ends[tp]} ({end.option}): change one of "
-                    "these options"
+                    f"for topic {tp.topic}, partition {tp.partition}, the start offset {begin} "
+                    f"(option {self.option}) is after the end offset {ends[tp]} (option "
+                    f"{end.option}). Change option {self.option} or option {end.option}"
                 )
 
 

@@ -250,7 +250,8 @@ class Fetching:
         position, behind = progress.position, end_offset(records)
         if behind is not None and behind <= position:
             error = KafkaProtocolError(
-                f"the leader sent only records before offset {behind}, all before the requested one"
+                f"the leader sent only records before offset {behind}, but offset {position} was "
+                "requested"
             )
             self._failed([progress], error)
             return

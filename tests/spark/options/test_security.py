@@ -71,7 +71,7 @@ def test_librdkafkas_name_of_the_mechanism_is_taken() -> None:
         ),
         (SASL, "credentials are missing"),
         ({**SASL, "sasl.username": "me"}, "credentials are missing"),
-        ({**SASL, **USER, **jaas(PLAIN)}, "exclude each other"),
+        ({**SASL, **USER, **jaas(PLAIN)}, "must not be set"),
         ({**SASL, **jaas(PLAIN, "username=me")}, "lacks password"),
         ({**SASL, **jaas(PLAIN, "")}, "lacks username and password"),
         ({**SASL, **jaas(OAUTH)}, "does not match kafka.sasl.mechanism; use Kafka's Plain"),

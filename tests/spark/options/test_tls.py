@@ -233,11 +233,11 @@ def test_jks_store_is_refused_with_the_command_that_converts_it(
         ({"truststore.certificates": "hunter2"}, "neither PEM nor a PKCS12 store"),
         (
             {"truststore.certificates": "-----BEGIN CERTIFICATE-----hunter2"},
-            "cannot read certificates",
+            "cannot read the trusted certificates",
         ),
         ({"truststore.type": "BKS", "ca.location": "/x"}, "must be PEM or PKCS12"),
         ({"truststore.location": "/a", "ca.location": "/b"}, "exclude each other"),
-        ({"keystore.key": "hunter2"}, "its certificate is missing"),
+        ({"keystore.key": "hunter2"}, "the certificate of the key is missing"),
         ({"keystore.certificate.chain": "x"}, "kafka.ssl.keystore.key is missing"),
         (
             {"enabled.protocols": "TLSv1.4"},

@@ -170,7 +170,7 @@ def test_failure_warns_once_and_later_offsets_are_committed(
     clock.now += 60
     commits.commit({TP: 4})
     assert broker.committed("g") == {TP: 4}
-    assert "committed again" in caplog.records[-1].getMessage()
+    assert "commits succeed again" in caplog.records[-1].getMessage()
 
 
 @pytest.mark.parametrize("error", [GroupAuthorizationFailedError, TopicAuthorizationFailedError])
