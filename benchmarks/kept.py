@@ -76,7 +76,7 @@ class Kept:
     def label(self) -> str:
         """The run in few words."""
         changed = " and changes" if self.is_dirty else ""
-        quick = ", quick" if self.is_quick else ""
+        quick = ", quick run" if self.is_quick else ""
         return f"{self.day}, commit {self.commit}{changed}{quick}"
 
     @property

@@ -197,11 +197,12 @@ def missed_goals(runs: Shown, *, of_all: bool = False) -> str:
     head, line, *rows = goals_table(runs, of_all=of_all).splitlines()
     judged = [row for row in rows if not row.endswith("| not run |")]
     missed = [row for row in judged if not row.endswith("| met |")]
+    kind = "Spark benchmark" if runs.main.kind == "spark" else "benchmark"
     if not missed:
-        return f"All {len(judged)} benchmark goals were met.\n"
+        return f"All {len(judged)} {kind} goals were met.\n"
     met = len(judged) - len(missed)
     return "\n".join(
-        [f"{met} of {len(judged)} benchmark goals were met, and {len(missed)} were missed:\n",
+        [f"{met} of {len(judged)} {kind} goals were met, and {len(missed)} were missed:\n",
          head, line, *missed]
     ) + "\n"  # fmt: skip
 
@@ -305,8 +306,9 @@ def spark_rule(runs: Shown) -> str:
     named = [run.label for run in runs.runs if any(each is run for each in counting)]
     several = "If runs differ, the table gives the smallest and the largest speed-up. "
     return (
-        "A speed-up is the connector's best time divided by this package's best time in one run. "
-        f"{several if len(named) > 1 else ''}The table shows these runs: {'; '.join(named)}.\n"
+        "A speed-up is the JVM connector's best time divided by aiokafka_lite's best time in one "
+        f"run. {several if len(named) > 1 else ''}The table shows these runs: "
+        f"{'; '.join(named)}.\n"
     )
 
 
