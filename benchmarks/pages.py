@@ -243,8 +243,8 @@ _SERVERS: Final = ("Kafka", "memory", "directory", "memory, asyncio")
 def readme_comparison(runs: Shown) -> str:
     """Return the rows that a reader of README asks for first, and where the figures are from."""
     return (
-        f"{comparison.short_table(runs)}\nCPU times are the best of several rounds, with a real "
-        f"Kafka on the same machine ({runs.main.label}). confluent-kafka reads batches with "
+        f"{comparison.short_table(runs)}\nValues have 100 bytes. CPU times are the best of several "
+        f"rounds, with a real Kafka on the same machine ({runs.main.label}). confluent-kafka reads batches with "
         "the settings that need the least CPU time.\n"
     )
 
