@@ -75,8 +75,8 @@ def test_defaults_are_as_stated() -> None:
     assert f"`partition_assignment_strategy` is `({assignors})`" in text
     assert common_protocol(own_assignors(DEFAULT_ASSIGNORS)) is RebalanceProtocol.EAGER
     assert (
-        f"less `heartbeat_interval_ms`: {config.rebalance_hold_s:g} s with the other defaults"
-        in text
+        f"minus `heartbeat_interval_ms`: {config.rebalance_hold_s:g} s if both settings have their "
+        "defaults" in text
     )
     assert f"`rebalance_timeout_ms` is {config.rebalance_timeout_s:g} s by default" in text
     assert f"`session_timeout_ms` ({config.session_timeout_s:g} s by default)" in text
