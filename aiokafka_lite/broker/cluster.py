@@ -190,7 +190,7 @@ class EmbeddedCluster(DirectAccess):
 
     def _leader_elected(self, partition: Partition) -> None:
         if partition.topic in COORDINATORS_TOPICS:
-            self._elect_coordinator(partition)
+            self._elect_coordinator(partition.topic, [partition])
 
     def _elect_coordinators(self) -> None:
         """Make the leaders of the coordinators' topics the coordinators of their partitions."""
@@ -200,16 +200,16 @@ class EmbeddedCluster(DirectAccess):
                 self._elect_coordinators_of(topic)
 
     def _elect_coordinators_of(self, topic: Topic) -> None:
-        for partition in topic.partitions:
-            self._elect_coordinator(partition)
+        self._elect_coordinator(topic.name, topic.partitions)
 
-    def _elect_coordinator(self, partition: Partition) -> None:
+    def _elect_coordinator(self, topic: str, partitions: Sequence[Partition]) -> None:
+        leaders = {partition.index: partition.leader_id for partition in partitions}
         for node in self.nodes.values():
-            if node.id != partition.leader_id:
-                node.coordinator(partition.topic).resign(partition.index)
-        leader = self.nodes.get(partition.leader_id)
-        if leader is not None:
-            leader.coordinator(partition.topic).elect(partition.index)
+            coordinator = node.coordinator(topic)
+            coordinator.resign(index for index, leader in leaders.items() if leader != node.id)
+        for node in self.nodes.values():
+            coordinator = node.coordinator(topic)
+            coordinator.elect(index for index, leader in leaders.items() if leader == node.id)
 
     # Topics
 
@@ -357,9 +357,8 @@ class EmbeddedCluster(DirectAccess):
         known = self.known_topic(topic) if isinstance(topic, str) else topic
         if known.name in COORDINATORS_TOPICS:
             # This precedes the deletion, because the number of partitions maps groups to them.
-            for partition in known.partitions:
-                for node in self.nodes.values():
-                    node.coordinator(known.name).resign(partition.index)
+            for node in self.nodes.values():
+                node.coordinator(known.name).resign(range(known.partition_count))
         self.catalog.delete(known)
         for node in self.nodes.values():
             node.groups.removal.topic_deleted(known.name, known.topic_id)

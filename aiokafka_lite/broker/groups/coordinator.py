@@ -139,21 +139,21 @@ class GroupCoordinator:
 
     # -- life ----------------------------------------------------------------------------------
 
-    def elect(self, partition: int) -> None:
-        """Coordinate the groups of a partition of the offsets topic, which this node leads now.
+    def elect(self, partitions: Iterable[int]) -> None:
+        """Coordinate the groups of partitions of the offsets topic, which this node leads now.
 
-        Its log is replayed first, in a task of the scope; until then requests for its groups are
-        refused with COORDINATOR_LOAD_IN_PROGRESS. Harmless if this node coordinates them already.
+        Their logs are replayed first, in a task of the scope. Until then requests for their groups
+        are refused with COORDINATOR_LOAD_IN_PROGRESS. Partitions that it leads already are left.
         """
-        self._partitions.elect([partition])
+        self._partitions.elect(partitions)
 
-    def resign(self, partition: int) -> None:
-        """Coordinate the groups of a partition no longer: another node leads it.
+    def resign(self, partitions: Iterable[int]) -> None:
+        """Coordinate the groups of partitions no longer: other nodes lead them.
 
         Parked requests are answered NOT_COORDINATOR, as is everything asked from now on; groups,
         offsets and timers are forgotten, the log is left as it is.
         """
-        self._partitions.resign(partition)
+        self._partitions.resign(partitions)
 
     async def until_loaded(self) -> None:
         """Wait until every partition has been read; raises what the reading raised."""

@@ -100,10 +100,11 @@ class CoordinatedPartitions(Generic[RecordT]):
         if self.is_loading and (self._load_task is None or self._load_task.done()):
             self._load_task = self._scope.spawn(self._load(), name=self._task_name)
 
-    def resign(self, partition: int) -> None:
-        """Answer no longer for a partition, whether or not it has been loaded."""
-        if self._states.pop(partition, None) is not None:
-            self._unload(partition)
+    def resign(self, partitions: Iterable[int]) -> None:
+        """Answer no longer for partitions, whether or not they have been loaded."""
+        for partition in partitions:
+            if self._states.pop(partition, None) is not None:
+                self._unload(partition)
 
     async def until_loaded(self) -> None:
         """Wait until nothing is being read; raises what the reading raised."""

@@ -118,13 +118,13 @@ class TransactionCoordinator:
 
     # -- life ----------------------------------------------------------------------------------
 
-    def elect(self, partition: int) -> None:
-        """Coordinate the transactional ids of a partition, which this node leads now."""
-        self._partitions.elect([partition])
+    def elect(self, partitions: Iterable[int]) -> None:
+        """Coordinate the transactional ids of partitions, which this node leads now."""
+        self._partitions.elect(partitions)
 
-    def resign(self, partition: int) -> None:
-        """Coordinate them no longer: another node leads the partition."""
-        self._partitions.resign(partition)
+    def resign(self, partitions: Iterable[int]) -> None:
+        """Coordinate them no longer: other nodes lead the partitions."""
+        self._partitions.resign(partitions)
 
     async def until_loaded(self) -> None:
         """Wait until every partition has been read; raises what the reading raised."""

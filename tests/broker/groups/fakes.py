@@ -145,8 +145,7 @@ class Services:
 
 def elect_all(coordinator: GroupCoordinator, services: Services) -> None:
     """Have a coordinator serve every group."""
-    for partition in range(services.offsets_topic_partitions):
-        coordinator.elect(partition)
+    coordinator.elect(range(services.offsets_topic_partitions))
 
 
 def classic_group(coordinator: GroupCoordinator, group_id: str = "g") -> ClassicGroup:

@@ -79,7 +79,7 @@ async def test_resigned_partition_is_forgotten_and_others_are_not(
     other = elsewhere(coordinator, "g")
     for group_id in ("g", other):
         assert commit(coordinator, group_id, 5) is NoError
-    coordinator.resign(coordinator.partition_for("g"))
+    coordinator.resign([coordinator.partition_for("g")])
     assert list(coordinator.groups) == [other]
     assert coordinator.committed("g", TP, TOPIC_ID) is NOTHING_COMMITTED
     assert coordinator.committed(other, TP, TOPIC_ID).offset == 5
@@ -98,9 +98,9 @@ async def test_parked_requests_are_answered_not_coordinator(coordinator: GroupCo
     joined = await stable(coordinator)
     joining = asyncio.create_task(coordinator.join("g", a_join()))
     await asyncio.sleep(0)
-    coordinator.resign(coordinator.partition_for("g"))
+    coordinator.resign([coordinator.partition_for("g")])
     assert (await joining).error is NotCoordinatorError
-    coordinator.elect(coordinator.partition_for("g"))
+    coordinator.elect([coordinator.partition_for("g")])
     await coordinator.until_loaded()
     assert coordinator.heartbeat("g", joined.member_id, None, 1) is NoError
     follower = asyncio.create_task(coordinator.join("g", a_join()))
@@ -111,7 +111,7 @@ async def test_parked_requests_are_answered_not_coordinator(coordinator: GroupCo
         coordinator.sync("g", Sync((await follower).member_id, again.generation))
     )
     await asyncio.sleep(0)
-    coordinator.resign(coordinator.partition_for("g"))
+    coordinator.resign([coordinator.partition_for("g")])
     assert (await syncing).error is NotCoordinatorError
     assert coordinator.parked_count == 0
 
@@ -126,17 +126,17 @@ async def test_elected_coordinator_has_what_the_one_before_stored(services: Serv
     assert commit(before, "g", 5) is UnknownMemberIdError  # only members commit for a busy group
     partition = before.partition_for("g")
     assert commit(before, elsewhere(before, "g"), 7) is NoError
-    before.resign(partition)
+    before.resign([partition])
 
     after = GroupCoordinator(services)
     assert after.availability("g") is NotCoordinatorError
-    after.elect(partition)
+    after.elect([partition])
     assert after.availability("g") is CoordinatorLoadInProgressError
     await after.until_loaded()
     assert after.groups["g"].state is GroupState.STABLE
     assert after.heartbeat("g", joined.member_id, None, 1) is NoError
     assert list(after.groups) == ["g"]
-    after.elect(partition)  # once more does no harm
+    after.elect([partition])  # once more does no harm
     assert after.groups["g"].state is GroupState.STABLE
     for coordinator in (before, after):
         await coordinator.close()
@@ -148,8 +148,8 @@ async def test_groups_go_to_and_fro(services: Services) -> None:
     for offset in range(1, 6):
         here, there = nodes[offset % 2 - 1], nodes[offset % 2]
         assert commit(here, "g", offset) is NoError
-        here.resign(partition)
-        there.elect(partition)
+        here.resign([partition])
+        there.elect([partition])
         await there.until_loaded()
         assert there.committed("g", TP, TOPIC_ID).offset == offset
         assert commit(here, "g", 99) is NotCoordinatorError
@@ -162,17 +162,17 @@ async def test_partition_that_goes_while_it_is_loaded_leaves_nothing(services: S
     for offset in range(20):
         commit(before, "g", offset)
     partition = before.partition_for("g")
-    before.resign(partition)
+    before.resign([partition])
     after = GroupCoordinator(services)
-    after.elect(partition)
+    after.elect([partition])
     for _ in range(5):  # some batches are replayed, not all
         await asyncio.sleep(0)
     assert 0 < after.committed("g", TP, TOPIC_ID).offset < 19
-    after.resign(partition)
+    after.resign([partition])
     assert after.committed("g", TP, TOPIC_ID) is NOTHING_COMMITTED
-    after.elect(partition)
-    after.resign(partition)
-    after.elect(partition)
+    after.elect([partition])
+    after.resign([partition])
+    after.elect([partition])
     await after.until_loaded()
     assert after.committed("g", TP, TOPIC_ID).offset == 19
     for coordinator in (before, after):
@@ -186,9 +186,9 @@ def test_sessions_start_again_with_the_election() -> None:
         joined = await stable(coordinator, ms=10_000)
         partition = coordinator.partition_for("g")
         await asyncio.sleep(9)
-        coordinator.resign(partition)
+        coordinator.resign([partition])
         await asyncio.sleep(9)
-        coordinator.elect(partition)
+        coordinator.elect([partition])
         await coordinator.until_loaded()
         await asyncio.sleep(9.9)
         assert coordinator.groups["g"].state is GroupState.STABLE

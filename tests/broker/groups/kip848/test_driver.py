@@ -250,11 +250,11 @@ def test_elected_coordinator_goes_on_where_the_one_before_was() -> None:
         driven.beat("a")
         before = (driven.state, driven.group.epoch, dict(driven.group.members))
         partition = driven.coordinator.partition_for("g")
-        driven.coordinator.resign(partition)
+        driven.coordinator.resign([partition])
         with pytest.raises(NotCoordinatorError):
             driven.beat("a")
         assert "g" not in driven.coordinator.groups
-        driven.coordinator.elect(partition)
+        driven.coordinator.elect([partition])
         with pytest.raises(CoordinatorLoadInProgressError):
             driven.beat("a")
         await driven.coordinator.until_loaded()
@@ -275,9 +275,9 @@ def test_time_to_revoke_starts_again_with_the_election() -> None:
         driven.join("b")
         driven.beat("a")
         partition = driven.coordinator.partition_for("g")
-        driven.coordinator.resign(partition)
+        driven.coordinator.resign([partition])
         await asyncio.sleep(20)
-        driven.coordinator.elect(partition)
+        driven.coordinator.elect([partition])
         await driven.coordinator.until_loaded()
         await asyncio.sleep(11.9)
         assert len(driven.group.members) == 2
@@ -408,8 +408,8 @@ async def test_group_ends_with_its_records() -> None:
     with pytest.raises(GroupIdNotFound):
         driven.beat("a")
     partition = driven.coordinator.partition_for("g")
-    driven.coordinator.resign(partition)
-    driven.coordinator.elect(partition)
+    driven.coordinator.resign([partition])
+    driven.coordinator.elect([partition])
     await driven.coordinator.until_loaded()
     assert "g" not in driven.coordinator.groups
     await driven.close()
