@@ -528,7 +528,7 @@ def _unfinished_text(engine: Engine, partition: Cursor, now: float) -> str | Non
             f"{offsets} are unfinished until the next read, and there has been no read for {idle}"
         )
     if partition.worked_by is state.processing:
-        return f"some records of {offsets} are unfinished"
+        return f"some records of {offsets} are not processed yet"
     return f"{offsets} are in a block of batch() that has not ended"
 
 

@@ -222,7 +222,7 @@ class RawOptions:
         partition = _json_integer(number)
         if partition is None or not 0 <= partition <= MAX_INT:
             raise self.refusal(
-                name, f"{topic!r} has an invalid partition number: the value must be {form}"
+                name, f"{topic!r} has an invalid partition number: the option must be {form}"
             )
         return TopicPartition(topic, partition)
 
