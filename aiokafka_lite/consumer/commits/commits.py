@@ -644,17 +644,17 @@ class Commits(CommittedReader):
                 commit.left.pop(tp, None)
 
     def _leave_out_what_went(self, commit: PendingCommit) -> None:
-        """Leave out of the application's `commit()` what was revoked since: it had its last commit.
+        """Leave out of the application's `commit()` what was committed before it was revoked.
 
-        That is for as long as the group counts this member in; otherwise the commit fails.
+        What was not, as without auto-commit, fails the commit (`_identity_for`).
         """
         if not commit.is_asked_for or self.assigned_as is None:
             return
         now, has_waited = self._state.assignment, commit in self._waiting
-        for tp in [tp for tp in commit.left if tp not in now]:
-            del commit.left[tp]
-        if not has_waited:
-            for tp in [tp for tp in commit.left if now[tp] is not commit.cursors[tp]]:
+        for tp, offset in tuple(commit.left.items()):
+            cursor = commit.cursors[tp]
+            is_kept = tp in now and (has_waited or now[tp] is cursor)
+            if not is_kept and cursor is not None and cursor.is_committed(offset):
                 del commit.left[tp]
 
     @staticmethod

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 import pytest
 
 from aiokafka_lite import CooperativeStickyPartitionAssignor, errors
+from aiokafka_lite.consumer.assignors import ConsumerProtocolMemberAssignment
+from aiokafka_lite.consumer.assignors.blobs import encode_assignments
 from aiokafka_lite.consumer.membership.classic.member import MemberState
 from aiokafka_lite.consumer.membership.none import NoCommits
 from aiokafka_lite.errors import (
@@ -575,6 +577,44 @@ async def test_a_commit_during_a_rebalance_fails_when_the_partition_is_gone(
 
         with pytest.raises(CommitFailedError, match="no longer assigned"):
             await worker.commits.commit({TP: 5})
+
+
+@pytest.mark.parametrize("is_automatic", [False, True], ids=["by hand", "auto-commit"])
+async def test_positions_of_a_partition_that_a_rebalance_took_away_are_committed_or_an_error(
+    broker: ScriptedBroker, is_automatic: bool
+) -> None:
+    """A commit by the rebalance itself is enough: only auto-commit makes one."""
+    async with worker_of(broker, enable_auto_commit=is_automatic) as worker:
+        worker.work(TP, 4)
+        worker.work(OTHER, 3)
+        worker.state.begin_get()
+        joining = broker.hold(JoinGroupRequest)
+        in_progress = HeartbeatResponse(error_code=errors.RebalanceInProgressError.errno)
+        broker.script(HeartbeatRequest, in_progress)
+        await joining.came()
+        committing = asyncio.ensure_future(worker.commits.commit())
+        await asyncio.sleep(0)
+
+        def take_away(request: Message) -> Response:
+            assert isinstance(request, SyncGroupRequest)
+            kept = {"m": ConsumerProtocolMemberAssignment(0, [("t", [OTHER.partition])])}
+            broker.on_SyncGroupRequest(request)
+            broker.assignment = encode_assignments(kept)["m"]
+            return SyncGroupResponse(
+                protocol_type="consumer",
+                protocol_name=request.protocol_name,
+                assignment=broker.assignment,
+            )
+
+        broker.script(SyncGroupRequest, take_away)
+        joining.release()
+        if is_automatic:
+            await committing
+        else:
+            with pytest.raises(CommitFailedError, match="no longer assigned"):
+                await committing
+        assert worker.partitions == {OTHER}
+    assert broker.offsets == ({("t", 0): (4, ""), ("t", 1): (3, "")} if is_automatic else {})
 
 
 async def test_a_commit_inside_a_callback_does_not_wait_for_the_rebalance(
