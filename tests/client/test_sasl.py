@@ -54,9 +54,9 @@ async def test_the_rfcs_exchange_is_ours() -> None:
     [
         (b"r=%b,s=QUJD,i=4096" % NONCE, "does not extend"),
         (b"r=other,s=QUJD,i=4096", "does not extend"),
-        (b"r=%bx,s=QUJD,i=1" % NONCE, "1 iterations"),
-        (b"r=%bx,s=QUJD,i=4095" % NONCE, "4095 iterations"),
-        (b"r=%bx,s=QUJD,i=1000001" % NONCE, "1000001 iterations"),
+        (b"r=%bx,s=QUJD,i=1" % NONCE, "requests 1 SCRAM iterations"),
+        (b"r=%bx,s=QUJD,i=4095" % NONCE, "requests 4095 SCRAM iterations"),
+        (b"r=%bx,s=QUJD,i=1000001" % NONCE, "requests 1000001 SCRAM iterations"),
         (b"r=%bx,s=QUJD,i=2147483647" % NONCE, "server's first"),
         (b"r=%bx,s=,i=4096" % NONCE, "server's first"),
         (b"m=ext,r=%bx,s=QUJD,i=4096" % NONCE, "server's first"),
@@ -146,8 +146,8 @@ async def test_token_and_extensions_are_said_as_rfc_7628_has_it() -> None:
         (RuntimeError("token canary-9b1f"), None, r"raised RuntimeError at test_sasl\.py:\d+"),
         (KeyError("canary-9b1f"), None, r"raised KeyError at test_sasl\.py:\d+"),
         (asyncio.TimeoutError(), None, "raised TimeoutError at"),
-        (b"canary-9b1f", None, "object of bytes"),
-        (None, None, "object of NoneType"),
+        (b"canary-9b1f", None, "object of type bytes"),
+        (None, None, "object of type NoneType"),
         ("", None, "0 bytes that are not a bearer token"),
         ("canary-9b1f\x01auth=Bearer x", None, "not a bearer token"),
         ("canary-9b1f\n", None, "not a bearer token"),
@@ -157,7 +157,7 @@ async def test_token_and_extensions_are_said_as_rfc_7628_has_it() -> None:
         ("good", {"auth": "canary-9b1f"}, "cannot be named 'auth'"),
         ("good", {"a b": "canary-9b1f"}, "cannot be named 'a b'"),
         ("good", {"a": "canary-9b1f\x01"}, "'a' has an impossible value"),
-        ("good", {"a": b"canary-9b1f"}, "are str"),
+        ("good", {"a": b"canary-9b1f"}, "must be str"),
     ],
 )
 async def test_provider_that_gives_no_token_is_told_without_what_it_gave(

@@ -48,7 +48,7 @@ async def test_what_is_closed_stays_so() -> None:
     buffers.put({A: batch(0, 3)})
     chunk = chunk_of(buffers)
     buffers.buffer.clear()
-    with pytest.raises(IllegalStateError, match="from CLOSED to DECIDING"):
+    with pytest.raises(IllegalStateError, match="from state CLOSED to DECIDING"):
         chunk.begin_deciding()
     chunk.decode(1)
     assert not chunk.decoded

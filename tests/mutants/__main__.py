@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.mutants.changes import Change, changes_of
-from tests.mutants.contexts import FILE, Contexts, kept, test_of
+from tests.mutants.contexts import FILE, Contexts, kept, name_of_test
 from tests.support.durations import ROOT
 
 _PACKAGE: Final = "aiokafka_lite"
@@ -195,7 +195,7 @@ class Trial:
                 if done.returncode == 0:
                     break
                 failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-                if failed is None or self._is_sound(test_of(failed[1]), tree):
+                if failed is None or self._is_sound(name_of_test(failed[1]), tree):
                     return Outcome.KILLED
         return Outcome.SURVIVED if groups else Outcome.NOT_RUN
 

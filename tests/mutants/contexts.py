@@ -48,7 +48,7 @@ def kept() -> Contexts:
     return Contexts(lines, content["seconds"])
 
 
-def test_of(nodeid: str) -> str:
+def name_of_test(nodeid: str) -> str:
     """Return the test of an item: its file and its function."""
     return nodeid.partition("[")[0]
 
@@ -74,7 +74,7 @@ class Lines:
             items[:] = [item for item in items if item not in set(left_out)]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._coverage.switch_context(test_of(nodeid))
+        self._coverage.switch_context(name_of_test(nodeid))
 
     def pytest_runtest_logfinish(self) -> None:
         self._coverage.switch_context("")
@@ -92,9 +92,9 @@ class Kept:
         self._failed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[test_of(report.nodeid)] += report.duration
+        self._seconds[name_of_test(report.nodeid)] += report.duration
         if report.failed:
-            self._failed.add(test_of(report.nodeid))
+            self._failed.add(name_of_test(report.nodeid))
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:

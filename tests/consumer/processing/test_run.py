@@ -545,7 +545,7 @@ async def test_a_commit_of_what_others_handle_is_refused(
         await until(lambda: len(refusals) >= 3)
         await asyncio.create_task(refused({elsewhere: 2}))  # no handler's task
         await until(lambda: len(handled) == 9)
-    assert "up to 2" in refusals[0]
+    assert "at most offset 2 of" in refusals[0]
     assert str(elsewhere) in refusals[1]
     assert "metadata" in refusals[2]
     assert await committed(kafka, group, tp) == (6, "")
