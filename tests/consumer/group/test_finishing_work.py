@@ -13,10 +13,12 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.events.kinds import Revoked, WorkAwaited
+from aiokafka_lite.errors import CommitFailedError
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.one_record_each import WAYS
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.listeners import Acting
 from tests.support.protocols import in_both_protocols
 from tests.support.rows import rows
 from tests.support.waiting import until
@@ -326,3 +328,48 @@ async def test_records_that_are_finished_while_the_last_commit_is_on_its_way_are
             tp = TopicPartition(topic, record.partition)
             assert broker.committed(group)[tp] == record.offset + 1
             reading.cancel()
+
+
+@pytest.mark.parametrize("is_automatic", [False, True], ids=["by hand", "auto-commit"])
+async def test_a_commit_of_positions_in_a_rebalance_commits_them_or_fails(
+    kafka: KafkaHandle, is_automatic: bool
+) -> None:
+    topic, group = await kafka.create_topic(partitions=3), unique("group")
+    for number in range(3):
+        await kafka.produce(topic, number, rows(0, 5))
+    released = asyncio.Event()
+
+    async def wait(consumer: AIOKafkaConsumer, _: set[TopicPartition]) -> None:
+        if len(consumer.assignment()) == 1:
+            await released.wait()
+
+    async with AsyncExitStack() as stack:
+        members, listeners = [], []
+        for _ in range(2):
+            listener = Acting(revoked=wait)
+            member = grouped(
+                kafka, topic, group, enable_auto_commit=is_automatic, rebalance_hold_ms=0
+            )
+            listener.consumer = await stack.enter_async_context(member)
+            member.subscribe([topic], listener=listener)
+            members.append(member)
+            listeners.append(listener)
+        await until(lambda: sorted(len(each.assignment()) for each in members) == [1, 2])
+        member = max(members, key=lambda each: len(each.assignment()))
+        listener = listeners[members.index(member)]
+        before = member.assignment()
+        while sum([await member.position(tp) for tp in before]) < 10:
+            await member.getmany(timeout_ms=100)
+        count = len(listener.results)
+        joiner = stack.enter_async_context(grouped(kafka, topic, group))
+        joining = asyncio.ensure_future(joiner)
+        await until(lambda: len(listener.results) > count)
+        committing = asyncio.ensure_future(member.commit())
+        await asyncio.sleep(0.2)
+        released.set()
+        await joining
+        (error,) = await asyncio.gather(committing, return_exceptions=True)
+        await until(lambda: inside.is_settled(member))
+        assert len(member.assignment()) == 1
+        committed = [await member.committed(tp) for tp in before]
+        assert isinstance(error, CommitFailedError) or (error, committed) == (None, [5, 5])
