@@ -244,8 +244,8 @@ def readme_comparison(runs: Shown) -> str:
     """Return the rows that a reader of README asks for first, and where the figures are from."""
     return (
         f"{comparison.short_table(runs)}\nValues have 100 bytes. CPU times are the best of several "
-        f"rounds, with a real Kafka on the same machine ({runs.main.label}). confluent-kafka reads batches with "
-        "the settings that need the least CPU time.\n"
+        f"rounds, with a real Kafka on the same machine ({runs.main.label}). confluent-kafka reads "
+        "batches with the settings that need the least CPU time.\n"
     )
 
 
