@@ -400,7 +400,8 @@ class BatchSender:
     ) -> None:
         queue = self._accumulator.queue_of(batch)
         queue.acknowledge(batch)
-        batch.succeed(base_offset, append_time_ms, log_start_offset)
+        if not batch.is_expired:
+            batch.succeed(base_offset, append_time_ms, log_start_offset)
         self._finish(queue, batch)
 
     def _retry(self, batch: ProducerBatch, error: KafkaError, *, is_at_once: bool = False) -> None:

@@ -1,0 +1,55 @@
+"""The producer of the `produce` command: it waits for acknowledgements, and counts outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.errors import KafkaTimeoutError
+from aiokafka_lite.producing.bulk import BulkProducer
+from aiokafka_lite.producing.config import ProducerConfig
+
+pytestmark = pytest.mark.virtual_time
+NOTHING_MORE = (0, None, ())  # the partition, the timestamp and the headers
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """A broker with a topic "t" of one partition."""
+    async with Broker() as broker:
+        broker.create_topic("t", 1)
+        yield broker
+    assert broker.failure is None
+
+
+def bulk_producer_of(
+    broker: Broker, lost: asyncio.Event | None = None, **settings: object
+) -> BulkProducer:
+    config: ProducerConfig = ProducerConfig(
+        bootstrap_servers=broker.bootstrap_servers,
+        **settings,  # type: ignore[arg-type]
+    )
+    return BulkProducer(config, (lost or asyncio.Event()).set)
+
+
+async def test_a_late_response_to_expired_records_fails_no_others(broker: Broker) -> None:
+    lost = asyncio.Event()
+    settings = {"request_timeout_ms": 300, "delivery_timeout_ms": 400, "retry_backoff_ms": 10}
+    async with bulk_producer_of(broker, lost, **settings) as producer:
+        await producer.send("t", None, b"first", *NOTHING_MORE)
+        with broker.on("Produce").silence() as unanswered:
+            await unanswered.reached()
+        with broker.on("Produce").hold() as held:  # the second attempt
+            await lost.wait()
+            assert held.hits == 1
+        (loss,) = producer.losses
+        assert (loss.numbers, type(loss.error)) == ([1], KafkaTimeoutError)
+        await producer.send("t", None, b"second", *NOTHING_MORE)
+    assert (producer.acknowledged_count, producer.losses) == (1, [loss])
+    *_, late, after = broker.requests.of("Produce")
+    assert late.answered_at is not None
+    assert after.peer == late.peer
+    assert [record.value for record in broker.records("t", 0)] == [b"first", b"second"]
