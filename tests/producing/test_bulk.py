@@ -9,7 +9,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import KafkaTimeoutError
-from aiokafka_lite.producing.bulk import BulkProducer
+from aiokafka_lite.producing.bulk import MOST_WAITING_BYTES, BulkProducer
 from aiokafka_lite.producing.config import ProducerConfig
 
 pytestmark = pytest.mark.virtual_time
@@ -33,6 +33,24 @@ def bulk_producer_of(
         **settings,  # type: ignore[arg-type]
     )
     return BulkProducer(config, (lost or asyncio.Event()).set)
+
+
+async def test_records_wait_while_too_many_bytes_are_not_acknowledged(broker: Broker) -> None:
+    value = bytes(100_000)
+    async with bulk_producer_of(broker) as producer:
+        await producer.send("t", None, b"first", *NOTHING_MORE)
+        with broker.on("Produce").hold(times=None) as held:
+            count = 1
+            while producer.send_nowait("t", None, value, *NOTHING_MORE):
+                count += 1
+            assert 0 <= count * len(value) - MOST_WAITING_BYTES < 2 * len(value)
+            waiting = asyncio.ensure_future(producer.send("t", None, value, *NOTHING_MORE))
+            await held.reached()
+            await asyncio.sleep(1)
+            assert not waiting.done()
+        await waiting
+    assert producer.acknowledged_count == count + 1
+    assert producer.losses == []
 
 
 async def test_a_late_response_to_expired_records_fails_no_others(broker: Broker) -> None:
