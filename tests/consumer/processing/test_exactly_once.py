@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -211,12 +212,14 @@ async def test_outputs_have_what_send_was_given(copy: Copy) -> None:
         )  # fmt: skip
         outputs.send(copy.target)
 
+    begun_ms = time.time_ns() // 1_000_000
     async with copy.running(handle):
         await eventually(copy.committed, 1)
     first, second = await copy.copies()
     assert (first.key, first.value, first.timestamp) == (b"k", None, 1_700_000_000_000)
     assert list(first.headers) == [("h", b"\xff"), ("none", None)]
     assert (second.key, second.value) == (None, None)
+    assert begun_ms <= second.timestamp <= time.time_ns() // 1_000_000
 
 
 async def test_a_record_without_outputs_is_finished(copy: Copy) -> None:
