@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from aiokafka_lite import records
 from aiokafka_lite.broker.configs.topic_config import TopicConfig
+from aiokafka_lite.broker.log import compaction
 from aiokafka_lite.broker.log.compaction import cleanable, compact
 from aiokafka_lite.broker.log.partition_log import PartitionLog
 from aiokafka_lite.broker.log.storage import FolderStore, MemoryStore
@@ -127,6 +128,25 @@ def test_pass_starts_when_enough_was_not_seen_yet(new_log: OpenLog) -> None:
     run(log)
     assert len(rows(log)) == 100
     assert log.clean_end == log.segments[-1].base_offset
+
+
+def test_log_with_more_keys_than_a_pass_remembers_is_compacted_by_several(
+    new_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "MAX_KEYS", 4)
+    log = new_log(MEGABYTE)
+    for _ in range(2):
+        for first in range(0, 6, 2):
+            append(log, keyed((b"%d" % first, b""), (b"%d" % (first + 1), b"")))
+    roll(log)
+    run(log)
+    assert log.clean_end == 4  # two batches have as many keys as a pass remembers
+    assert len(rows(log)) == 12
+    run(log)
+    assert log.clean_end == 8
+    run(log)
+    assert log.clean_end == 12
+    assert [offset for offset, _, _ in rows(log)] == [6, 7, 8, 9, 10, 11]
 
 
 def test_records_younger_than_the_lag_are_left_alone(new_log: OpenLog) -> None:
