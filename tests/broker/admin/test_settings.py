@@ -192,6 +192,15 @@ async def test_members_are_told_their_groups_own_heartbeat_interval() -> None:
         assert (await client.request(join)).heartbeat_interval_ms == 5_000
 
 
+async def test_unknown_setting_of_a_group_is_refused() -> None:
+    async with Broker() as broker, RawClient(broker.bootstrap_servers) as client:
+        request = setting(ResourceType.GROUP, "g", consumer_nope_ms="6000")
+        (answer,) = (await client.request(request)).responses
+        assert answer.error_code == InvalidConfigurationError.errno
+        assert answer.error_message == "Unknown group config name: consumer.nope.ms"
+    assert broker.failure is None
+
+
 async def test_each_node_answers_for_itself() -> None:
     async with Broker(nodes=2, racks=("a", "b")) as broker:
         second = broker.nodes[2]
