@@ -15,6 +15,8 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.errors import CoordinatorNotAvailableError
+from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest
 from aiokafka_lite.records import RecordSet
 from tests.broker.transactions.offsets import commit as commit_offset
 from tests.broker.transactions.offsets import settled
@@ -151,6 +153,27 @@ async def test_open_transaction_goes_on_after_the_restart(tmp_path: Path, how: s
         await producer.until_state("CompleteCommit")
         assert len(await committed_values(client, "t")) == 3
         assert await settled(client, GroupRequests(kafka, "g"), "t") == 7
+
+
+async def test_stopping_coordinator_leaves_transactions_to_the_next_start(tmp_path: Path) -> None:
+    async with broker_on(tmp_path) as (broker, kafka):
+        topic = await kafka.create_topic("t")
+        async with kafka.raw() as client:
+            producer = await Producer(client, "p").init()
+            await producer.add(topic)
+            broker.node.transactions.close()  # connections are closed later
+            end = EndTxnRequest(
+                transactional_id="p",
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                committed=True,
+            )
+            refused = await client.request(end, VERSION_1)
+            assert refused.error_code == CoordinatorNotAvailableError.errno
+    async with broker_on(tmp_path) as (_, kafka), kafka.raw() as client:
+        producer.client = client
+        assert (await producer.describe()).transaction_state == "Ongoing"
+        await producer.end(commit=True)
 
 
 async def test_transaction_times_out_across_the_restart(tmp_path: Path, how: str) -> None:
