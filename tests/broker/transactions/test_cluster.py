@@ -7,7 +7,11 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.coordinator_log import partition_for
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
-from aiokafka_lite.errors import ConcurrentTransactions, NotCoordinatorError
+from aiokafka_lite.errors import (
+    ConcurrentTransactions,
+    NotCoordinatorError,
+    NotEnoughReplicasError,
+)
 from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.structs import TopicPartition
@@ -112,6 +116,23 @@ async def test_marker_waits_for_a_partition_without_a_leader() -> None:
             await broker.start_node(leader)
             await producer.until_state("CompleteCommit")
         assert partition.log.log_end_offset == 1
+    assert broker.failure is None
+
+
+async def test_records_are_refused_while_their_transactional_id_has_no_coordinator() -> None:
+    async with Broker(nodes=2, default_replication_factor=1) as broker:
+        topic = broker.create_topic("t", 2)
+        await broker.open_transaction_topic()
+        here = broker.transactions.coordinator_id_of("p")
+        (there,) = (p for p in topic.partitions if p.leader_id != here)
+        async with await connect(broker, "p") as client:
+            producer = await Producer(client, "p").init()
+        await broker.stop_node(here)
+        async with RawClient(broker.nodes[there.leader_id].bootstrap_servers) as client:
+            producer.client = client
+            refused = await producer.try_produce("t", producer.batch(), partition=there.index)
+        assert refused.error_code == NotEnoughReplicasError.errno
+        assert there.log.log_end_offset == 0
     assert broker.failure is None
 
 
