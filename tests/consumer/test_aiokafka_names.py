@@ -122,6 +122,19 @@ class FetchRequest:
     """Has the name of aiokafka's."""
 
 
+async def test_metadata_keep_the_topics_that_were_set_last(kafka: KafkaHandle) -> None:
+    first, second, third = [await kafka.create_topic() for _ in range(3)]
+    async with reading(kafka, first) as consumer:
+        client = consumer._client
+        client.set_topics([second])  # its result need not be awaited
+        await until(lambda: client.cluster.topics() == {first, second})
+        assert await client.force_metadata_update()
+        assert client.cluster.topics() == {first, second}
+        assert await client.set_topics([third])
+        assert await client.force_metadata_update()
+        assert client.cluster.topics() == {first, third}
+
+
 async def test_a_subscription_that_changed_needs_a_rejoin(kafka: KafkaHandle) -> None:
     first, second = await kafka.create_topic(), await kafka.create_topic()
     async with reading(kafka, first, group_id=unique("group")) as consumer:
