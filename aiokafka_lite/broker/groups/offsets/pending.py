@@ -92,13 +92,7 @@ class PendingOffsets(Generic[OffsetValue]):
     def forget(self, target: PendingOffsetKey) -> None:
         """Forget what is pending for a target that was deleted."""
         for transaction in self._targets.pop(target, {}):
-            self._leave(transaction, target)
-
-    def _leave(self, transaction: OpenTransaction, target: PendingOffsetKey) -> None:
-        targets = self._transactions[transaction]
-        del targets[target]
-        if not targets:
-            del self._transactions[transaction]
+            del self._transactions[transaction][target]
 
     def unload(self, partition: int) -> None:
         """Forget a partition of the offsets topic: another node coordinates its groups."""
