@@ -316,11 +316,9 @@ class ConsumerMachine:
                 must_refresh = True
             else:
                 is_resolved = new in group.regexes if new else bool(old)
-        if not must_refresh and not users:
-            return is_resolved
         resolved = next(iter(group.regexes.values()), None)
-        now_ms = self._clock()
         if resolved is not None:
+            now_ms = self._clock()
             if now_ms <= resolved.timestamp_ms + REGEX_REFRESH_AT_MOST_EVERY_MS:
                 return is_resolved
             # Versions count from the broker's start: a later one is of an earlier life.
