@@ -293,6 +293,20 @@ def test_cut_log_knows_what_a_log_that_ended_there_knows(new_log: NewLog, seed: 
     assert facts(log) == facts(fresh)
 
 
+def test_log_truncated_after_a_restart_lists_each_aborted_transaction_once(tmp_path: Path) -> None:
+    def open_log() -> PartitionLog:
+        return PartitionLog(FolderStore(tmp_path, 2_000), run_slowly=lambda work: work())
+
+    log = open_log()
+    write(log, 1, 0)  # 0
+    end(log, 1, ABORT)  # 1
+    write(log, 1, 1)  # 2
+    log.close()
+    again = open_log()
+    again.truncate_to(2)
+    assert aborted(again) == [(1, 0, 1)]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_every_aborted_transaction_within_a_range_is_found(seed: int) -> None:
     rng = random.Random(seed)
