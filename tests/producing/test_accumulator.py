@@ -217,6 +217,20 @@ async def test_more_partitions_or_an_id_at_last_are_the_same_topic() -> None:
     assert not sending.losses
 
 
+@pytest.mark.parametrize("changed", [None, ("t",), ("other",)], ids=str)
+async def test_metadata_of_another_topic_leave_the_partitions_as_they_were(
+    changed: tuple[str, ...] | None,
+) -> None:
+    sending = Sending(partitions=2)
+    other = TopicView("other", ZERO_UUID, partitions=MappingProxyType({0: PartitionView(1, 0)}))
+    view = ClusterView(
+        nodes=MappingProxyType({1: Node(1, "h", 1)}), topics=MappingProxyType({"other": other})
+    )
+    sending.accumulator.view_changed(view, changed)
+    assert sending.accumulator.partition_count("t") == 2
+    assert not sending.accumulator.is_known("other")
+
+
 async def test_a_batch_of_ones_own_that_cannot_be_written_takes_no_room() -> None:
     sending = Sending()
 
