@@ -157,6 +157,11 @@ def wrapper(inner: bytes | None, *, offset: int, magic: int) -> bytes:
         pytest.param(1, message(0, b"v", magic=1, attributes=1), id="compressed again"),
         pytest.param(1, message(9, b"v", magic=1), id="offset beyond the wrapper"),
         pytest.param(1, message(-1, b"v", magic=1), id="negative offset"),
+        pytest.param(
+            1,
+            message(-1, b"v", magic=1) + message(0, b"v", magic=1),
+            id="negative offset of the first",
+        ),
         pytest.param(0, message(2**63 - 1, b"v", magic=0), id="no offset after it"),
         pytest.param(1, message(0, b"v", magic=1, tail=b"x"), id="bytes behind the value"),
         pytest.param(0, b"\0" * 8 + b"\xff\xff\xff\xff" + b"\0" * 30, id="negative size"),
