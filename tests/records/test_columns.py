@@ -150,6 +150,13 @@ def test_nulls_are_where_they_were_in_columns_of_any_length(count: int) -> None:
     assert rows.column("key").null_count == sum(key is None for _, key, _, _ in content)
 
 
+@pytest.mark.parametrize(("count", "size_bytes"), [(7, 1), (8, 1), (9, 2), (64, 8), (65, 9)])
+def test_a_validity_bitmap_has_one_byte_for_eight_rows(count: int, size_bytes: int) -> None:
+    content = records.build_batch([(1, None, b"v", ())] * count)
+    bitmap = rows_of(content).column("key").buffers()[0]
+    assert bitmap.size == size_bytes
+
+
 def test_header_names_that_are_no_utf8_read_as_in_records() -> None:
     names = [b"ok", b"\xff\xfe", b"a\xed\xa0\x80b", b"\xc3", "é".encode()]
     headers = varint(len(names)) + b"".join(varint(len(n)) + n + b"\x02v" for n in names)
