@@ -874,6 +874,18 @@ async def test_a_broker_that_did_not_offer_find_coordinator_is_asked_once_more(
     assert broker.count(ApiVersionsRequest) == before + 1
 
 
+async def test_a_request_that_brokers_need_not_offer_fails_and_closes_no_connection(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: versions_without(HeartbeatRequest)
+    await connect_anew(broker, cluster)
+    before = broker.count(ApiVersionsRequest)
+    with pytest.raises(IncompatibleBrokerVersion, match="does not offer Heartbeat"):
+        await cluster.request_any(HeartbeatRequest())
+    await cluster.refresh()
+    assert broker.count(ApiVersionsRequest) == before
+
+
 async def test_another_broker_is_asked_for_what_one_does_not_offer(
     broker: ScriptedBroker, new_cluster: NewCluster
 ) -> None:
