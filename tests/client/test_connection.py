@@ -27,6 +27,7 @@ from aiokafka_lite.protocol.messages.metadata import (
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from tests.client.conftest import TIMEOUT_S
 from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, always, topic
+from tests.support.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.every_loop
 
@@ -153,6 +154,23 @@ async def test_request_that_waits_behind_another_times_out_alone(
     broker.scripts[MetadataRequest] = broker.metadata
     assert only_topic(await connection.request(ask_topic("c"), timeout_s=TIMEOUT_S)) == "c"
     assert connection.in_flight_count == 0
+
+
+@pytest.mark.virtual_time
+async def test_loop_blocked_when_no_request_is_overdue_postpones_no_deadline(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    started = loop.time()
+    # The timer is set for this request, and stays set after the answer.
+    await connection.request(ask_topic("a"), timeout_s=1.0)
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    unanswered = connection.send(ask_topic("b"), timeout_s=5.5)
+    loop.pass_time(5.0)
+    with pytest.raises(RequestTimedOutError):
+        await unanswered
+    assert loop.time() - started == pytest.approx(5.5)
 
 
 async def test_frame_that_stalls_half_way_is_caught_by_the_deadline(
