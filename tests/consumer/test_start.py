@@ -52,6 +52,19 @@ async def test_start_by_assign_asks_nothing_twice(broker: Broker) -> None:
     assert set(fetch) == {"Fetch"}
 
 
+async def test_partitions_assigned_before_the_start_are_read_with_the_metadata_of_the_start(
+    broker: Broker,
+) -> None:
+    consumer = consumer_of(broker)
+    consumer.assign([TopicPartition("t", 0)])
+    await consumer.start()
+    assert (await asyncio.wait_for(consumer.getone(), 10)).value == b"first"
+    general, fetch = asked_by_connection(broker)
+    await consumer.stop()
+    assert general == ["ApiVersions", "Metadata", "ListOffsets"]
+    assert set(fetch) == {"Fetch"}
+
+
 async def test_the_connection_for_fetches_is_opened_while_it_is_asked_where_to_begin(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
