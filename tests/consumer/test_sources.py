@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from itertools import pairwise
 
 import pytest
 
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.cursor import Sought
 from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP
+from aiokafka_lite.consumer.fetching.answer import HINTS_AT_ONCE
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CorruptRecordException,
@@ -312,6 +314,26 @@ async def test_a_leader_hint_is_followed_at_once(start: Start) -> None:
     sent = await fetching.cluster.next_sent()
     assert (sent.node_id, sent.offsets) == (2, {0: 0})
     assert sent.leader_epochs == {0: 5}
+
+
+async def test_the_leader_hints_of_a_wide_answer_leave_the_loop_free(start: Start) -> None:
+    count = HINTS_AT_ONCE + 1
+    fetching = start(dict.fromkeys(range(count), 1), retry_backoff_ms=60_000)
+    seen: list[object] = []
+
+    def moved(_: ClusterView, partitions: Collection[TopicPartition]) -> None:
+        seen.append(len(partitions))
+        asyncio.get_running_loop().call_soon(seen.append, "a turn")
+
+    fetching.cluster.add_listener(lambda _: None, on_moves=moved)
+    (await fetching.cluster.next_sent()).answer(
+        *(
+            answer(number, error_code=NotLeaderForPartitionError.errno, leader_hint=(2, 5))
+            for number in range(count)
+        )
+    )
+    await fetching.cluster.settle()
+    assert seen == [HINTS_AT_ONCE, "a turn", 1, "a turn"]
 
 
 async def test_a_partition_without_leader_asks_for_metadata(start: Start) -> None:
