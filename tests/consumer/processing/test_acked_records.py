@@ -9,7 +9,7 @@ import pytest
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.assignment.cursor import Range
-from aiokafka_lite.errors import WrongLoopError
+from aiokafka_lite.errors import IllegalStateError, WrongLoopError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.consumer.processing.acking import Record
 from tests.support.buffers import A, B, Buffers, batch
@@ -103,6 +103,17 @@ async def test_a_revocation_ends_reads_and_waits_for_what_is_in_hand_only() -> N
     with pytest.raises(asyncio.TimeoutError):
         async with timeout(1):
             await reader.read()
+
+
+async def test_a_read_that_waits_for_a_partition_raises_when_it_is_unassigned() -> None:
+    reader = Reader(A, B)
+    await reader.read(20)
+    waiting = asyncio.create_task(reader.gets.one([A]))
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    reader.state.assign_from_user([B])
+    with pytest.raises(IllegalStateError, match="is not assigned"):
+        await waiting
 
 
 @pytest.mark.parametrize("closed_after", range(8))
