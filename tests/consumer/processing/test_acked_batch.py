@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 
@@ -14,6 +14,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import BatchRevokedError, UnknownMemberIdError
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.processing.acking import PATIENCE_S, filled, member, offsets, take
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.waiting import all_buffered, eventually, until
 
@@ -46,6 +47,20 @@ async def test_left_by_an_exception_it_has_the_rest_handed_out_again(
         await fail()
     assert offsets(await take(consumer, 4)) == [0, 2, 3, 4]
     assert await consumer.committed(TopicPartition(topic, 0)) in (None, 0)
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_a_block_that_has_ended_is_forgotten(
+    consumer: AIOKafkaConsumer, *, is_done: bool
+) -> None:
+    works = inside.assignment(consumer).works
+    before = list(works)
+    with pytest.raises(ZeroDivisionError) if not is_done else nullcontext():
+        async with consumer.batch(max_records=4):
+            assert len(works) == len(before) + 1
+            if not is_done:
+                raise ZeroDivisionError
+    assert works == before
 
 
 async def test_a_record_that_always_fails_its_block_starves_no_other(
