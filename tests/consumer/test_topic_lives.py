@@ -12,7 +12,7 @@ import pytest
 
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.client.view import NO_LEADER, PartitionView
+from aiokafka_lite.client.view import GONE_AFTER_S, NO_LEADER, PartitionView
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.topics import match_pattern
 from aiokafka_lite.consumer.events.kinds import (
@@ -600,6 +600,17 @@ async def test_an_assigned_partition_that_its_topic_does_not_have_raises_once(
         await inside.cluster(consumer).refresh()
         assert await consumer.poll(timeout_ms=50) == {}  # once
         assert "do not know the partition" in " ".join(consumer.health().reasons)
+
+
+async def test_a_missing_partition_raises_after_the_time_after_which_a_topic_is_gone() -> None:
+    buffers = Buffers(TopicPartition("t", 7))
+    changes = TopicChanges(buffers.state, buffers.buffer)
+    for elapsed_s in (0.0, GONE_AFTER_S - 0.125):
+        changes.view_changed(view({0: 1})._replace(fetched_at=1.0 + elapsed_s))
+        assert not buffers.buffer.can_serve(())
+    changes.view_changed(view({0: 1})._replace(fetched_at=1.0 + GONE_AFTER_S))
+    with pytest.raises(UnknownTopicOrPartitionError, match="no partition 7"):
+        await buffers.gets.one(())
 
 
 # --- More partitions -----------------------------------------------------------------------
