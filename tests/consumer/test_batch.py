@@ -263,6 +263,21 @@ async def test_auto_commit_counts_only_blocks_that_have_ended(
     assert await committed_at_the_end(kafka, group, tps) == {one: 5, other: 5}
 
 
+async def test_a_stop_inside_a_block_commits_the_records_before_the_block(
+    kafka: KafkaHandle, tps: list[TopicPartition]
+) -> None:
+    group = unique("g")
+    consumer = reader(kafka, group_id=group, auto_commit_interval_ms=3_600_000)
+    await consumer.start()
+    consumer.assign(tps[:1])
+    async with consumer.batch(5):
+        pass
+    async with consumer.batch(5) as batch:
+        assert batch[0].offset == 5
+        await consumer.stop()
+    assert await committed_at_the_end(kafka, group, tps[:1]) == {tps[0]: 5}
+
+
 async def test_a_failed_block_goes_back_to_what_was_committed_of_it(
     kafka: KafkaHandle, tps: list[TopicPartition]
 ) -> None:
