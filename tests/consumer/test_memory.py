@@ -421,6 +421,16 @@ async def test_decompression_makes_room_by_what_has_not_been_begun(way: str) -> 
     assert budget.headroom_bytes == budget.limit_bytes // 2  # the batch of A takes more
 
 
+async def test_decompression_drops_the_records_first_that_are_read_last() -> None:
+    tps = [TopicPartition("t", number) for number in range(3)]
+    compressed, large = batch(0, 100, codec="gzip", size=170), batch(0, 1, size=48_000)
+    buffers = Buffers(*tps, budget_bytes=100_000)
+    for number, tp in enumerate(tps):
+        buffers.put({tp: large if number else compressed}, node_id=number)
+    assert await buffers.poll(max_records=10) == {tps[0]: list(range(10))}
+    assert [buffers.partition(tp).fetched for tp in tps] == [100, 1, 0]
+
+
 async def test_under_pressure_what_is_decompressed_is_finished_first() -> None:
     tps = [TopicPartition("t", number) for number in range(4)]
     compressed = batch(0, 40, codec="gzip", size=1_000)
