@@ -58,7 +58,10 @@ def test_a_member_reads_what_the_leader_gives() -> None:
 
 
 def test_an_empty_answer_is_an_empty_share() -> None:
-    assert decode_assignment(b"", frozenset({"t"})).partitions() == []
+    read = decode_assignment(b"", frozenset({"t"}))
+
+    assert read.partitions() == []
+    assert (read.version, read.user_data) == (0, b"")
 
 
 @pytest.mark.parametrize(
