@@ -306,6 +306,23 @@ async def test_without_subscription_the_group_only_keeps_offsets(kafka: KafkaHan
 
 
 @pytest.mark.virtual_time
+async def test_a_member_whose_leave_is_not_answered_keeps_its_id_and_commits_nothing_more() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        (tp,) = tps("t", 0)
+        worker = await Worker(broker.bootstrap_servers, "g", ["t"]).start()
+        member_id = worker.membership.member_id
+        worker.work(tp, 3)
+        with broker.on("LeaveGroup").hold():
+            await worker.leave()
+            assert worker.membership.member_id == member_id
+            with pytest.raises(CommitFailedError):
+                await worker.commits.commit({tp: 2})
+            assert not broker.committed("g")
+        await worker.die()
+
+
+@pytest.mark.virtual_time
 async def test_a_start_after_a_cancelled_one_takes_the_same_place_in_the_group() -> None:
     """Otherwise each rebalance waits for a member that is none, until its session is over."""
     async with Broker(nodes=2) as broker:
