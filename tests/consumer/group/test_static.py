@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, TypeAlias
@@ -125,21 +126,35 @@ class Place:
             (described,) = (await client.request(request)).groups
         return described.members
 
+    def _release(self, instance_id: str, member_id: str) -> ConsumerGroupHeartbeatRequest:
+        """Give a static member's place up for a while."""
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self.group, member_id=member_id, member_epoch=-2, instance_id=instance_id
+        )
+
     async def take_over(self, instance_id: str) -> Member:
         """Start another with an instance id that one has, and believes to have."""
         if not self.is_classic:
             # Nobody else may say so, and then it is free: as after a session that nobody noticed.
+            # Another member has it at once, so that the older one cannot join again.
             (older,) = await self.described()
-            release = ConsumerGroupHeartbeatRequest(
+            between = str(uuid.uuid4())
+            joining = ConsumerGroupHeartbeatRequest(
                 group_id=self.group,
-                member_id=older.member_id,
-                member_epoch=-2,
+                member_id=between,
+                member_epoch=0,
                 instance_id=instance_id,
+                rebalance_timeout_ms=6000,
+                subscribed_topic_names=[self.topic],
+                topic_partitions=[],
             )
-            twin = Member(self, instance_id)
             async with self.kafka.raw() as client:
+                for request in (self._release(instance_id, older.member_id), joining):
+                    assert (await client.request(request)).error_code == 0
+                fenced = self.made[0].consumer
+                await until(lambda: fenced.health().verdict == "dead")
+                release = self._release(instance_id, between)
                 assert (await client.request(release)).error_code == 0
-            return await twin.start()
         return await Member(self, instance_id).start()
 
 
