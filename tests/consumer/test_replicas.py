@@ -87,6 +87,13 @@ async def test_the_follower_that_the_leader_names_is_read_from(start: Start) -> 
     assert partition_of(fetching).node_id == FOLLOWER
 
 
+async def test_a_follower_with_the_node_id_0_is_read_from(start: Start) -> None:
+    fetching = start()
+    fetching.cluster.change(view({0: LEADER}, nodes=(0, LEADER)))
+    (await fetching.cluster.next_sent()).answer(answer(0, preferred=0))
+    assert (await fetching.cluster.next_sent()).node_id == 0
+
+
 async def test_the_choice_can_be_told(start: Start) -> None:
     fetching = start()
     assert partition_of(fetching).preferred_replica is None
