@@ -137,6 +137,28 @@ async def test_a_paused_record_that_went_holds_up_nothing_when_it_comes_back() -
         await until(lambda: case.done == [(0, 0), (0, 0), (0, 1)])
 
 
+async def test_records_from_a_position_sought_in_a_rebalance_are_processed_when_finished() -> None:
+    case = Case()
+    case.held[A] = asyncio.Event()
+    case.buffers.put({A: batch(0, 2)})
+    state = case.buffers.state
+    async with case.running():
+        await until(lambda: bool(case.begun))
+        state.begin_revocation([A])
+        state.seek(case.buffers.partition(A), 5)
+        state.change([A], [A], is_unbroken=True)
+        case.held[A].set()
+        await until(lambda: (0, 0) in case.done)
+        case.held[A] = asyncio.Event()
+        case.buffers.put({A: batch(5, 2)})
+        await until(lambda: (0, [5]) in case.begun)
+        await asyncio.sleep(0.1)
+        assert state.processed_offsets()[A].offset == 5
+        case.held[A].set()
+        await until(lambda: (0, 6) in case.done)
+        assert state.processed_offsets()[A].offset == 7
+
+
 async def test_a_list_takes_no_records_of_before_a_seek() -> None:
     case = Case(batch_size=2)
     case.held[A] = asyncio.Event()
