@@ -38,7 +38,7 @@ class Lease:
     Args:
         session_s: After so long without a word the coordinator gives them away.
         gate: Of the gets.
-        hands_out: Whether the member hands out anything in its present state.
+        hands_out: Whether reads return records of partitions that the group has assigned.
         elsewhere: Returns what was heard elsewhere than on the loop; None: nothing ever is.
     """
 

@@ -103,6 +103,79 @@ async def test_a_member_that_is_cut_off_hands_out_nothing_until_it_is_answered(
         assert holds(consumer) == frozenset()
 
 
+@asynccontextmanager
+async def slow_to_revoke(
+    broker: Broker, settings: dict[str, object]
+) -> AsyncIterator[AIOKafkaConsumer]:
+    """A member whose listener returns only at the end when partitions are revoked."""
+    may_end = asyncio.Event()
+
+    async def take_long(_: AIOKafkaConsumer, revoked: set[TopicPartition]) -> None:
+        await may_end.wait()
+
+    async with member(broker, settings) as (consumer, _):
+        listener = Acting(revoked=take_long)
+        listener.consumer = consumer
+        consumer.subscribe(["t"], listener=listener)
+        await next_of(broker, consumer)
+        try:
+            yield consumer
+        finally:
+            may_end.set()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    "settings", [EAGER, COOPERATIVE, CONSUMER], ids=["eager", "cooperative", "consumer"]
+)
+async def test_a_member_that_is_cut_off_reads_partitions_that_it_assigns_itself(
+    broker: Broker, settings: dict[str, object]
+) -> None:
+    async with slow_to_revoke(broker, settings) as consumer:
+        with ExitStack() as cut_off:
+            for api in BEATS:
+                cut_off.enter_context(broker.on(api).silence(None, handled=True))
+            await until(lambda: Hold.CUT_OFF in holds(consumer))
+            reading = asyncio.ensure_future(consumer.getone())
+            await asyncio.sleep(0)
+            consumer.unsubscribe()
+            consumer.assign([TP])
+            assert holds(consumer) == frozenset()
+            assert (await asyncio.wait_for(reading, 5)).offset == 0
+
+
+@pytest.mark.virtual_time
+async def test_a_member_that_the_group_removes_reads_partitions_that_it_assigned_itself(
+    broker: Broker,
+) -> None:
+    async with slow_to_revoke(broker, COOPERATIVE) as consumer:
+        consumer.unsubscribe()
+        consumer.assign([TP])
+        broker.on("Heartbeat").fail(UnknownMemberIdError)
+        await until(lambda: consumer.metrics()["heartbeat_failures_total"])
+        assert (await asyncio.wait_for(consumer.getone(), 5)).offset == 0
+
+
+@pytest.mark.virtual_time
+async def test_a_member_that_the_group_removed_reads_partitions_that_it_then_assigns_itself(
+    broker: Broker,
+) -> None:
+    async def assign_once_removed(consumer: AIOKafkaConsumer, _: set[TopicPartition]) -> None:
+        broker.on("Heartbeat").fail(UnknownMemberIdError)
+        await until(lambda: holds(consumer) == {Hold.LOST})
+        consumer.unsubscribe()
+        consumer.assign([TP])
+
+    async with member(broker, COOPERATIVE) as (consumer, _):
+        listener = Acting(revoked=assign_once_removed)
+        listener.consumer = consumer
+        consumer.subscribe(["t"], listener=listener)
+        await until(lambda: inside.is_settled(consumer))
+        consumer.subscribe(["u"], listener=listener)
+        await until(lambda: listener.results)
+        assert (await asyncio.wait_for(consumer.getone(), 5)).offset == 0
+
+
 async def test_what_is_kept_is_handed_out_while_a_join_takes_longer_than_a_session(
     broker: Broker,
 ) -> None:

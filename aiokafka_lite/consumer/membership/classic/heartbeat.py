@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.stream import LogLimit
 from aiokafka_lite.consumer.gate import Hold
@@ -100,7 +101,7 @@ class Heartbeat:
         self.lease = Lease(
             config.session_timeout_s,
             state.gate,
-            hands_out=lambda: member.hands_out,
+            hands_out=lambda: self._hands_out,
             elsewhere=self.stand_in.ear(lambda: member.identity),
         )
         # Loop times. The coordinator heard of this member last, and will hear next.
@@ -146,6 +147,11 @@ class Heartbeat:
         """Hand out again: a join was answered, whatever a heartbeat was told meanwhile."""
         self._state.gate.release(Hold.LOST)
 
+    @property
+    def _hands_out(self) -> bool:
+        """Whether reads return records of partitions that the group has assigned."""
+        return self._member.hands_out and is_subscribed(self._state)
+
     # --- The thread that stands in --------------------------------------------------------
     def _note_next(self, next_s: float) -> None:
         """Tell it when the loop will be heard next."""
@@ -176,7 +182,7 @@ class Heartbeat:
         if interruption is not None and interruption.is_loss:
             if outcome.sent_as == member.identity:
                 self.stand_in.rest()
-                if member.hands_out:
+                if self._hands_out:
                     self._state.gate.hold(Hold.LOST)
             member.interrupt(outcome.sent_as, interruption)
         elif error is None or interruption is not None:
@@ -243,7 +249,7 @@ class Heartbeat:
                 elif interruption is Interruption.GROUP_REBALANCES and is_rebalancing:
                     self.note_contact(sent_at)
                 else:
-                    if interruption.is_loss and self._member.hands_out:
+                    if interruption.is_loss and self._hands_out:
                         # Until the group task has dropped it all, or a join has been answered.
                         self._state.gate.hold(Hold.LOST)
                     return interruption

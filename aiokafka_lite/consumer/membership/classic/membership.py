@@ -210,6 +210,8 @@ class ClassicMembership(GroupedMembership[Member]):
                         member.lose_generation()
                     else:
                         member.lose_membership()
+                    # The application may read partitions that it has assigned itself.
+                    self._state.gate.release(Hold.LOST)
                     member.enter(MemberState.UNJOINED)
                 else:
                     await member.wait_for_change()
@@ -251,7 +253,6 @@ class ClassicMembership(GroupedMembership[Member]):
         if is_subscribed(state):
             state.begin_revocation(self._not_kept(leaves=leaves))
         state.gate.release(Hold.LISTENER, Hold.LOST)  # there is nothing left to hand out
-        self._lease.look()  # an eager member's was that of what it gives back
         async with self._heartbeat.kept_alive():
             await self._handover.settle_departed(reason, deadline)
             if is_subscribed(state):

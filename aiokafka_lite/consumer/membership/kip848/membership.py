@@ -89,7 +89,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._lease = Lease(
             config.group_session_s,
             state.gate,
-            hands_out=lambda: member.is_member,
+            hands_out=lambda: member.is_member and is_subscribed(state),
             elsewhere=self._stand_in.ear(lambda: member.identity),
         )
         self._heartbeat = Heartbeat(
