@@ -155,6 +155,21 @@ async def test_what_is_kept_is_read_and_committed_while_the_group_waits_for_a_me
         await three.consumer.stop()
 
 
+@pytest.mark.virtual_time
+async def test_a_read_of_a_kept_partition_does_not_wait_for_the_end_of_the_rebalance() -> None:
+    async with Broker() as broker:
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with members(kafka, 1) as (topic, (one,)):
+            tp, other = TopicPartition(topic, 0), await kafka.create_topic()
+            await kafka.produce(topic, 0, rows(0, 2))
+            with broker.on("JoinGroup").hold() as joining:
+                one.consumer.subscribe([topic, other], listener=one.listener)
+                await joining.reached()
+                first = await asyncio.wait_for(one.consumer.getone(tp), 5)
+                rest = await one.consumer.getmany(tp, timeout_ms=5_000)
+            assert [first.offset, *(record.offset for record in rest[tp])] == [0, 1]
+
+
 async def test_new_partitions_are_withheld_until_the_listener_has_returned_and_kept_ones_not(
     kafka: KafkaHandle,
 ) -> None:
