@@ -21,6 +21,8 @@ from aiokafka_lite.consumer.assignors import (
     RangePartitionAssignor,
     RoundRobinPartitionAssignor,
 )
+from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
+from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.assignors.groups import Topics, group_subscriptions, member_ids, topic_counts
 
@@ -233,6 +235,17 @@ def test_no_topics_known_leaves_every_member_with_nothing(
 ) -> None:
     assert ours(assignor, {}, {"m1": ["a"], "m2": []}) == {"m1": set(), "m2": set()}
     assert "topic a has no known partitions" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "assignor", [*OURS, StickyPartitionAssignor, CooperativeStickyPartitionAssignor]
+)
+def test_every_client_can_read_the_version_of_an_assignment(
+    assignor: type[AbstractPartitionAssignor],
+) -> None:
+    members = {"m": ConsumerProtocolMemberMetadata(0, ["t"], b"")}
+    encoded = assignor.assign(Topics({"t": 1}), members)["m"].encode()
+    assert int.from_bytes(encoded[:2], "big") == 0
 
 
 def test_aiokafkas_module_paths_lead_here() -> None:
