@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.processing.handling import Handling
 from aiokafka_lite.consumer.processing.run import SLICE_S, Run
 from aiokafka_lite.processing import Retry
 from tests.consumer.processing.acking import Record
 from tests.support.buffers import A, Buffers, batch, no_transactions
 from tests.support.virtual_time import VirtualTimeLoop
+from tests.support.waiting import until
 
 HANDLERS = 200
 
@@ -31,6 +33,31 @@ class CountingLoop(VirtualTimeLoop):
     ) -> asyncio.Handle:
         self.count += 1
         return super().call_soon(callback, *args, context=context)
+
+
+def run_of(
+    buffers: Buffers, handle: Callable[[Any], Awaitable[None]], batch_size: int | None
+) -> Run:
+    """A run with many handlers, for records in any order."""
+    handling = Handling(
+        concurrency=HANDLERS,
+        order=None,
+        batch_size=batch_size,
+        max_uncommitted=10_000,
+        retry=Retry(),
+        dead_letter=None,
+        breaker=None,
+    )
+    return Run(
+        buffers.state,
+        buffers.buffer,
+        handle,
+        handling,
+        budget=buffers.budget,
+        hold_s=5.0,
+        rng=random.Random(1),
+        deliver=no_transactions,
+    )
 
 
 def callbacks_a_record(records: int, turn_s: float, batch_size: int | None) -> tuple[float, float]:
@@ -61,25 +88,7 @@ def callbacks_a_record(records: int, turn_s: float, batch_size: int | None) -> t
 
         buffers = Buffers(A)
         buffers.put({A: batch(0, records)})
-        handling = Handling(
-            concurrency=HANDLERS,
-            order=None,
-            batch_size=batch_size,
-            max_uncommitted=10_000,
-            retry=Retry(),
-            dead_letter=None,
-            breaker=None,
-        )
-        run = Run(
-            buffers.state,
-            buffers.buffer,
-            handle,
-            handling,
-            budget=buffers.budget,
-            hold_s=5.0,
-            rng=random.Random(1),
-            deliver=no_transactions,
-        )
+        run = run_of(buffers, handle, batch_size)
         with run.opened():
             task = asyncio.ensure_future(run.run())
             await asyncio.gather(done.wait(), note_turns())
@@ -106,3 +115,40 @@ def test_workers_find_records_in_each_turn_and_none_waits(batch_size: int | None
     count, longest_s = callbacks_a_record(2000, 0.5 * SLICE_S / HANDLERS, batch_size)
     assert count < 1.6  # one of them is the handler's own
     assert longest_s < SLICE_S
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+def test_workers_are_at_rest_while_records_are_withheld(batch_size: int | None) -> None:
+    loop = CountingLoop()
+
+    async def callbacks_while_withheld() -> int:
+        buffers = Buffers(A)
+        buffers.put({A: batch(0, 1_000)})
+        gate, handled = buffers.state.gate, 0
+
+        async def handle(given: Record | list[Record]) -> None:
+            nonlocal handled
+            loop.pass_time(1.5 * SLICE_S)
+            await asyncio.sleep(0)
+            handled += 1
+            if handled == 50:
+                gate.hold(Hold.CUT_OFF)
+
+        run = run_of(buffers, handle, batch_size)
+        with run.opened():
+            task = asyncio.ensure_future(run.run())
+            await until(lambda: bool(gate.holds))
+            for _ in range(HANDLERS):
+                await asyncio.sleep(0)
+            count = loop.count
+            for _ in range(HANDLERS):
+                await asyncio.sleep(0)
+            count = loop.count - count
+            await run.end(loop.time())
+            await asyncio.wait([task])
+        return count - HANDLERS  # its own
+
+    try:
+        assert loop.run_until_complete(callbacks_while_withheld()) == 0
+    finally:
+        loop.close()
