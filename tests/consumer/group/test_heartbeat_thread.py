@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.consumer.events.kinds import ConsumerEvent, Lost
@@ -137,6 +138,18 @@ async def test_health_says_that_the_thread_stood_in(broker: BrokerThread, protoc
     async with member(broker.bootstrap_servers, protocol) as consumer:
         block(2 * SESSION_S)
         await until(lambda: "and the heartbeat thread sent heartbeats (" in str(consumer.health()))
+
+
+@without_rebalances
+async def test_health_counts_the_last_heartbeat_of_the_thread(
+    broker: BrokerThread, protocol: str
+) -> None:
+    async with member(broker.bootstrap_servers, protocol) as consumer:
+        block(2 * SESSION_S)
+        # The loop's own heartbeats are not answered.
+        with broker.on(BEATS[protocol]).silence(None):
+            async with timeout(SESSION_S / 2):
+                await until(lambda: (consumer.health().last_heartbeat_s or SESSION_S) < SESSION_S)
 
 
 async def test_without_the_thread_it_costs_the_membership(
