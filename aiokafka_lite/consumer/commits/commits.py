@@ -124,6 +124,8 @@ class PendingCommit:
         self.was_put_off = False
         # The broker may have it: perhaps only the answer was lost.
         self.was_sent = False
+        # Of the application's `commit()`: revoked since, and not committed before that.
+        self.revoked: dict[TopicPartition, OffsetAndMetadata] = {}
 
     def say(self, tp: TopicPartition, offset: OffsetAndMetadata, sequence: int) -> None:
         """Commit another offset of a partition, of what is finished by now."""
@@ -463,8 +465,14 @@ class Commits(CommittedReader):
         self._pending.add(commit)
         try:
             await self._carry_through(commit, deadline)
+            if commit.revoked:
+                raise CommitFailedError(
+                    f"the positions of {sorted(commit.revoked)} are not committed: the partitions "
+                    "are no longer assigned to this member"
+                )
         except KafkaError as error:
-            failed = CommitFailed(dict(commit.left), error, is_auto=not commit.is_asked_for)
+            left = {**commit.left, **commit.revoked}
+            failed = CommitFailed(left, error, is_auto=not commit.is_asked_for)
             self.failed_at = failed.at_s
             self._state.events.publish(failed)
             raise
@@ -644,18 +652,35 @@ class Commits(CommittedReader):
                 commit.left.pop(tp, None)
 
     def _leave_out_what_went(self, commit: PendingCommit) -> None:
-        """Leave out of the application's `commit()` what was committed before it was revoked.
+        """Leave out of the application's `commit()` what was revoked since.
 
-        What was not, as without auto-commit, fails the commit (`_identity_for`).
+        What was not committed before that, as without auto-commit, fails the commit in the end.
         """
         if not commit.is_asked_for or self.assigned_as is None:
             return
         now, has_waited = self._state.assignment, commit in self._waiting
-        for tp, offset in tuple(commit.left.items()):
+        for tp in tuple(commit.left):
             cursor = commit.cursors[tp]
-            is_kept = tp in now and (has_waited or now[tp] is cursor)
-            if not is_kept and cursor is not None and cursor.is_committed(offset):
-                del commit.left[tp]
+            if tp in now and (has_waited or now[tp] is cursor):
+                continue
+            offset = commit.left.pop(tp)
+            if cursor is not None and not self._is_settled(cursor, offset):
+                commit.revoked[tp] = offset
+
+    def _is_settled(self, cursor: Cursor, offset: OffsetAndMetadata) -> bool:
+        """Whether the position of a revoked partition is committed, or auto-commit commits it."""
+        committed = cursor.committed
+        if cursor.is_committed(offset) or (
+            (committed is None or committed.offset <= offset.offset)
+            and not cursor.has_uncommitted(offset.offset)
+        ):
+            return True
+        return any(
+            departed.cursors.get(cursor.tp) is cursor
+            and cursor.tp in departed.offsets
+            and departed.offsets[cursor.tp].offset >= offset.offset
+            for departed in self._auto_commit.departed
+        )
 
     @staticmethod
     def _leave_out_what_was_truncated(commit: PendingCommit) -> None:
@@ -754,9 +779,9 @@ class Commits(CommittedReader):
         self._latest[tp] = commit.said_at[tp]
         if (offset := commit.left.pop(tp, None)) is None:
             return  # a transaction has overtaken it
-        partition = self._state.assignment.get(tp)
-        if partition is not None:
-            partition.note_committed(offset, leader_epoch, commit.topic_ids[tp])
+        for partition in {self._state.assignment.get(tp), commit.cursors[tp]}:
+            if partition is not None:
+                partition.note_committed(offset, leader_epoch, commit.topic_ids[tp])
 
     @staticmethod
     def _raise_refusals(

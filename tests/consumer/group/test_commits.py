@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from aiokafka_lite import CooperativeStickyPartitionAssignor, errors
 from aiokafka_lite.consumer.assignors import ConsumerProtocolMemberAssignment
 from aiokafka_lite.consumer.assignors.blobs import encode_assignments
 from aiokafka_lite.consumer.membership.classic.member import MemberState
+from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.none import NoCommits
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -579,6 +581,34 @@ async def test_a_commit_during_a_rebalance_fails_when_the_partition_is_gone(
             await worker.commits.commit({TP: 5})
 
 
+class Rebalance:
+    """A rebalance that waits for others, and takes TP away when it ends."""
+
+    def __init__(self, broker: ScriptedBroker) -> None:
+        self._broker = broker
+        self._joining = broker.hold(JoinGroupRequest)
+        in_progress = HeartbeatResponse(error_code=errors.RebalanceInProgressError.errno)
+        broker.script(HeartbeatRequest, in_progress)
+
+    async def begun(self) -> None:
+        await self._joining.came()
+
+    def end(self) -> None:
+        self._broker.script(SyncGroupRequest, self._take_away)
+        self._joining.release()
+
+    def _take_away(self, request: Message) -> Response:
+        assert isinstance(request, SyncGroupRequest)
+        self._broker.on_SyncGroupRequest(request)
+        kept = {"m": ConsumerProtocolMemberAssignment(0, [("t", [OTHER.partition])])}
+        self._broker.assignment = encode_assignments(kept)["m"]
+        return SyncGroupResponse(
+            protocol_type="consumer",
+            protocol_name=request.protocol_name,
+            assignment=self._broker.assignment,
+        )
+
+
 @pytest.mark.parametrize("is_automatic", [False, True], ids=["by hand", "auto-commit"])
 async def test_positions_of_a_partition_that_a_rebalance_took_away_are_committed_or_an_error(
     broker: ScriptedBroker, is_automatic: bool
@@ -588,33 +618,68 @@ async def test_positions_of_a_partition_that_a_rebalance_took_away_are_committed
         worker.work(TP, 4)
         worker.work(OTHER, 3)
         worker.state.begin_get()
-        joining = broker.hold(JoinGroupRequest)
-        in_progress = HeartbeatResponse(error_code=errors.RebalanceInProgressError.errno)
-        broker.script(HeartbeatRequest, in_progress)
-        await joining.came()
+        rebalance = Rebalance(broker)
+        await rebalance.begun()
         committing = asyncio.ensure_future(worker.commits.commit())
         await asyncio.sleep(0)
-
-        def take_away(request: Message) -> Response:
-            assert isinstance(request, SyncGroupRequest)
-            kept = {"m": ConsumerProtocolMemberAssignment(0, [("t", [OTHER.partition])])}
-            broker.on_SyncGroupRequest(request)
-            broker.assignment = encode_assignments(kept)["m"]
-            return SyncGroupResponse(
-                protocol_type="consumer",
-                protocol_name=request.protocol_name,
-                assignment=broker.assignment,
-            )
-
-        broker.script(SyncGroupRequest, take_away)
-        joining.release()
+        rebalance.end()
         if is_automatic:
             await committing
         else:
             with pytest.raises(CommitFailedError, match="no longer assigned"):
                 await committing
         assert worker.partitions == {OTHER}
-    assert broker.offsets == ({("t", 0): (4, ""), ("t", 1): (3, "")} if is_automatic else {})
+    taken = {("t", 0): (4, "")} if is_automatic else {}
+    assert broker.offsets == {**taken, ("t", 1): (3, "")}
+
+
+async def test_a_partition_without_returned_records_may_go_during_a_commit(
+    broker: ScriptedBroker,
+) -> None:
+    async with worker_of(broker) as worker:
+        worker.state.seek(worker.state.partition(TP), 0)
+        worker.work(OTHER, 3)
+        rebalance = Rebalance(broker)
+        await rebalance.begun()
+        committing = asyncio.ensure_future(worker.commits.commit())
+        await asyncio.sleep(0)
+        rebalance.end()
+        await committing
+    assert broker.offsets == {("t", 1): (3, "")}
+
+
+@pytest.mark.parametrize("first", [4, 2], ids=["the same", "an earlier offset"])
+async def test_a_commit_behind_another_one_of_a_revoked_partition_knows_what_that_committed(
+    broker: ScriptedBroker, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, released = asyncio.Event(), asyncio.Event()
+    request_now = Coordinator.request
+
+    async def late(self: Coordinator, request: Message, **how: Any) -> Response:
+        response = await request_now(self, request, **how)
+        if isinstance(request, OffsetCommitRequest):
+            answered.set()
+            await released.wait()
+        return response
+
+    monkeypatch.setattr(Coordinator, "request", late)
+    async with worker_of(broker, rebalance_hold_ms=0) as worker:
+        worker.work(TP, 4)
+        before = asyncio.ensure_future(worker.commits.commit({TP: first}))
+        await answered.wait()
+        committing = asyncio.ensure_future(worker.commits.commit())
+        rebalance = Rebalance(broker)
+        await rebalance.begun()
+        rebalance.end()
+        await until(lambda: worker.partitions == {OTHER}, worker)
+        released.set()
+        await before
+        if first == 4:
+            await committing
+        else:
+            with pytest.raises(CommitFailedError, match="no longer assigned"):
+                await committing
+    assert broker.offsets == {("t", 0): (first, "")}
 
 
 async def test_a_commit_inside_a_callback_does_not_wait_for_the_rebalance(
