@@ -227,9 +227,12 @@ def _tls_context(
 
     from aiokafka_lite.helpers import create_ssl_context
 
+    if "keyfile" in more and "certfile" not in more:
+        raise KafkaConfigurationError("ssl.key.location needs ssl.certificate.location")
     if ca != "probe":
         more["capath" if os.path.isdir(ca) else "cafile"] = ca
-    context = create_ssl_context(**more)
+    # Without a password, OpenSSL would ask for one at the terminal.
+    context = create_ssl_context(**{"password": "", **more})
     if crl is not None:
         context.load_verify_locations(crl)
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
@@ -366,7 +369,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         ),
         "enable.auto.offset.store": Translated(
             "ack_mode",
-            _one_of({"true": "implicit", "false": "explicit"}),
+            lambda given: "implicit" if _flag(given) else "explicit",
             "consumer",
             "false becomes `explicit`: `record.ack()` replaces `store_offsets`",
         ),
@@ -420,7 +423,8 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "partitioner",
             _partitioner,
             "producer",
-            "keys keep librdkafka's partition. `murmur2` and `murmur2_random` select this "
+            "keys keep librdkafka's partition, and records without a key have no fixed one. "
+            "`murmur2` and `murmur2_random` select this "
             "producer's default",
         ),
         # Unneeded: the cluster

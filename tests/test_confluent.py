@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import confluent_kafka
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from aiokafka_lite import (
     AIOKafkaProducer,
@@ -298,6 +299,37 @@ def test_a_list_of_revoked_certificates_is_checked(tmp_path: Path) -> None:
     }
     context = confluent_settings(conf)["ssl_context"]
     assert context.verify_flags & ssl.VERIFY_CRL_CHECK_LEAF
+
+
+def test_a_key_without_its_certificate_is_refused(tmp_path: Path) -> None:
+    own = Authority().issue().write(tmp_path / "own.pem")
+    conf = {"security.protocol": "ssl", "ssl.key.location": own}
+    with pytest.raises(KafkaConfigurationError, match=r"needs ssl\.certificate\.location"):
+        confluent_settings(conf)
+
+
+def test_an_encrypted_key_without_a_password_is_an_error_and_no_prompt(tmp_path: Path) -> None:
+    own = Authority().issue().write(tmp_path / "own.pem")
+    key = serialization.load_pem_private_key(own.read_bytes(), None)
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"password"),
+    )
+    (tmp_path / "key.pem").write_bytes(encrypted)
+    conf = {
+        "security.protocol": "ssl",
+        "ssl.certificate.location": own,
+        "ssl.key.location": tmp_path / "key.pem",
+    }
+    with pytest.raises(ssl.SSLError):
+        confluent_settings(conf)
+    assert confluent_settings({**conf, "ssl.key.password": "password"})["ssl_context"]
+
+
+@pytest.mark.parametrize("given", [False, "false", "f", "0", 0])
+def test_offsets_that_the_application_stores_become_acknowledgements(given: object) -> None:
+    assert confluent_settings({"enable.auto.offset.store": given})["ack_mode"] == "explicit"
 
 
 def test_certificates_that_are_not_there_are_an_error(tmp_path: Path) -> None:
