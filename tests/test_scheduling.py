@@ -10,6 +10,7 @@ from tests.support.durations import Durations
 from tests.support.scheduling import (
     BY_THEMSELVES,
     SHARE_SPARK,
+    SchedulingWithHeavyOnes,
     one_scope,
     put_longest_first,
     seconds_by_scope,
@@ -67,3 +68,11 @@ def test_scopes_that_take_longest_are_begun_first(*, is_long: bool, ordered: lis
 
 def test_files_that_are_named_exist() -> None:
     assert [file for file in BY_THEMSELVES if not (TESTS.parent / file).exists()] == []
+
+
+def test_a_worker_that_replaces_another_one_gets_work_when_it_has_collected() -> None:
+    scheduling = object.__new__(SchedulingWithHeavyOnes)
+    scheduling.registered_collections = {}
+    scheduling.workqueue = OrderedDict(scope={"test": False})
+    scheduling._assign_work_unit(object())
+    assert list(scheduling.workqueue) == ["scope"]

@@ -93,5 +93,7 @@ class SchedulingWithHeavyOnes(LoadFileScheduling):  # type: ignore[misc]  # xdis
         return seconds_by_scope(kept(), is_long=LONG)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
+        if node not in self.registered_collections:
+            return  # it replaces a worker that has crashed, and has not collected yet
         put_longest_first(self.workqueue, self._seconds)
         super()._assign_work_unit(node)

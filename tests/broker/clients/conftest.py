@@ -58,11 +58,10 @@ def broker() -> Iterator[BrokerThread]:
     thread.raise_if_failed()
 
 
-@pytest.fixture(params=["embedded", "real"])
+@pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.real_kafka)])
 def address(request: pytest.FixtureRequest) -> str:
     """Where a client finds a cluster: the embedded broker, then a real Kafka."""
     if request.param == "real":
-        request.applymarker(pytest.mark.real_kafka)
         return str(request.getfixturevalue("real_kafka"))
     thread: BrokerThread = request.getfixturevalue("broker")
     return thread.bootstrap_servers
