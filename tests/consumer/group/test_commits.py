@@ -30,7 +30,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from aiokafka_lite.protocol.schema import Message, Response
+from aiokafka_lite.protocol.schema import Message, Request, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.listeners import Calls
 from tests.support.rows import tps
@@ -655,7 +655,7 @@ async def test_a_commit_behind_another_one_of_a_revoked_partition_knows_what_tha
     answered, released = asyncio.Event(), asyncio.Event()
     request_now = Coordinator.request
 
-    async def late(self: Coordinator, request: Message, **how: Any) -> Response:
+    async def late(self: Coordinator, request: Request[Response], **how: Any) -> Response:
         response = await request_now(self, request, **how)
         if isinstance(request, OffsetCommitRequest):
             answered.set()
