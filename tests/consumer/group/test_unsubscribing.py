@@ -381,3 +381,22 @@ async def test_partitions_that_were_lost_are_not_committed(kafka: KafkaHandle) -
         assert await consumer.stop() == {tp: OffsetAndMetadata(5, "")}
     assert told.of_partitions == ["assigned", "lost"]
     assert await committed(kafka, group, TopicPartition(topic, 0)) is None
+
+
+@in_both_protocols
+async def test_a_commit_that_waits_for_another_one_leaves_its_offsets_to_auto_commit(
+    protocol: str,
+) -> None:
+    async with Broker() as broker:
+        kafka = await embedded(broker)
+        settings = {**SETTINGS, "group_id": "g", "group_protocol": protocol}
+        async with reading(kafka, "t", **settings) as consumer:  # type: ignore[arg-type]
+            await read(consumer, 3)
+            broker.on("OffsetCommit").delay(0.5, times=1)
+            first = asyncio.ensure_future(consumer.commit({T: 1}))
+            await asyncio.sleep(0.1)
+            second = asyncio.ensure_future(consumer.commit())
+            await asyncio.sleep(0)
+            consumer.unsubscribe()
+            await asyncio.gather(first, second)
+            await eventually(lambda: committed(kafka, "g", T), 3)
