@@ -497,8 +497,8 @@ class Outbox:
             )
         elif self._is_blocked and self._entries:
             yield (
-                f"{self.record_count} finished records wait until earlier records are finished: "
-                "the commit metadata have no room for more records, or the topic was deleted"
+                f"{self.record_count} finished records are not committed until earlier records "
+                "are finished: the commit metadata is full, or the topic was deleted"
             )
 
     # --- The task -------------------------------------------------------------------------
