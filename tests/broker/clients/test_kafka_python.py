@@ -19,6 +19,7 @@ with warnings.catch_warnings():  # its import uses what Python has deprecated
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:kafka"),
     pytest.mark.filterwarnings("ignore:(read|open)_text"),
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
 COUNT = 50

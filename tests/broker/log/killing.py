@@ -182,6 +182,7 @@ class GroupReader:
         self._topic = topic
         self.seen: dict[tuple[int, int], int] = {}
         self.committed: dict[int, int] = {}
+        self.has_committed = threading.Event()
 
     def consumer(self) -> Consumer:
         return Consumer(
@@ -227,3 +228,4 @@ class GroupReader:
                 before = self.committed.get(tp.partition, -1)
                 assert tp.offset >= before, f"{tp} was read again: {before} had been committed"
                 self.committed[tp.partition] = tp.offset
+                self.has_committed.set()
