@@ -880,7 +880,7 @@ async def test_what_metadata_have_no_room_for_waits_for_the_records_before_it() 
                 await gate.wait()
 
         async with copy.running(handle, concurrency=count, max_uncommitted=count) as consumer:
-            await until(lambda: "have no room" in str(consumer.health().reasons))
+            await until(lambda: "metadata is full" in str(consumer.health().reasons))
             written = await copy.counts()
             assert 500 < len(written) < count / 2 - 500
             gate.set()

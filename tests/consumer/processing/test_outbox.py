@@ -322,7 +322,7 @@ async def test_one_for_which_the_metadata_have_no_room_waits_for_those_before_it
     outbox.put(entry(7))
     await settle()
     assert not outbox.is_busy
-    assert "have no room" in "".join(outbox.troubles())
+    assert "metadata is full" in "".join(outbox.troubles())
     outbox.put(entry(3, 9))
     outbox.put(entry(4))
     await settle()
