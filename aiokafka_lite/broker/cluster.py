@@ -190,25 +190,20 @@ class EmbeddedCluster(DirectAccess):
 
     def _leader_elected(self, partition: Partition) -> None:
         if partition.topic in COORDINATORS_TOPICS:
-            self._elect_coordinator(partition.topic, [partition])
+            self._elect_coordinators_of(partition.topic, [partition])
 
     def _elect_coordinators(self) -> None:
         """Make the leaders of the coordinators' topics the coordinators of their partitions."""
         for name in COORDINATORS_TOPICS:
             topic = self.topic(name)
             if topic is not None:
-                self._elect_coordinators_of(topic)
+                self._elect_coordinators_of(topic.name, topic.partitions)
 
-    def _elect_coordinators_of(self, topic: Topic) -> None:
-        self._elect_coordinator(topic.name, topic.partitions)
-
-    def _elect_coordinator(self, topic: str, partitions: Sequence[Partition]) -> None:
+    def _elect_coordinators_of(self, topic: str, partitions: Sequence[Partition]) -> None:
         leaders = {partition.index: partition.leader_id for partition in partitions}
         for node in self.nodes.values():
             coordinator = node.coordinator(topic)
             coordinator.resign(index for index, leader in leaders.items() if leader != node.id)
-        for node in self.nodes.values():
-            coordinator = node.coordinator(topic)
             coordinator.elect(index for index, leader in leaders.items() if leader == node.id)
 
     # Topics
@@ -342,7 +337,7 @@ class EmbeddedCluster(DirectAccess):
     ) -> Topic:
         topic = self.topic(name) or self.create_topic(name, partitions, configs)
         await self.disk.settled()
-        self._elect_coordinators_of(topic)
+        self._elect_coordinators_of(topic.name, topic.partitions)
         return topic
 
     def delete_topic(self, topic: Topic | str) -> None:

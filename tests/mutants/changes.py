@@ -159,9 +159,8 @@ class _Finder(ast.NodeVisitor):
         if isinstance(node.value, bool):
             self._add(node, str(not node.value))
         elif isinstance(node.value, int):
-            is_size = (
-                node.value >= _SIZE
-            )  # of a buffer, or a time: no rule depends on its neighbour
+            # No rule depends on the neighbour of a buffer's size, or of a time.
+            is_size = node.value >= _SIZE
             self._add(node, str(node.value * 2 if is_size else node.value + 1))
 
     def visit_Break(self, node: ast.Break) -> None:

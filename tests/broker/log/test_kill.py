@@ -132,7 +132,6 @@ def is_compacted(acknowledged: Acknowledged, contents: Contents) -> bool:
 
 
 def check_committed(reader: GroupReader) -> None:
-
     consumer = reader.consumer()
     stored = consumer.committed([Asked("orders", n) for n in range(PARTITIONS)], timeout=60)
     consumer.close()
