@@ -648,6 +648,23 @@ async def test_a_partition_without_returned_records_may_go_during_a_commit(
     assert broker.offsets == {("t", 1): (3, "")}
 
 
+async def test_a_position_sought_back_of_a_revoked_partition_is_not_committed(
+    broker: ScriptedBroker,
+) -> None:
+    async with worker_of(broker) as worker:
+        worker.work(TP, 4)
+        await worker.commits.commit()
+        worker.state.seek(worker.state.partition(TP), 2)
+        rebalance = Rebalance(broker)
+        await rebalance.begun()
+        committing = asyncio.ensure_future(worker.commits.commit())
+        await asyncio.sleep(0)
+        rebalance.end()
+        with pytest.raises(CommitFailedError, match="no longer assigned"):
+            await committing
+    assert broker.offsets == {("t", 0): (4, "")}
+
+
 @pytest.mark.parametrize("first", [4, 2], ids=["the same", "an earlier offset"])
 async def test_a_commit_behind_another_one_of_a_revoked_partition_knows_what_that_committed(
     broker: ScriptedBroker, first: int, monkeypatch: pytest.MonkeyPatch
