@@ -46,16 +46,17 @@ class MarkerOptions(NamedTuple):
     num_partitions: int = 1
     auto_create_topics: bool = True
     partitions: int | None = None
-    configs: dict[str, str] | None = None
+    configs: dict[str, str | float | bool] | None = None
 
 
 def _is_positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _are_texts(value: object) -> bool:
+def _are_configs(value: object) -> bool:
     return isinstance(value, dict) and all(
-        isinstance(text, str) for item in value.items() for text in item
+        isinstance(name, str) and isinstance(setting, str | int | float)
+        for name, setting in value.items()
     )
 
 
@@ -65,7 +66,7 @@ _CHECKS: Final[Mapping[str, tuple[str, Callable[[object], bool]]]] = {
     "num_partitions": _POSITIVE,
     "auto_create_topics": ("True or False", lambda value: isinstance(value, bool)),
     "partitions": _POSITIVE,
-    "configs": ("a dict of strings, such as {'cleanup.policy': 'compact'}", _are_texts),
+    "configs": ("a dict such as {'cleanup.policy': 'compact'}", _are_configs),
 }
 
 

@@ -10,8 +10,10 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite._arguments import checks_arguments
 from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.configs.topic_config import ConfigValue, config_texts
 from aiokafka_lite.broker.direct import DirectAccess
 from aiokafka_lite.broker.groups.coordinator_log import partition_for
 from aiokafka_lite.broker.leadership import Leadership
@@ -27,6 +29,7 @@ from aiokafka_lite.broker.topics import (
 )
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
+    InvalidPartitionsError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -50,6 +53,8 @@ TRANSACTION_TOPIC_CONFIG: Final[Mapping[str, str]] = {
 }
 
 
+# Requests look topics up by the methods that are not checked.
+@checks_arguments(unchecked=("topic", "topic_by_id", "has_topic"))
 class EmbeddedCluster(DirectAccess):
     """The topics and leaders of a cluster. Call its methods in the broker's event loop.
 
@@ -255,7 +260,7 @@ class EmbeddedCluster(DirectAccess):
         self,
         name: str,
         partitions: int | None = None,
-        configs: Mapping[str, str] | None = None,
+        configs: Mapping[str, ConfigValue] | None = None,
         *,
         replication_factor: int | None = None,
     ) -> Topic:
@@ -264,7 +269,8 @@ class EmbeddedCluster(DirectAccess):
         Args:
             name: The topic's name.
             partitions: By default `num_partitions` of the broker.
-            configs: Topic configurations such as "cleanup.policy".
+            configs: Topic configurations such as "cleanup.policy". Numbers and flags are converted
+                to text.
             replication_factor: By default `default_replication_factor` of the broker.
 
         Raises:
@@ -273,6 +279,7 @@ class EmbeddedCluster(DirectAccess):
             InvalidPartitionsError: The number of partitions is not positive, or too large.
             InvalidReplicationFactorError: The cluster has fewer nodes.
             InvalidConfigurationError: A configuration is unknown, or its value is not allowed.
+            TypeError: An argument has another type.
         """
         count = self.config.num_partitions if partitions is None else partitions
         self.catalog.check_name(name)
@@ -280,7 +287,7 @@ class EmbeddedCluster(DirectAccess):
             raise TopicAlreadyExistsError(f"topic {name!r} exists")
         replicas = self.place_replicas(count, replication_factor)
         return self.catalog.create(
-            NewTopic(name, replicas, self.catalog.parse_config(configs or {}))
+            NewTopic(name, replicas, self.catalog.parse_config(config_texts(configs)))
         )
 
     def place_replicas(
@@ -303,10 +310,16 @@ class EmbeddedCluster(DirectAccess):
         Raises:
             UnknownTopicOrPartitionError: The topic does not exist.
             InvalidPartitionsError: The topic has as many partitions already.
+            TypeError: An argument has another type.
         """
         topic = self.known_topic(name)
         replication = len(topic.partitions[0].replicas)
         more = total - topic.partition_count
+        if more < 1:
+            raise InvalidPartitionsError(
+                f"topic {name!r} has {topic.partition_count} partitions, so its new total must be "
+                f"larger, not {total}"
+            )
         self.catalog.add_partitions(topic, self.place_replicas(more, replication))
 
     async def open_offsets_topic(self) -> Topic:
@@ -349,7 +362,7 @@ class EmbeddedCluster(DirectAccess):
         Raises:
             UnknownTopicOrPartitionError: The topic does not exist.
         """
-        known = self.known_topic(topic) if isinstance(topic, str) else topic
+        known = topic if isinstance(topic, Topic) else self.known_topic(topic)
         if known.name in COORDINATORS_TOPICS:
             # This precedes the deletion, because the number of partitions maps groups to them.
             for node in self.nodes.values():

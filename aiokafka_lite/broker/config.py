@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
+from aiokafka_lite._arguments import Kind, check_fields, is_list
 from aiokafka_lite.broker.security.listener import (
     DEFAULT_MECHANISMS,
     Listener,
@@ -20,6 +23,36 @@ from aiokafka_lite.sasl import Secret
 
 DEFAULT_REPLICATION: Final = 3
 MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")
+
+
+def _are(given: object, kind: type) -> bool:
+    return is_list(given) and all(isinstance(each, kind) for each in given)  # type: ignore[attr-defined]
+
+
+_RACKS: Final = Kind("a list of a str for each node", lambda given: _are(given, str))
+_PATH: Final = Kind("a path", lambda given: isinstance(given, str | os.PathLike))
+KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        "BrokerConfig": Kind("a BrokerConfig", lambda given: isinstance(given, BrokerConfig)),
+        "Sequence[str]": _RACKS,
+        "tuple[str, ...]": _RACKS,
+        "Path": _PATH,
+        "str | Path": _PATH,
+        "Sequence[SaslMechanism | str]": Kind(
+            "a list of SASL mechanisms", lambda given: _are(given, str)
+        ),
+        "Sequence[Listener]": Kind("a list of Listener", lambda given: _are(given, Listener)),
+        "Mapping[str, Secret | str]": Kind(
+            "a dict of passwords by user name",
+            lambda given: (
+                isinstance(given, Mapping)
+                and _are(given, str)
+                and all(isinstance(each, str | Secret) for each in given.values())
+            ),
+        ),
+    }
+)
+"""The kinds of the settings."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +171,7 @@ class BrokerConfig:
     transaction_version: int = 2
 
     def __post_init__(self) -> None:
+        check_fields(self, KINDS)
         for name in (
             "nodes",
             "num_partitions",

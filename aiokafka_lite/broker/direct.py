@@ -10,8 +10,10 @@ import asyncio
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from aiokafka_lite._arguments import Kind, checks_arguments, is_list, one_of
 from aiokafka_lite.broker.topics import INTERNAL_TOPICS
 from aiokafka_lite.broker.writing import (
     NewRecord,
@@ -28,6 +30,7 @@ IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.config import BrokerConfig
+    from aiokafka_lite.broker.configs.topic_config import ConfigValue
     from aiokafka_lite.broker.node import BrokerNode
     from aiokafka_lite.broker.topics import Partition, Topic
 
@@ -38,6 +41,18 @@ WAIT_S: Final = 10.0
 STABLE: Final = "Stable"
 
 
+KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        "IsolationLevel": one_of("read_uncommitted", "read_committed"),
+        "Iterable[NewRecord]": Kind("a list of NewRecord", is_list),
+        "Iterable[tuple[str, Text]]": Kind("a list of pairs of a name and a value", is_list),
+        "Codec | str": Kind("the name of a codec", lambda given: isinstance(given, str | Codec)),
+    }
+)
+"""The kinds of arguments of these methods."""
+
+
+@checks_arguments(KINDS)
 class DirectAccess(ABC):
     """The methods of `Broker` that replace a client. Call them in the broker's event loop.
 
@@ -58,7 +73,7 @@ class DirectAccess(ABC):
         self,
         name: str,
         partitions: int | None = None,
-        configs: Mapping[str, str] | None = None,
+        configs: Mapping[str, ConfigValue] | None = None,
         *,
         replication_factor: int | None = None,
     ) -> Topic:
@@ -92,7 +107,8 @@ class DirectAccess(ABC):
             UnknownTopicOrPartitionError: The topic or the partition does not exist.
             KafkaError: The error that a producer would get, such as a record without a key for a
                 compacted topic.
-            TypeError: The value, the key or a header is neither bytes, nor str, nor None.
+            TypeError: The value, the key or a header is neither bytes, nor str, nor None; or
+                another argument has the wrong type.
         """
         record = NewRecord(value, key, headers, partition, timestamp_ms)
         (written,) = self.produce_all(topic, [record])

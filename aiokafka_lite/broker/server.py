@@ -22,12 +22,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from aiokafka_lite._arguments import checks_arguments
 from aiokafka_lite._compat import Self
 from aiokafka_lite._tasks import LoopEndedError, TaskScope
 from aiokafka_lite.broker import handlers
 from aiokafka_lite.broker.catalog_topics import CatalogTopics
 from aiokafka_lite.broker.cluster import EmbeddedCluster
-from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.config import KINDS, BrokerConfig
 from aiokafka_lite.broker.faults import ConnectionRule, Faults, Rule
 from aiokafka_lite.broker.faults.builder import Leaders
 from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionMatch
@@ -70,6 +71,7 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@checks_arguments(KINDS)
 class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
     """An embedded Kafka broker: a cluster of one node or more, for tests and laptops.
 
@@ -86,7 +88,8 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
     With several nodes, each listens on its own port and leads some of the partitions. The replicas
     of a partition are views of one log, so they are always in sync unless a test holds one
     (`hold_replica`). Methods move leaders, stop and start nodes and truncate logs, so that a test
-    can reproduce failures that are rare in production.
+    can reproduce failures that are rare in production. Every method raises TypeError for an
+    argument of another type than annotated, and the error names the argument.
 
     Args:
         nodes: The number of nodes. Their ids count from 1.
@@ -116,6 +119,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         InsecureConfigError: Other machines could reach a listener that does not allow it.
         KafkaConfigurationError: A listener needs a package that is not installed.
         ValueError: The value of a setting is not allowed.
+        TypeError: A setting has another type.
         KafkaConnectionError: On entering: the address cannot be listened on.
         KafkaStorageError: On entering: the data directory is in use or cannot be read.
     """

@@ -9,9 +9,12 @@ from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import TypeVar
 
+from aiokafka_lite._arguments import checks_arguments
 from aiokafka_lite._compat import Self
+from aiokafka_lite.broker import config as settings
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.direct import WAIT_S, IsolationLevel
+from aiokafka_lite.broker.configs.topic_config import ConfigValue
+from aiokafka_lite.broker.direct import KINDS, WAIT_S, IsolationLevel
 from aiokafka_lite.broker.faults.builder import Leaders
 from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionMatch
 from aiokafka_lite.broker.faults.methods import FaultMethods
@@ -31,11 +34,13 @@ __all__ = ["BrokerThread"]
 T = TypeVar("T")
 
 
+@checks_arguments({**KINDS, **settings.KINDS})
 class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     """Runs a `Broker` during a `with` block, and raises the errors of `Broker` on entering.
 
     All methods may be called from any thread but the broker's own. Those that do not wait take well
-    under a millisecond, so a coroutine may call them, too.
+    under a millisecond, so a coroutine may call them, too. Every method raises TypeError for an
+    argument of another type than annotated, and the error names the argument.
 
     Args:
         config: The broker's settings.
@@ -166,7 +171,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         self,
         name: str,
         partitions: int | None = None,
-        configs: Mapping[str, str] | None = None,
+        configs: Mapping[str, ConfigValue] | None = None,
         *,
         replication_factor: int | None = None,
     ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
+from aiokafka_lite._arguments import INT, expected
 from aiokafka_lite.broker.log.validation import validated_batch
 from aiokafka_lite.broker.topics import NO_LEADER, Partition, Topic
 from aiokafka_lite.errors import (
@@ -63,6 +64,7 @@ def partition_of(topic: Topic, index: int) -> Partition:
     Raises:
         UnknownTopicOrPartitionError: The topic has no partition of this number.
     """
+    INT.check("partition", index)
     partition = topic.partition(index)
     if partition is None:
         raise UnknownTopicOrPartitionError(
@@ -134,9 +136,11 @@ class TopicWriter:
 
         Raises:
             RecordRefusedError: The topic rejects this record, or an earlier one.
-            TypeError: Its value, key or headers are neither bytes nor text. The record is not
-                added.
+            TypeError: It is not a `NewRecord`, or its value, key or headers are neither bytes nor
+                text, or its partition is not an int. The record is not added.
         """
+        if not isinstance(record, NewRecord):
+            raise TypeError(expected("a record", "NewRecord(value, key, ...)", record))
         number = self.count
         encoded = _Encoded(
             number,

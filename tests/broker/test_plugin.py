@@ -135,7 +135,7 @@ def test_wrong_option_says_what_is_right(run: Run) -> None:
         @pytest.mark.kafka_broker(nodes=True)
         def test_type(kafka_cluster): ...
 
-        @pytest.mark.kafka_broker(configs={"retention.ms": 5})
+        @pytest.mark.kafka_broker(configs={"retention.ms": None})
         def test_configs(kafka_topic): ...
 
         @pytest.mark.kafka_broker(3)
@@ -154,8 +154,8 @@ def test_wrong_option_says_what_is_right(run: Run) -> None:
             "test has partitions=0",
             "@pytest.mark.kafka_broker takes a whole number above 0 for 'nodes', but this test has "
             "nodes=True",
-            "@pytest.mark.kafka_broker takes a dict of strings, such as {'cleanup.policy': "
-            "'compact'} for 'configs', but this test has configs={'retention.ms': 5}",
+            "@pytest.mark.kafka_broker takes a dict such as {'cleanup.policy': "
+            "'compact'} for 'configs', but this test has configs={'retention.ms': None}",
             "@pytest.mark.kafka_broker takes options by name only, but this test has "
             "kafka_broker(3)",
         ]

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
+from aiokafka_lite._arguments import TEXT, expected, is_number
 from aiokafka_lite.broker.configs.definition import split_list
 from aiokafka_lite.broker.configs.topic_defs import LOG_APPEND_TIME, TOPIC_CONFIGS
 from aiokafka_lite.errors import InvalidConfigurationError
+
+ConfigValue: TypeAlias = str | float | bool
+"""A topic's configuration, as a test may write it."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,28 @@ class TopicConfig:
             max_compaction_lag_ms=max_lag_ms,
             delete_retention_ms=int(value_of("delete.retention.ms")),
         )
+
+
+def config_texts(configs: Mapping[str, ConfigValue] | None) -> dict[str, str]:
+    """Return configurations as Kafka's text: 1000 is "1000", and True is "true".
+
+    Raises:
+        TypeError: They are not a dict of names and strings, numbers or flags.
+    """
+    if configs is not None and not isinstance(configs, Mapping):
+        raise TypeError(
+            expected("configs", "a dict such as {'cleanup.policy': 'compact'}", configs)
+        )
+    texts = {}
+    for name, value in (configs or {}).items():
+        TEXT.check("a name in configs", name)
+        if isinstance(value, bool):
+            texts[name] = str(value).lower()
+        elif isinstance(value, str) or is_number(value):
+            texts[name] = str(value)
+        else:
+            raise TypeError(expected(f"configs[{name!r}]", "a str, a number or a flag", value))
+    return texts
 
 
 def check_topic_configs(overrides: Mapping[str, str]) -> None:

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
+from aiokafka_lite._arguments import (
+    FUNCTION,
+    Kind,
+    are_ints,
+    checks_arguments,
+    one_of,
+)
 from aiokafka_lite.broker.faults import answering
 from aiokafka_lite.broker.faults.answering import Damage, OnFrame, RewriteBatches
 from aiokafka_lite.broker.faults.handling import (
@@ -18,12 +25,30 @@ from aiokafka_lite.broker.faults.handling import (
 from aiokafka_lite.broker.faults.refusals import Place
 from aiokafka_lite.broker.faults.rules import Action, Error, Holding
 from aiokafka_lite.errors import UnknownTopicOrPartitionError
+from aiokafka_lite.protocol.schema import Response
 
 RuleT_co = TypeVar("RuleT_co", covariant=True)
 
 Leaders = Mapping[tuple[str, int], tuple[int, int]]
 
 
+_KINDS: Final[Mapping[str, Kind]] = {
+    "Place": one_of("answer", "topic", "partition"),
+    "Replacement": Kind(
+        "a response, a function, or None",
+        lambda given: given is None or isinstance(given, Response) or callable(given),
+    ),
+    "RewriteBatches": FUNCTION,
+    "OnFrame": FUNCTION,
+    "Leaders": Kind(
+        "a dict of (topic, partition) to (node id, leader epoch)",
+        lambda given: isinstance(given, Mapping),
+    ),
+    "Sequence[int]": Kind("a list of positions", are_ints),
+}
+
+
+@checks_arguments(_KINDS)
 class RuleBuilder(Generic[RuleT_co]):
     """The fault of the requests that `on` matches.
 
@@ -54,6 +79,10 @@ class RuleBuilder(Generic[RuleT_co]):
                 response has a field for it), or any code.
             at: The place of the code, if it differs from the API's usual one: the "answer" itself,
                 each "topic" (or group, or key), or each "partition".
+
+        Raises:
+            TypeError: `error` is an error that brokers do not respond with, such as KeyError.
+            ValueError: The code has more than 16 bits, or `at` is none of the three places.
 
         Raises (in the broker, which then closes the connection):
             ValueError: The response has no error code at this place.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from aiokafka_lite._arguments import checks_arguments
 from aiokafka_lite._compat import Self
 from aiokafka_lite.broker.faults.rules import Faults
 
@@ -101,6 +102,7 @@ class ConnectionRule:
                 self.remove()
 
 
+@checks_arguments()
 class ConnectionRuleBuilder(Generic[RuleT_co]):
     """The fault of the connections that `on_connect` matches."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from aiokafka_lite._arguments import expected, is_int
 from aiokafka_lite.broker.faults.refusals import Place, Refusal
 from aiokafka_lite.broker.faults.rules import Error, RequestAction, topic_names
 from aiokafka_lite.errors import BrokerResponseError, for_code
@@ -101,6 +102,12 @@ class Fail(RequestAction):
 
 
 def _code_and_text(error: Error) -> tuple[int, str]:
+    is_class = isinstance(error, type) and issubclass(error, BrokerResponseError)
+    if not (is_class or is_int(error) or isinstance(error, BrokerResponseError)):
+        wanted = "an error that brokers respond with, such as NotLeaderForPartitionError, or a code"
+        raise TypeError(expected("error", wanted, error))
+    if isinstance(error, int) and not -(2**15) <= error < 2**15:
+        raise ValueError(expected("error", "a code of 16 bits", error))
     if isinstance(error, int):
         return error, for_code(error).description
     code = error.errno

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container
-from typing import Generic, TypeVar
+from collections.abc import Callable, Container, Mapping
+from typing import Final, Generic, TypeVar
 
+from aiokafka_lite._arguments import FUNCTION, Kind, checks_arguments, is_int
 from aiokafka_lite.broker.faults.builder import Leaders, RuleBuilder
 from aiokafka_lite.broker.faults.connections import (
     ConnectionFault,
@@ -18,6 +19,22 @@ RuleT = TypeVar("RuleT")
 ConnectionRuleT = TypeVar("ConnectionRuleT")
 
 
+_KINDS: Final[Mapping[str, Kind]] = {
+    "When": FUNCTION,
+    "int | Container[int]": Kind(
+        "an int, or a list or range of ints",
+        lambda given: (
+            is_int(given) or (isinstance(given, Container) and not isinstance(given, str | bytes))
+        ),
+    ),
+    "str | Container[str]": Kind(
+        "a str or a list of them",
+        lambda given: isinstance(given, Container) and not isinstance(given, bytes),
+    ),
+}
+
+
+@checks_arguments(_KINDS)
 class FaultMethods(ABC, Generic[RuleT, ConnectionRuleT]):
     """Choose the requests and connections of faults."""
 

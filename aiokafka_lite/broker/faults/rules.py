@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aiokafka_lite import _compat
+from aiokafka_lite._arguments import expected, is_int
 from aiokafka_lite._compat import Self
 from aiokafka_lite._nearest import nearest
 from aiokafka_lite.broker import handlers
@@ -49,11 +50,14 @@ def api_key_of(api: Api) -> int | None:
 
     Raises:
         ValueError: The broker has no such API. The message lists its APIs.
+        TypeError: It is neither a class, nor a name, nor a number.
     """
     if api is None:
         return None
+    if not isinstance(api, type | str) and not is_int(api):
+        raise TypeError(expected("api", "a request's class, the API's name or its key", api))
     if isinstance(api, type):
-        key: int | None = api.api_key
+        key: int | None = getattr(api, "api_key", None)
     else:
         key = API_KEYS.get(api.removesuffix("Request")) if isinstance(api, str) else api
     handlers.load()  # late: handlers import the broker's types

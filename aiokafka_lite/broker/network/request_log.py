@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from aiokafka_lite import _compat
+from aiokafka_lite._arguments import Kind, checks_arguments, is_int
 from aiokafka_lite.broker.faults.refusals import NO_ERRORS
 from aiokafka_lite.broker.faults.rules import Api, api_key_of
 from aiokafka_lite.errors import BrokerResponseError
@@ -116,6 +117,14 @@ class SeenRequest:
         )
 
 
+def _is_error(given: object) -> bool:
+    return is_int(given) or (isinstance(given, type) and issubclass(given, BrokerResponseError))
+
+
+_ERROR: Final = Kind("an error class that brokers respond with, or a code", _is_error)
+
+
+@checks_arguments({"type[BrokerResponseError] | int": _ERROR})
 class RequestLog:
     """The latest requests to all nodes of a broker. Written only from the broker's loop.
 

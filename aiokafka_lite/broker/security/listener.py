@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from aiokafka_lite._arguments import check_fields
 from aiokafka_lite._compat import StrEnum
 from aiokafka_lite._loopback import is_loopback
 from aiokafka_lite.broker.security.mechanism import SaslMechanism
@@ -67,6 +68,7 @@ class Listener:
     sasl_mechanisms: Sequence[SaslMechanism | str] = DEFAULT_MECHANISMS
 
     def __post_init__(self) -> None:
+        check_fields(self)
         protocol = _member(SecurityProtocol, "security_protocol", self.security_protocol)
         object.__setattr__(self, "security_protocol", protocol)
         object.__setattr__(self, "name", self.name or protocol.value)

@@ -1,0 +1,165 @@
+"""Checks the arguments of public methods against their annotations, before the methods run.
+
+`checks_arguments` decorates a class. Each kind of annotation has one check, so a wrong argument has
+the same error in every method: it names the argument, the expected type and the given value. The
+checks of a call take about a microsecond. Classes whose calls are per record have their own checks.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import FunctionType, MappingProxyType
+from typing import Any, Final, NamedTuple, TypeVar
+
+ClassT = TypeVar("ClassT", bound=type)
+
+
+class Kind(NamedTuple):
+    """The values that an annotation allows.
+
+    Attributes:
+        wanted: Names them in the error.
+        is_right: Returns whether a value is one of them.
+        error: The error of another value.
+    """
+
+    wanted: str
+    is_right: Callable[[object], bool]
+    error: type[TypeError | ValueError] = TypeError
+
+    def check(self, name: str, given: object, *, or_none: bool = False) -> None:
+        """Raise the error unless the value of the argument `name` is right."""
+        if not (given is None and or_none) and not self.is_right(given):
+            wanted = f"{self.wanted} or None" if or_none else self.wanted
+            raise self.error(expected(name, wanted, given))
+
+
+def expected(name: str, wanted: str, given: object) -> str:
+    """Return the text of an error: which argument, what it must be, and what was given."""
+    shown = f"the class {given.__qualname__}" if isinstance(given, type) else repr(given)
+    return f"{name} must be {wanted}, not {shown}"
+
+
+def is_int(given: object) -> bool:
+    """Return whether a value is an int, and not a flag."""
+    return isinstance(given, int) and not isinstance(given, bool)
+
+
+def is_number(given: object) -> bool:
+    """Return whether a value is an int or a float other than NaN. Infinity is a number."""
+    return is_int(given) or (isinstance(given, float) and given == given)
+
+
+def one_of(*choices: str) -> Kind:
+    """Return the kind of the strings `choices`."""
+    return Kind(" or ".join(map(repr, choices)), lambda given: given in choices, ValueError)
+
+
+def is_partition(given: object) -> bool:
+    """Return whether a value is a TopicPartition, or a tuple of a str and an int."""
+    if not isinstance(given, tuple) or len(given) != 2:
+        return False
+    return isinstance(given[0], str) and is_int(given[1])
+
+
+def is_list(given: object) -> bool:
+    """Return whether a value is iterable, and neither text nor bytes."""
+    return isinstance(given, Iterable) and not isinstance(given, str | bytes)
+
+
+def are_ints(given: object) -> bool:
+    """Return whether a value is an iterable of ints."""
+    return isinstance(given, Iterable) and all(is_int(each) for each in given)
+
+
+FUNCTION: Final = Kind("a function", callable)
+INT: Final = Kind("an int", is_int)
+NUMBER: Final = Kind("a number", is_number)
+TEXT: Final = Kind("a str", lambda given: isinstance(given, str))
+_KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        "bool": Kind("True or False", lambda given: isinstance(given, bool)),
+        "int": INT,
+        "float": NUMBER,
+        "str": TEXT,
+        "TopicPartition": Kind("a TopicPartition of a str and an int", is_partition),
+    }
+)
+
+
+def _kind_of(annotation: str, more: Mapping[str, Kind]) -> tuple[Kind, bool] | None:
+    """Return the kind of an annotation, and whether it allows None; or None without a kind."""
+    name = annotation.removesuffix(" | None")
+    kind = more.get(name) or _KINDS.get(name)
+    if kind is None and name.startswith("Callable["):
+        kind = FUNCTION
+    return None if kind is None else (kind, name != annotation)
+
+
+def checks_arguments(
+    kinds: Mapping[str, Kind] = MappingProxyType({}), *, unchecked: Collection[str] = ()
+) -> Callable[[ClassT], ClassT]:
+    """Decorate a class: its constructor and its public methods check their arguments.
+
+    Args:
+        kinds: The kinds of further annotations.
+        unchecked: The methods that are called too often for a check.
+    """
+
+    def decorate(cls: ClassT) -> ClassT:
+        for name, function in tuple(vars(cls).items()):
+            is_public = name == "__init__" or not name.startswith("_")
+            if is_public and name not in unchecked and isinstance(function, FunctionType):
+                setattr(cls, name, _checked(function, kinds))
+        return cls
+
+    return decorate
+
+
+def _checked(function: FunctionType, kinds: Mapping[str, Kind]) -> Callable[..., Any]:
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    checks = [
+        (position, name, *found)
+        for position, name in enumerate(names)
+        if (found := _kind_of(str(function.__annotations__.get(name, "")), kinds)) is not None
+    ]
+    if not checks:
+        return function
+
+    def check(given: tuple[object, ...], named: Mapping[str, object]) -> None:
+        for position, name, kind, or_none in checks:
+            if position < len(given):
+                kind.check(name, given[position], or_none=or_none)
+            elif name in named:
+                kind.check(name, named[name], or_none=or_none)
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def wait(*given: Any, **named: Any) -> Any:
+            check(given, named)
+            return await function(*given, **named)
+
+        return wait
+
+    @functools.wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        check(given, named)
+        return function(*given, **named)
+
+    return call
+
+
+def check_fields(owner: object, kinds: Mapping[str, Kind] = MappingProxyType({})) -> None:
+    """Check the fields of a dataclass against their annotations.
+
+    Raises:
+        TypeError: A field has another type.
+    """
+    for name, annotation in type(owner).__annotations__.items():
+        found = _kind_of(str(annotation), kinds)
+        if found is not None:
+            found[0].check(name, getattr(owner, name), or_none=found[1])
