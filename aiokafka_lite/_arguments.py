@@ -13,6 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import FunctionType, MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
+# The bits of a whole number up to which it becomes a float.
+LONGEST_INT: Final = 1_024
+
 ClassT = TypeVar("ClassT", bound=type)
 
 
@@ -48,8 +51,10 @@ def is_int(given: object) -> bool:
 
 
 def is_number(given: object) -> bool:
-    """Return whether a value is an int or a float other than NaN. Infinity is a number."""
-    return is_int(given) or (isinstance(given, float) and given == given)
+    """Return whether a value is a float other than NaN, or an int that a float can hold."""
+    if isinstance(given, float):
+        return given == given
+    return isinstance(given, int) and is_int(given) and given.bit_length() < LONGEST_INT
 
 
 def one_of(*choices: str) -> Kind:
@@ -74,13 +79,14 @@ def are_ints(given: object) -> bool:
     return isinstance(given, Iterable) and all(is_int(each) for each in given)
 
 
+FLAG: Final = Kind("True or False", lambda given: isinstance(given, bool))
 FUNCTION: Final = Kind("a function", callable)
 INT: Final = Kind("an int", is_int)
 NUMBER: Final = Kind("a number", is_number)
 TEXT: Final = Kind("a str", lambda given: isinstance(given, str))
 _KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
-        "bool": Kind("True or False", lambda given: isinstance(given, bool)),
+        "bool": FLAG,
         "int": INT,
         "float": NUMBER,
         "str": TEXT,

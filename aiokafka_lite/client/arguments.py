@@ -8,11 +8,12 @@ them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import index
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, SupportsIndex
 
+from aiokafka_lite._arguments import is_list
 from aiokafka_lite._compat import override
 from aiokafka_lite._settings import Settings
 from aiokafka_lite.client.config import (
@@ -22,6 +23,7 @@ from aiokafka_lite.client.config import (
     check_unused_tls,
     parse_bootstrap_servers,
 )
+from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     import ssl
@@ -70,6 +72,27 @@ def check_text(what: str, text: object) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{what} must be text that UTF-8 can encode, not {text!r}") from None
+
+
+def check_tp(tp: TopicPartition) -> TopicPartition:
+    """Return a partition that a request can name, with an int as its number.
+
+    Raises:
+        TypeError: The topic is no str, or the partition's number is no int.
+        ValueError: The topic's name is empty or not UTF-8, or the number is out of range.
+    """
+    topic = tp.topic
+    number: object = tp.partition  # whatever was given
+    if type(number) is not int:
+        if not isinstance(number, SupportsIndex) or isinstance(number, bool):
+            raise TypeError(f"a partition's number must be an int, not {number!r}")
+        tp = TopicPartition(topic, index(number))
+    if not 0 <= tp.partition <= MOST_INT:
+        raise ValueError(f"a partition's number is 0 to 2**31 - 1, not {number!r}")
+    check_text("a topic's name", topic)
+    if not topic:
+        raise ValueError("a topic's name must not be empty")
+    return tp
 
 
 def _number(name: str, given: object) -> int:
@@ -167,7 +190,18 @@ class ClientArguments(_Given, Settings):
             elif given is not None and given > MOST_INT:
                 raise ValueError(f"{name} must be at most 2**31 - 1, not {given!r}")
 
+    def _check_bootstrap(self) -> None:
+        servers: object = self.bootstrap_servers
+        if isinstance(servers, str):
+            return
+        if not isinstance(servers, Collection) or not is_list(servers):
+            raise TypeError(f"bootstrap_servers must be 'host:port' or a list, not {servers!r}")
+        for each in servers:
+            if not isinstance(each, str):
+                raise TypeError(f"bootstrap_servers has {each!r}: each entry is a 'host:port'")
+
     def _check_security(self) -> None:
+        self._check_bootstrap()
         if self.security_protocol not in SECURITY_PROTOCOLS:
             raise ValueError(
                 "`security_protocol` should be SSL or PLAINTEXT, SASL_SSL or SASL_PLAINTEXT, "

@@ -10,16 +10,18 @@ References: ``auto.offset.reset`` in Kafka's consumer configuration, KIP-1106 (b
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeGuard, cast
 
+from aiokafka_lite._arguments import is_list, is_number
 from aiokafka_lite._compat import KT, VT, override
 from aiokafka_lite._version import __version__
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.client.arguments import MOST_INT, MOST_LONG, ClientArguments, check_text
+from aiokafka_lite.client.arguments import MOST_LONG, ClientArguments, check_text, check_tp
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -335,7 +337,12 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
         self._check_sendable(*SENT)
         strategy: object = self.partition_assignment_strategy
         names = strategy if isinstance(strategy, (list, tuple)) else [strategy]
-        if any(isinstance(name, str) for name in names):
+        if not isinstance(strategy, (str, list, tuple)) or not names:
+            raise TypeError(
+                "partition_assignment_strategy must be a list of assignor classes, not "
+                f"{strategy!r}"
+            )
+        if any(not hasattr(name, "assign") for name in names):
             raise TypeError(
                 f"partition_assignment_strategy must list assignor classes, not names: {strategy!r}"
             )
@@ -346,6 +353,8 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
                 f"{self.group_protocol!r}"
             )
 
+        if self.group_instance_id == "":
+            raise ValueError("group_instance_id must be None, or a name that is not empty")
         if self.ack_mode not in ("implicit", "explicit"):
             raise ValueError(f'ack_mode must be "implicit" or "explicit", not {self.ack_mode!r}')
 
@@ -610,7 +619,7 @@ def check_topics(topics: Iterable[str]) -> frozenset[str]:
         TypeError: They are not a collection of strings.
         ValueError: A name is not a string, or empty.
     """
-    if isinstance(topics, str) or not isinstance(topics, Iterable):
+    if not is_list(topics):
         raise TypeError(f"Topics should be list of strings, or a tuple or set, not {topics!r}")
     names = tuple(topics)
     for name in cast("tuple[object, ...]", names):  # whatever was given
@@ -646,8 +655,14 @@ def check_pattern(pattern: str) -> re.Pattern[str]:
     """Return a compiled topic pattern.
 
     Raises:
+        TypeError: It is no str.
         ValueError: It is not a regular expression.
     """
+    given: object = pattern
+    if not isinstance(given, str) and not (
+        isinstance(given, re.Pattern) and isinstance(given.pattern, str)
+    ):
+        raise TypeError(f"pattern must be a str, a regular expression, not {pattern!r}")
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -663,23 +678,29 @@ def check_partition(tp: object, otherwise: str = INSTANCES) -> TopicPartition:
     Named tuples of other packages with the same fields, such as aiokafka's, are accepted.
 
     Raises:
-        TypeError: It has another type; the message begins with `otherwise`.
+        TypeError: It has another type; the message begins with `otherwise`. Or its fields have.
         ValueError: A request cannot contain it.
     """
     if not isinstance(tp, TopicPartition):
         if not isinstance(tp, tuple) or getattr(tp, "_fields", None) != TopicPartition._fields:
             raise TypeError(f"{otherwise}, {not_a(TopicPartition, tp)}")
         tp = TopicPartition(*tp)
-    if not 0 <= tp.partition <= MOST_INT:
-        raise ValueError(f"a partition's number is 0 to 2**31 - 1, not {tp.partition!r}")
-    check_text("a topic's name", tp.topic)
-    return tp
+    return check_tp(tp)
 
 
 def check_partitions(
     partitions: Iterable[TopicPartition], otherwise: str = INSTANCES
 ) -> tuple[TopicPartition, ...]:
-    """Return partitions in the order given; raises as `check_partition` does."""
+    """Return partitions in the order given.
+
+    Raises:
+        TypeError: They are no list, or as `check_partition`.
+        ValueError: As `check_partition`.
+    """
+    if type(partitions) is not tuple and (
+        not is_list(partitions) or isinstance(partitions, TopicPartition)
+    ):
+        raise TypeError(f"{otherwise} in a list, not {shown(partitions)}")
     return tuple([check_partition(tp, otherwise) for tp in partitions])
 
 
@@ -707,10 +728,23 @@ def check_timestamps(timestamps: Mapping[TopicPartition, float]) -> dict[TopicPa
     """Return the timestamps of a lookup (ms since the epoch) as integers.
 
     Raises:
-        TypeError: A key is not a TopicPartition.
+        TypeError: It is not a dict of TopicPartition to numbers.
         ValueError: A timestamp is negative, or too large for a request.
     """
-    checked = {check_partition(tp): int(timestamp) for tp, timestamp in timestamps.items()}
+    if not isinstance(timestamps, Mapping):
+        raise TypeError(
+            "timestamps must be a dict of TopicPartition to milliseconds since the epoch, "
+            f"not {shown(timestamps)}"
+        )
+    checked = {}
+    for given, timestamp in timestamps.items():
+        tp = check_partition(given)
+        if not is_number(timestamp) or timestamp in (math.inf, -math.inf):
+            raise TypeError(
+                f"The target time for partition {tp} must be a number of milliseconds since the "
+                f"epoch, not {shown(timestamp)}"
+            )
+        checked[tp] = int(timestamp)
     for tp, timestamp in checked.items():
         if not 0 <= timestamp <= MOST_LONG:
             raise ValueError(
@@ -757,6 +791,25 @@ def _check_commit(value: object) -> OffsetAndMetadata:
     if not isinstance(metadata, str):
         raise TypeError(f"Metadata should be a string, not {metadata!r}")
     return OffsetAndMetadata(offset, metadata)
+
+
+# --- Times -------------------------------------------------------------------------------------
+def seconds(timeout_ms: float, name: str = "timeout_ms") -> float:
+    """Return a timeout in seconds; infinity is a timeout without a limit.
+
+    Raises:
+        TypeError: It is no number.
+    """
+    try:
+        timeout_s = float(timeout_ms / 1000)
+    except OverflowError:
+        timeout_s = math.inf
+    except TypeError:
+        timeout_s = math.nan
+    given: object = timeout_ms
+    if math.isnan(timeout_s) or given is True or given is False:
+        raise TypeError(f"{name} must be a number of milliseconds, not {shown(timeout_ms)}")
+    return timeout_s
 
 
 # --- Limits ------------------------------------------------------------------------------------

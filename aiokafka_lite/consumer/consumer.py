@@ -23,9 +23,11 @@ from functools import cached_property
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, SupportsIndex, overload
 
+from aiokafka_lite._arguments import FLAG, NUMBER
 from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.client.arguments import check_text
 from aiokafka_lite.consumer.aiokafka_names import CoordinatorNames, SubscriptionNames
 from aiokafka_lite.consumer.assignment.batches import Block, OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Cursor
@@ -48,6 +50,7 @@ from aiokafka_lite.consumer.config import (
     check_pattern,
     check_timestamps,
     check_topics,
+    seconds,
 )
 from aiokafka_lite.consumer.delivery.iteration import RecordIterator
 from aiokafka_lite.consumer.events.stream import (
@@ -282,9 +285,12 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             The offsets that could not be committed.
 
         Raises:
+            TypeError: `timeout` is no number, or `leave` no flag. The consumer is not stopped.
             WrongLoopError: The consumer belongs to another loop.
             ForkedError: The consumer was created in another process.
         """
+        NUMBER.check("timeout", timeout)
+        FLAG.check("leave", leave, or_none=True)
         return await self._stop(timeout, is_clean=True, leave=leave)
 
     async def _stop(
@@ -352,8 +358,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         partitions.
 
         Raises:
-            TypeError: Neither or both of topics and pattern are given; or the listener is not a
-                ConsumerRebalanceListener.
+            TypeError: Neither or both of topics and pattern are given; `topics` is a str and not a
+                list; or the listener is not a ConsumerRebalanceListener.
             ValueError: The pattern is not a regular expression.
             IllegalStateError: Partitions were assigned by `assign`.
         """
@@ -448,6 +454,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Raises:
             ConsumerStoppedError: The consumer is stopped.
             ValueError: A limit is not a positive int.
+            TypeError: The timeout is no number.
             KafkaError: An error precedes the next record, such as a bad record. A call raises one.
         """
         if _get_running_loop() is not self._loop:
@@ -469,7 +476,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         max_records_per_partition: int | None,
     ) -> dict[TopicPartition, list[ConsumerRecord[KT, VT]]]:
         return await self._gets.some(  # type: ignore[return-value]  # deserialised
-            None if timeout_ms is None else timeout_ms / 1000,
+            None if timeout_ms is None else seconds(timeout_ms),
             max_records or self._config.max_poll_records,
             max_records_per_partition or self._config.max_records_per_partition,
         )
@@ -492,7 +499,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         the last of its partitions.
 
         Raises:
-            TypeError: A value is not a TopicPartition.
+            TypeError: A value is not a TopicPartition, or the timeout is no number.
             ConsumerStoppedError: The consumer is stopped.
             ValueError: A limit is not a positive int.
             IllegalStateError: A partition is neither assigned nor revoked by a rebalance. After
@@ -512,7 +519,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             check_max_records(max_records_per_partition, "max_records_per_partition")
         if gate.is_troubled:
             gate.check()
-        timeout_s = timeout_ms / 1000
+        timeout_s = seconds(timeout_ms)
         try:
             if wanted and self._may_come(wanted):
                 deadline = self._loop.time() + timeout_s
@@ -630,6 +637,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Raises:
             ValueError: A limit is not a positive int, or `max_hold_ms` is negative.
+            TypeError: The timeout is no number.
             WrongLoopError: Another loop is running, or this is another thread.
             ForkedError: The consumer was created in another process.
         """
@@ -641,7 +649,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         check_max_records(max_records_per_partition, "max_records_per_partition")
         check_hold(max_hold_ms)
 
-        block = self._block(None if max_hold_ms is None else max_hold_ms / 1000)
+        if timeout_ms is not None:
+            seconds(timeout_ms)
+        block = self._block(None if max_hold_ms is None else seconds(max_hold_ms, "max_hold_ms"))
 
         def take() -> Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]:
             return (self._wrapped_take or self._take_batch)(
@@ -920,6 +930,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             KafkaError: An error precedes the next row, such as a bad batch. A call raises one.
             ModuleNotFoundError: pyarrow is not installed: install aiokafka-lite[arrow].
             IllegalStateError: The consumer has deserialisers.
+            TypeError: The timeout is no number.
             ValueError: `max_rows` is not a positive int; or the schema has an unknown column, or a
                 type that is not supported.
         """
@@ -928,7 +939,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         gets = self._use_arrow()
         return await gets.one(
             gets.columns(schema),
-            None if timeout_ms is None else timeout_ms / 1000,
+            None if timeout_ms is None else seconds(timeout_ms),
             max_rows,
         )
 
@@ -1390,6 +1401,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         None for a partition without such a record.
 
         Raises:
+            TypeError: `timestamps` is not a dict of TopicPartition to numbers.
             ValueError: A timestamp is negative.
             KafkaTimeoutError: Not all offsets were found within request_timeout_ms.
         """
@@ -1438,7 +1450,12 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         }
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Return the partition numbers of a topic; None if the metadata do not have it."""
+        """Return the partition numbers of a topic; None if the metadata do not have it.
+
+        Raises:
+            TypeError: The topic's name is no str.
+        """
+        check_text("a topic's name", topic)
         partitions = self._engine.running.cluster.view.partitions_for_topic(topic)
         return None if partitions is None else set(partitions)
 
@@ -1460,7 +1477,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 dropped, and an event `EventsDropped` counts them.
 
         Raises:
-            ValueError: `max_buffered` is not positive.
+            ValueError: `max_buffered` is not a positive int.
             WrongLoopError: Another loop is running, or this is another thread.
             ForkedError: The consumer was created in another process.
         """

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from aiokafka_lite._compat import Self
 from aiokafka_lite._record_py import record_delivery
 from aiokafka_lite._transaction import BegunTransaction
-from aiokafka_lite.client.arguments import MOST_LONG
+from aiokafka_lite.client.arguments import MOST_LONG, check_tp
 from aiokafka_lite.errors import (
     CommitFailedError,
     FencedMemberEpochError,
@@ -183,7 +183,7 @@ def named_offsets(group: object, offsets: object) -> DeliveryInTransaction:
     Raises:
         ValueError: They are not a mapping, are empty, or have an invalid offset; or the group is
             missing.
-        TypeError: A key is not a topic and a partition.
+        TypeError: A key is not a topic and a partition, a str and an int.
     """
     checked = checked_offsets(offsets)
     if isinstance(group, GroupOfConsumer):
@@ -202,7 +202,7 @@ def checked_offsets(offsets: object) -> Offsets:
 
     Raises:
         ValueError: They are not a mapping, are empty, or have an invalid offset.
-        TypeError: A key is not a topic and a partition.
+        TypeError: A key is not a topic and a partition, a str and an int.
     """
     if not offsets or not isinstance(offsets, Mapping):
         raise ValueError(f"offsets must be a dict of TopicPartition to offset, not {offsets!r}")
@@ -217,7 +217,7 @@ def checked_offsets(offsets: object) -> Offsets:
                 "an offset to commit must be an int from 0 to 2**63 - 1, or an (offset, metadata) "
                 f"tuple, not {value!r}"
             )
-        checked[TopicPartition(*tp)] = offset, metadata, NO_EPOCH
+        checked[check_tp(TopicPartition(*tp))] = offset, metadata, NO_EPOCH
     return checked
 
 

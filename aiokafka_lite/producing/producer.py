@@ -10,17 +10,19 @@ import traceback
 import warnings
 import weakref
 from asyncio import _get_running_loop
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
 from types import TracebackType
 from typing import Any, Final, Generic, NoReturn, SupportsIndex, cast
 
+from aiokafka_lite._arguments import NUMBER
 from aiokafka_lite._compat import Self, SentKT, SentVT, timeout_at
 from aiokafka_lite._forks import tell_of_forks
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import own_copy
 from aiokafka_lite._transaction import LATEST
 from aiokafka_lite.client.aiokafka_names import ClientNames
+from aiokafka_lite.client.arguments import check_text
 from aiokafka_lite.errors import (
     ForkedError,
     IllegalOperation,
@@ -201,11 +203,13 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             timeout: Seconds to wait for acknowledgements. None waits up to `delivery_timeout_ms`.
 
         Raises:
+            TypeError: The timeout is no number. The producer is not stopped.
             WrongLoopError: The producer belongs to another event loop.
             ForkedError: The producer belongs to another process.
         """
         if self._is_forked:
             raise self._refusal()
+        NUMBER.check("timeout", timeout, or_none=True)
         self._closed = True
         if self._engine is None:
             return
@@ -334,7 +338,11 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         if type(sent_key) is not bytes and sent_key is not None:
             sent_key = _bytes("key", sent_key)
         checked = _checked_headers(headers) if headers else NO_HEADERS
-        future = accumulator.append(topic, sent_key, sent, partition, timestamp_ms, checked)
+        try:
+            future = accumulator.append(topic, sent_key, sent, partition, timestamp_ms, checked)
+        except TypeError:  # of a topic that cannot be a key, such as a list
+            check_text("a topic's name", topic)
+            raise
         if future is None:
             return await self._send_in_time(topic, sent_key, sent, partition, timestamp_ms, checked)
         return future
@@ -409,8 +417,14 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         Returns:
             A future of the first record's offset.
 
-        Raises: as `send`, and ValueError for a batch without records.
+        Raises:
+            ValueError: The batch has no records.
+            TypeError: `batch` is no batch, or topic or partition are of a wrong type.
+            KafkaError: As in `send`.
         """
+        if not isinstance(batch, OwnBatch):
+            raise TypeError(f"batch must be a batch of create_batch(), not {batch!r}")
+        check_text("a topic's name", topic)
         if not batch.record_count():
             raise ValueError("cannot send an empty batch: append a record first")
         if partition is not None:
@@ -463,8 +477,10 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             UnknownTopicOrPartitionError: The topic does not appear in the metadata within
                 `request_timeout_ms`.
             TopicAuthorizationFailedError, InvalidTopicError: The topic cannot be written to.
+            TypeError: The topic's name is no str.
         """
         engine = self._running()
+        check_text("a topic's name", topic)
         if not engine.accumulator.has(topic, None):
             deadline = self._loop.time() + self._config.request_timeout_s
             await engine.until_known(topic, None, deadline)
@@ -826,7 +842,10 @@ def _checked_headers(headers: Headers) -> Headers:
 
     Raises:
         TypeError: A header is not a pair of a str and bytes or None.
+        ValueError: A name cannot be encoded in UTF-8.
     """
+    if not isinstance(headers, Iterable):
+        raise TypeError(f"headers must be pairs, [(name, bytes)], not {headers!r}")
     checked: list[tuple[str, bytes | None]] = []
     for given in cast("Sequence[object]", headers):  # whatever was given
         if not isinstance(given, tuple | list) or len(given) != 2:
@@ -837,6 +856,8 @@ def _checked_headers(headers: Headers) -> Headers:
         name, content = given
         if not isinstance(name, str):
             raise TypeError(f"a header's name must be a str, not {name!r}")
+        if not name.isascii():
+            check_text("a header's name", name)
         checked.append((name, None if content is None else _bytes(f"header {name!r}", content)))
     return checked
 

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import aiokafka
 import aiokafka.errors
@@ -15,6 +15,7 @@ import pytest
 from aiokafka_lite import errors
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.config import seconds
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import consumer_of, values
@@ -22,6 +23,7 @@ from tests.support.reading import consumer_of, values
 # Everything is called in the same way, so the other consumer passes for ours.
 Consumer = AIOKafkaConsumer
 Partition = TopicPartition
+NAN, INF = float("nan"), float("inf")
 
 SASL: Final = {"security_protocol": "SASL_PLAINTEXT", "allow_plaintext_credentials": True}
 ARGUMENTS: Final[list[dict[str, object]]] = [
@@ -227,6 +229,91 @@ async def test_what_no_request_has_room_for_is_refused_and_records_go_on(
                 await made(call, consumer)
             assert await values(consumer, 1) == [b"v"]
             assert consumer.health().verdict == "ok"
+
+
+TP = Partition("t", 0)
+
+
+def wrong(given: object) -> Any:
+    """Return a value whose type a type checker would reject."""
+    return given
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda c: c.assign(wrong("t")), "TopicPartition instances in a list, not 't'"),
+        (lambda c: c.assign(wrong(5)), "TopicPartition instances in a list, not 5"),
+        (lambda c: c.assign(TP), "TopicPartition instances in a list, not TopicPartition"),
+        (lambda c: c.assign(wrong(["t"])), "must be TopicPartition instances, not 't'"),
+        (lambda c: c.assign([wrong(("t", 0))]), r"TopicPartition instances, not \('t', 0\)"),
+        (lambda c: c.assign([Partition("t", wrong("0"))]), "number must be an int, not '0'"),
+        (lambda c: c.assign([Partition("t", True)]), "number must be an int, not True"),
+        (lambda c: c.assign([Partition("t", wrong(1.0))]), "number must be an int, not 1.0"),
+        (lambda c: c.assign([Partition(wrong(5), 0)]), "a topic's name must be a str, not 5"),
+        (lambda c: c.end_offsets(wrong(None)), "TopicPartition instances in a list, not None"),
+        (lambda c: c.beginning_offsets(wrong("t")), "TopicPartition instances in a list"),
+        (lambda c: c.offsets_for_times(wrong([TP])), "timestamps must be a dict of TopicPart"),
+        (lambda c: c.offsets_for_times({TP: wrong("x")}), r"time for .* a number .*, not 'x'"),
+        (lambda c: c.offsets_for_times({TP: wrong(None)}), r"time for .* a number .*, not None"),
+        (lambda c: c.offsets_for_times({TP: wrong(NAN)}), r"time for .* a number .*, not nan"),
+        (lambda c: c.offsets_for_times({TP: wrong(-INF)}), r"time for .* a number .*, not -inf"),
+        (lambda c: c.poll(timeout_ms=wrong("100")), "timeout_ms must be a number of mill.*'100'"),
+        (lambda c: c.poll(timeout_ms=NAN), "timeout_ms must be a number of milliseconds, not nan"),
+        (lambda c: c.poll(True), "timeout_ms must be a number of milliseconds, not True"),
+        (lambda c: c.batch(timeout_ms=wrong("1")), "timeout_ms must be a number of mill.*'1'"),
+        (lambda c: c.poll_arrow(timeout_ms=wrong([1])), r"timeout_ms must be a number.*\[1\]"),
+        (lambda c: c.stop(wrong("3")), "timeout must be a number, not '3'"),
+        (lambda c: c.stop(NAN), "timeout must be a number, not nan"),
+        (lambda c: c.stop(leave=wrong("no")), "leave must be True or False or None, not 'no'"),
+        (lambda c: c.subscribe(wrong(b"t")), "Topics should be list of strings.*not b't'"),
+        (lambda c: c.subscribe(wrong(5)), "Topics should be list of strings.*not 5"),
+        (lambda c: c.subscribe(pattern=wrong(5)), "pattern must be a str.*not 5"),
+        (lambda c: c.subscribe(pattern=wrong(b"t")), "pattern must be a str.*not b't'"),
+        (lambda c: Consumer(bootstrap_servers=wrong(9092)), "bootstrap_servers must be .*9092"),
+        (lambda c: Consumer(bootstrap_servers=wrong(b"h:1")), "bootstrap_servers must be .*b'h"),
+        (lambda c: Consumer(bootstrap_servers=wrong([9092])), "bootstrap_servers has 9092: each"),
+        (lambda c: Consumer(partition_assignment_strategy=wrong(5)), "must be a list of assignor"),
+        (lambda c: Consumer(partition_assignment_strategy=()), "must be a list of assignor"),
+        (lambda c: Consumer(partition_assignment_strategy=wrong([5])), "must list assignor class"),
+    ],
+)
+async def test_a_wrong_type_is_refused_at_once_by_name(
+    call: Callable[[AIOKafkaConsumer], object], text: str
+) -> None:
+    consumer = Consumer(bootstrap_servers="localhost:1", group_id="g")
+    with pytest.raises(TypeError, match=text):
+        await made(call, consumer)
+    await consumer.stop()
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda c: c.assign([Partition("t", -1)]), r"number is 0 to 2\*\*31 - 1, not -1"),
+        (lambda c: c.assign([Partition("", 0)]), "a topic's name must not be empty"),
+        (lambda c: c.events(wrong("3")), "max_buffered must be a positive int, not '3'"),
+        (lambda c: c.events(True), "max_buffered must be a positive int, not True"),
+        (lambda c: Consumer(group_instance_id=""), "group_instance_id must be None, or a name"),
+    ],
+)
+async def test_a_value_without_a_meaning_is_refused_at_once_by_name(
+    call: Callable[[AIOKafkaConsumer], object], text: str
+) -> None:
+    consumer = Consumer(bootstrap_servers="localhost:1")
+    with pytest.raises(ValueError, match=text):
+        await made(call, consumer)
+    await consumer.stop()
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 1.5, -1, 2**70])
+def test_a_number_is_a_timeout(timeout_ms: float) -> None:
+    assert seconds(timeout_ms) == timeout_ms / 1000
+
+
+@pytest.mark.parametrize("timeout_ms", [INF, 10**400])
+def test_a_timeout_beyond_all_floats_is_without_a_limit(timeout_ms: float) -> None:
+    assert seconds(timeout_ms) == INF
 
 
 async def test_stopped_comes_before_what_is_wrong_with_the_arguments() -> None:

@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite._arguments import is_int
 from aiokafka_lite._compat import Self
 from aiokafka_lite._event import Event
 
@@ -109,7 +110,7 @@ class EventSubscription:
     """
 
     def __init__(self, events: Events, max_buffered: int) -> None:
-        if max_buffered < 1:
+        if not is_int(max_buffered) or max_buffered < 1:
             raise ValueError(f"max_buffered must be a positive int, not {max_buffered!r}")
         self._events = events
         self._buffer: deque[ConsumerEvent] = deque()
