@@ -1373,6 +1373,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """Return the first offset of each partition, assigned or not.
 
         Raises:
+            TypeError: A value is not a TopicPartition.
+            UnknownTopicOrPartitionError: A topic exists, and has no such partition.
             KafkaTimeoutError: Not all were found within request_timeout_ms. The message has the
                 missing partitions, and the node that has not responded.
         """
@@ -1403,6 +1405,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Raises:
             TypeError: `timestamps` is not a dict of TopicPartition to numbers.
             ValueError: A timestamp is negative.
+            UnknownTopicOrPartitionError: A topic exists, and has no such partition.
             KafkaTimeoutError: Not all offsets were found within request_timeout_ms.
         """
         self._engine.owner.check()
@@ -1433,6 +1436,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 try:
                     async with timeout_at(deadline):
                         await cluster.refresh(unknown)
+                        await running.lookup.until_listed(timestamps)
                 except asyncio.TimeoutError:
                     raise KafkaTimeoutError("no metadata was received in time") from None
             return await running.lookup.find(timestamps, deadline)

@@ -196,6 +196,30 @@ async def test_offsets_are_found_by_time_and_at_both_ends(kafka: KafkaHandle) ->
         assert await consumer.offsets_for_times({tp: 9_000}) == {tp: None}
         with pytest.raises(ValueError, match="negative"):
             await consumer.offsets_for_times({tp: -1})
+        missing = TopicPartition(topic, 7)
+        for asking in (
+            consumer.end_offsets([tp, missing]),
+            consumer.beginning_offsets([missing]),
+            consumer.offsets_for_times({missing: 1}),
+        ):
+            with pytest.raises(UnknownTopicOrPartitionError, match="no partition 7: it has 1,"):
+                await asyncio.wait_for(asking, 10)
+
+
+@pytest.mark.virtual_time
+async def test_a_partition_that_was_just_created_has_its_offsets() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with reading(kafka, "t") as consumer:
+            created = TopicPartition("t", 1)
+            mark = broker.requests.total
+            with broker.on("Metadata").stale_metadata():
+                asking = asyncio.ensure_future(consumer.end_offsets([created]))
+                await broker.requests.wait_for("Metadata", since=mark)
+                broker.add_partitions("t", 2)
+                await broker.requests.wait_for("Metadata", since=mark, count=2)
+            assert await asking == {created: 0}
 
 
 async def test_a_partition_whose_records_were_all_deleted_is_at_its_end(

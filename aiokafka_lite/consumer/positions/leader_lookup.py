@@ -11,17 +11,23 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster import Cluster
-from aiokafka_lite.client.view import ClusterView
+from aiokafka_lite.client.view import GONE_AFTER_S, ClusterView
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.positions.leader_requests import LeaderRequests, until_set
-from aiokafka_lite.errors import KafkaError, KafkaTimeoutError, for_code
+from aiokafka_lite.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from aiokafka_lite.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -169,6 +175,29 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
         super().__init__(config, cluster)
         self._scope = scope
         self._rng = rng
+
+    async def until_listed(self, partitions: Iterable[TopicPartition]) -> None:
+        """Wait until the metadata of existing topics have these partitions.
+
+        A broker may lag, so metadata have to lack a partition for `GONE_AFTER_S`.
+
+        Raises:
+            UnknownTopicOrPartitionError: A topic has no such partition.
+            KafkaError: The metadata could not be refreshed.
+        """
+        wanted = tuple(partitions)
+        clock = asyncio.get_running_loop().time
+        until = clock() + GONE_AFTER_S
+        backoff = Backoff(self._config.retry_backoff_s, GONE_AFTER_S, self._rng)
+        while missing := [tp for tp in wanted if self._cluster.view.lacks(tp)]:
+            if clock() >= until:
+                tp = missing[0]
+                count = len(self._cluster.view.topics[tp.topic].partitions)
+                raise UnknownTopicOrPartitionError(
+                    f"{tp.topic!r} has no partition {tp.partition}: it has {count}, numbered from 0"
+                ).at(tp)
+            await asyncio.sleep(backoff.next_delay_s())
+            await self._cluster.refresh({tp.topic for tp in missing})
 
     async def find(
         self, timestamps: Mapping[TopicPartition, int], deadline: float
