@@ -82,7 +82,27 @@ Setting: TypeAlias = "Translated | Unneeded | Refused"
 
 # --- Values, which may all be strings ---------------------------------------------------------
 def _text(given: object) -> str:
-    return str(given)
+    return str(given).lstrip()  # as librdkafka does
+
+
+def _servers(given: object) -> str:
+    if not isinstance(given, str):
+        raise ValueError(f"the value must be a str, 'host:port,host:port', not {given!r}")
+    return given
+
+
+def _without_protocol(servers: str, protocol: str) -> str:
+    """Return servers without a prefix such as "SSL://", which must be the security protocol."""
+    plain = []
+    for server in servers.split(","):
+        prefix, has_prefix, address = server.strip().rpartition("://")
+        if has_prefix and prefix.upper() != protocol:
+            raise ValueError(
+                f"{prefix}:// in {server.strip()!r} does not match "
+                f"security.protocol={protocol.lower()}"
+            )
+        plain.append(address)
+    return ",".join(plain)
 
 
 def _as_given(given: object) -> object:
@@ -318,8 +338,8 @@ _ASSERTIONS: Final = (
 SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
     {
         # The cluster
-        "metadata.broker.list": Translated("bootstrap_servers", _text),
-        "bootstrap.servers": _same("bootstrap.servers", _text, "both"),
+        "metadata.broker.list": Translated("bootstrap_servers", _servers),
+        "bootstrap.servers": _same("bootstrap.servers", _servers, "both"),
         "client.id": _same("client.id", _text, "both"),
         "client.rack": _same("client.rack", _text, "consumer"),
         "socket.timeout.ms": Translated("request_timeout_ms", _number),
@@ -648,8 +668,8 @@ def confluent_settings(
         producer = AIOKafkaProducer(**confluent_settings(conf, kind="producer"))
 
     ``docs/confluent-kafka.md`` lists every setting. Values may be strings, as in librdkafka. As
-    there, None is the default, and settings of the other client, and of a protocol that is not
-    used, are ignored.
+    there, None and an empty text are the default, a server may have the prefix of the security
+    protocol, and settings of the other client, and of a protocol that is not used, are ignored.
 
     These defaults of librdkafka are kept: ``isolation.level``, ``session.timeout.ms``,
     ``partitioner``, and the consumer's ``allow.auto.create.topics``.
@@ -679,7 +699,10 @@ def confluent_settings(
             continue
         if isinstance(setting, Translated):
             try:
-                values[setting.argument] = setting.read(conf[name])
+                value = setting.read(conf[name])
+                if setting.read is _servers:
+                    value = _without_protocol(str(value), protocol)
+                values[setting.argument] = value
             except ValueError as error:
                 problems[name] = str(error)
         elif isinstance(setting, Refused) and str(conf[name]).lower() not in setting.unless:
@@ -698,9 +721,13 @@ def confluent_settings(
 def _with_defaults(
     conf: Mapping[str, object], defaults: Mapping[str, object]
 ) -> Mapping[str, object]:
-    """Return all settings that are not None, and the defaults of arguments that nothing sets."""
+    """Return the settings that have a value, and the defaults of arguments that nothing sets."""
     topic: Any = conf.get("default.topic.config") or {}
-    given = {name: value for name, value in {**topic, **conf}.items() if value is not None}
+    given = {
+        name: value
+        for name, value in {**topic, **conf}.items()
+        if value is not None and not (value == "" and _is_text(name))
+    }
     arguments = {getattr(SETTINGS.get(name), "argument", None) for name in given}
     more = {
         name: value
@@ -708,6 +735,10 @@ def _with_defaults(
         if getattr(SETTINGS[name], "argument", None) not in arguments
     }
     return {**more, **given}
+
+
+def _is_text(name: str) -> bool:
+    return getattr(SETTINGS.get(name), "read", None) in (_text, _servers)
 
 
 def _is_used(name: str, setting: Setting, kind: str, protocol: str) -> bool:

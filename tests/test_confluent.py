@@ -49,6 +49,45 @@ def refusal(conf: Mapping[str, object], kind: Literal["consumer", "producer"] = 
     return str(caught.value)
 
 
+# --- Servers and empty texts -------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("servers", "protocol", "plain"),
+    [
+        ("PLAINTEXT://h:1", None, "h:1"),
+        ("plaintext://h:1 , h:2", "plaintext", "h:1,h:2"),
+        ("SASL_PLAINTEXT://127.0.0.1:1,127.0.0.1:2", "SASL_PLAINTEXT", "127.0.0.1:1,127.0.0.1:2"),
+    ],
+)
+def test_servers_may_have_the_prefix_of_the_protocol(
+    servers: str, protocol: str | None, plain: str
+) -> None:
+    conf = {"bootstrap.servers": servers, "security.protocol": protocol, "sasl.mechanism": "PLAIN"}
+    assert confluent_settings(conf)["bootstrap_servers"] == plain
+
+
+@pytest.mark.parametrize(
+    ("servers", "reason"),
+    [
+        ("SSL://h:1", "SSL:// in 'SSL://h:1' does not match security.protocol=plaintext"),
+        ("h:1,http://h:2", "http:// in 'http://h:2' does not match"),
+        (["h:1", "h:2"], "the value must be a str, 'host:port,host:port', not ['h:1', 'h:2']"),
+        (9092, "the value must be a str, 'host:port,host:port', not 9092"),
+    ],
+)
+def test_servers_that_librdkafka_cannot_use_are_refused(servers: object, reason: str) -> None:
+    assert f"- bootstrap.servers: {reason}" in refusal({"bootstrap.servers": servers})
+
+
+def test_an_empty_text_is_the_default_as_in_librdkafka() -> None:
+    names = ("bootstrap.servers", "client.id", "client.rack", "group.instance.id")
+    assert confluent_settings(dict.fromkeys(names, "")) == confluent_settings({})
+    assert "transactional_id" not in confluent_settings({"transactional.id": ""}, "producer")
+    assert confluent_settings({"client.id": " x"})["client_id"] == "x"
+    assert "cannot" in refusal({"auto.offset.reset": ""})
+    with pytest.raises(confluent_kafka.KafkaException, match="empty value"):
+        confluent_kafka.Consumer({"group.id": "g", "auto.offset.reset": ""})
+
+
 # --- The table ---------------------------------------------------------------------------------
 def test_every_setting_of_librdkafka_is_in_the_table_and_no_other() -> None:
     theirs = librdkafka_settings().keys()
