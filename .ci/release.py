@@ -23,7 +23,7 @@ PAGES: Final = ("README.md", "docs/install.md")
 _UNRELEASED: Final = re.compile(
     r"(?P<before>.*^## \[Unreleased\]\n\n[^\n#]+\n)(?P<lines>.*?)(?=^## )(?P<after>.*)", re.M | re.S
 )
-_SUBSECTION: Final = re.compile(r"^### (.+)\n", re.M)
+_PREPARED: Final = re.compile(r"^## (\S+) \(unreleased\)\n(.*?)(?=^## |\Z)", re.M | re.S)
 
 
 class ReleaseError(Exception):
@@ -56,15 +56,20 @@ def replaced(text: str, old: str, new: str, name: str) -> str:
 def changelog(text: str, version: str, day: str) -> str:
     """Move the unreleased lines into the version's section.
 
-    A section that was prepared for the version keeps its text, and the lines follow it.
+    A section that was prepared, "## 0.2.0 (unreleased)", keeps its text, and the lines follow it.
     """
     found = _UNRELEASED.fullmatch(text)
     if found is None:
         raise ReleaseError("CHANGELOG.md has no section [Unreleased] with an introduction")
     lines, after = found["lines"].strip("\n"), found["after"]
-    prepared = re.match(rf"## {re.escape(version)}\n(.*?)(?=^## |\Z)", after, re.M | re.S)
+    prepared = _PREPARED.match(after)
+    if prepared and prepared[1] != version:
+        raise ReleaseError(
+            f"CHANGELOG.md has a section prepared for {prepared[1]}: release {prepared[1]}, or "
+            f"change the section's heading to {version} (unreleased)"
+        )
     if prepared:
-        lines = f"{prepared[1].strip()}\n\n{lines}".strip("\n")
+        lines = f"{prepared[2].strip()}\n\n{lines}".strip("\n")
         after = after[prepared.end() :]
     if not lines:
         raise ReleaseError("CHANGELOG.md has no unreleased lines")

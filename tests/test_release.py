@@ -28,6 +28,9 @@ def clone(tmp_path: Path) -> Path:
     for name in FILES:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
+    changelog = tmp_path / "CHANGELOG.md"
+    text = changelog.read_text()
+    changelog.write_text(re.sub(r"(?m)^## \S+ \(unreleased\)", f"## {NEW} (unreleased)", text))
     git(tmp_path, "init", "-q", "-b", "main")
     git(tmp_path, "config", "user.name", "A Tester")
     git(tmp_path, "config", "user.email", "tester@example.org")
@@ -88,13 +91,29 @@ def test_unreleased_lines_get_the_version_and_its_day(clone: Path) -> None:
 
 
 def test_a_section_prepared_for_the_version_comes_before_the_unreleased_lines(clone: Path) -> None:
-    with_unreleased(clone, "### Fixed\n- A fault.\n\n", f"## {NEW}\n\nBig.\n\n### A\n- One.\n\n")
+    prepared = f"## {NEW} (unreleased)\n\nBig.\n\n### A\n- One.\n\n"
+    with_unreleased(clone, "### Fixed\n- A fault.\n\n", prepared)
     assert release(clone, NEW, "--execute").returncode == 0
     text = clone.joinpath("CHANGELOG.md").read_text()
     assert re.findall(r"^(?:#|-|[A-Z]).*", text.partition("Every change.")[2], re.M)[1:] == [
         "Big.", "### A", "- One.", "### Fixed", "- A fault.", "## 0.0.1", "Old.",
     ]  # fmt: skip
     assert text.count(NEW) == 1
+    assert "(unreleased)" not in text
+
+
+def test_another_version_than_the_prepared_one_is_refused(clone: Path) -> None:
+    with_unreleased(clone, "### Fixed\n- A fault.\n\n", "## 7.0.0 (unreleased)\n\nBig.\n\n")
+    done = release(clone, NEW, "--execute")
+    assert done.returncode == 1
+    assert "a section prepared for 7.0.0: release 7.0.0, or change" in done.stderr
+    assert git(clone, "status", "--porcelain") == git(clone, "tag") == ""
+
+
+def test_every_section_of_the_changelog_has_a_day_or_is_unreleased() -> None:
+    headings = re.findall(r"^## (.+)", ROOT.joinpath("CHANGELOG.md").read_text(), re.M)
+    for heading in headings[1:]:
+        assert re.fullmatch(r"\d+\.\d+\.\d+ \((unreleased|\d{4}-\d\d-\d\d)\)", heading)
 
 
 @pytest.mark.parametrize(
