@@ -4,9 +4,10 @@
     make mutants N=300 SEED=7             draw 300 changes, try each
     make mutants N=50 PATHS='consumer/commits consumer/membership'
 
-Each change is made in a copy of the tree, and tests that run its line are run: first those that run
-the fewest lines, then others at random, each for some seconds. A change survives if all of them
-pass. A test that fails without the change too does not count.
+Each change is made in a copy of the tree, and tests that run its line are run, in three groups of
+some seconds each: those that run the fewest lines, those whose files are named like the changed
+one, and others at random. A change survives if all of them pass. A test that fails without the
+change too does not count.
 
 A change that alters nothing that a test could see is listed in equivalents.txt with the reason, and
 is not drawn.
@@ -25,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from enum import Enum
@@ -121,10 +122,11 @@ def breadth(contexts: Contexts) -> Counter[str]:
 def groups_of_tests(
     mutant: Mutant, contexts: Contexts, count_of: Mapping[str, int], seconds: float, seed: int
 ) -> list[list[str]]:
-    """Choose two groups of tests that run a line of the change, each for this many seconds.
+    """Choose three groups of tests that run a line of the change, each for this many seconds.
 
-    The first has those that run the fewest lines. The second is drawn from the others: for a line
-    that hundreds of tests run, the narrowest are not always those that look at it.
+    The first has those that run the fewest lines, the second those whose files have the most words
+    of the changed file's path in theirs, the third is drawn from the others: for a line that
+    hundreds of tests run, neither are always those that look at it.
     """
     of_file = contexts.lines.get(mutant.file, {})
     change = mutant.change
@@ -133,11 +135,25 @@ def groups_of_tests(
         for line in range(change.line, change.end_line + 1)
         for test in of_file.get(line, frozenset())
     }
-    tests = sorted(running, key=lambda test: (count_of[test], test))
-    first = within(tests, contexts.seconds, seconds)
-    others = tests[len(first) :]
-    random.Random(f"{seed} {mutant}").shuffle(others)
-    return [group for group in (first, within(others, contexts.seconds, seconds)) if group]
+    rng, words = random.Random(f"{seed} {mutant}"), words_of(mutant.file)
+    left = sorted(running)
+    lots = {test: rng.random() for test in left}
+    orders: tuple[Callable[[str], tuple[float, float]], ...] = (
+        lambda test: (count_of[test], lots[test]),
+        lambda test: (-len(words & words_of(test)), lots[test]),
+        lambda test: (0, lots[test]),
+    )
+    groups = []
+    for order in orders:
+        left.sort(key=order)
+        groups.append(within(left, contexts.seconds, seconds))
+        left = left[len(groups[-1]) :]
+    return [group for group in groups if group]
+
+
+def words_of(path: str) -> frozenset[str]:
+    """Return the words in the path of a file, or of a test's file."""
+    return frozenset(re.findall("[a-z0-9]+", path.partition("::")[0].removesuffix(".py")))
 
 
 def within(tests: Iterable[str], seconds_of: Mapping[str, float], seconds: float) -> list[str]:
@@ -164,7 +180,7 @@ def run(tests: Sequence[str], tree: Path, timeout_s: float) -> subprocess.Comple
     """Run tests on a copy of the tree until one fails."""
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly",
-         "-m", "not real_kafka and not java", *tests],
+         "-p", "tests.mutants.choice", *tests],
         cwd=tree, capture_output=True, text=True, timeout=timeout_s, check=False,
         env=os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
@@ -219,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument(
         "--seconds", type=float, default=20.0,
-        help="of the narrowest tests of a change, and as many of others",
+        help="of each group of tests of a change",
     )  # fmt: skip
     given = parser.parse_args(arguments)
     if not FILE.exists():

@@ -2,8 +2,8 @@
 
     python -m pytest -p tests.mutants.contexts -n 4 --dist loadfile    (make contexts)
 
-A test is a function, whatever its parameters. Tests with Kafka, Java or Spark are left out, because
-a change is tried by hundreds of runs. So are tests that fail.
+A test is a function, whatever its parameters; those of its items that choice.py leaves out do not
+count. Tests that fail are left out.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 import coverage
 import pytest
 
+from tests.mutants import choice
 from tests.support.durations import ROOT
-from tests.support.required import MARKS
 
 FILE: Final = ROOT / "out" / "contexts.json"
 _PARTS: Final = ROOT / "out" / "contexts"
@@ -63,15 +63,6 @@ class Lines:
 
     def start(self) -> None:
         self._coverage.start()
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(
-        self, config: pytest.Config, items: list[pytest.Item]
-    ) -> None:
-        left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in MARKS)]
-        if left_out:
-            config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if item not in set(left_out)]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._coverage.switch_context(name_of_test(nodeid))
@@ -134,4 +125,5 @@ def pytest_configure(config: pytest.Config) -> None:
     if runs_tests:
         measuring = Lines("main" if worker is None else worker["workerid"])
         config.pluginmanager.register(measuring)
+        config.pluginmanager.register(choice)
         measuring.start()

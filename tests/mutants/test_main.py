@@ -19,17 +19,21 @@ def contexts(seconds: dict[str, float]) -> Contexts:
     return Contexts({FILE: {2: frozenset(seconds)}}, seconds)
 
 
-def test_the_narrowest_tests_are_run_first_and_then_some_of_the_others() -> None:
-    seconds = {"narrow": 1.0, "wide": 1.0, "slow": 30.0, **dict.fromkeys("abcdefgh", 1.0)}
-    breadth = {**dict.fromkeys(seconds, 5), "narrow": 1, "wide": 9}
-    first, others = mutants.groups_of_tests(LESS, contexts(seconds), breadth, 3.0, seed=1)
-    assert first == ["narrow", "a", "b"]
-    assert 1 <= len(others) <= 3
-    assert not set(first) & set(others)
-    again = mutants.groups_of_tests(LESS, contexts(seconds), breadth, 3.0, seed=1)
-    assert again == [first, others]
-    seeds = [mutants.groups_of_tests(LESS, contexts(seconds), breadth, 3.0, n) for n in range(9)]
-    assert {test for groups in seeds for test in groups[1]} > set(others)
+def test_the_narrowest_tests_are_run_first_then_the_nearest_and_then_some_of_the_others() -> None:
+    near = [f"tests/module/test_{letter}.py::test_it" for letter in "ab"]
+    seconds = {"narrow": 1.0, "wide": 1.0, "slow": 30.0, **dict.fromkeys([*near, *"cdefgh"], 1.0)}
+    breadth = {**dict.fromkeys(seconds, 5), "narrow": 1, "wide": 9, "c": 2, near[0]: 8, near[1]: 8}
+
+    def groups(seed: int) -> list[list[str]]:
+        return mutants.groups_of_tests(LESS, contexts(seconds), breadth, 2.0, seed)
+
+    narrowest, nearest, others = groups(1)
+    assert narrowest == ["narrow", "c"]
+    assert sorted(nearest) == near
+    assert 1 <= len(others) <= 2
+    assert groups(1) == [narrowest, nearest, others]
+    left = {test for seed in range(30) for test in groups(seed)[2]}
+    assert left == seconds.keys() - {*narrowest, *nearest}
 
 
 def test_a_line_that_no_test_runs_has_no_group() -> None:
