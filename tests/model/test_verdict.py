@@ -14,6 +14,7 @@ from tests.model.ledger import (
     Ledger,
     Paused,
     Revoked,
+    Sought,
     Subscribed,
 )
 from tests.model.verdict import Verdict
@@ -45,3 +46,17 @@ def test_a_pause_of_a_lost_partition_ends_when_the_application_unsubscribes(how:
         Handed(tp=TP, first=0, next=1),
     )
     assert ("handed out though paused" in broken) is (how != UNSUBSCRIBED)
+
+
+@pytest.mark.parametrize("generation", [2, 3])
+def test_a_seek_in_a_rebalance_counts_unless_others_can_have_had_the_partition(
+    generation: int,
+) -> None:
+    broken = rules_broken(
+        Assigned(generation=1, tps=ALL),
+        Revoked(tps=ALL, how="lost"),
+        Sought(tp=TP, target=7, how="back", limit=9),
+        Assigned(generation=generation, tps=ALL),
+        Handed(tp=TP, first=0, next=1),
+    )
+    assert ("offsets out of order" in broken) is (generation == 2)

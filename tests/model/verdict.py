@@ -190,7 +190,10 @@ class Verdict:
     def _(self, entry: Assigned) -> None:
         member = self._members[entry.who]
         member.epoch += 1
+        course, earlier = member.generation
         member.generation = self._in_course(entry)
+        # Others can have had its partitions in a generation that it was not in.
+        is_unbroken = member.generation <= (course, earlier + 1)
         member.kept = set(entry.tps & member.tracks.keys()) - member.closed
         if not member.is_eager:
             member.paused -= member.closed
@@ -209,7 +212,7 @@ class Verdict:
             if (before := member.before.get(tp)) is not None:
                 track.maybe_carried = before.seeks[-1] if before.seeks else before.maybe_carried
                 track.end_from = before.end_from
-            if (sought := member.sought_between.get(tp)) is not None:
+            if is_unbroken and (sought := member.sought_between.get(tp)) is not None:
                 track.seeks.append(sought)
                 track.carried = sought
                 track.next = track.start = sought.target
