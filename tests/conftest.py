@@ -234,7 +234,10 @@ def java_tools() -> JavaTools:
 async def kafka(request: pytest.FixtureRequest) -> AsyncIterator[KafkaHandle]:
     """A cluster to test against: a fresh embedded broker, or the run's real Kafka."""
     if request.param == "real":
-        yield KafkaHandle("real", request.getfixturevalue("real_kafka"))
+        handle = KafkaHandle("real", request.getfixturevalue("real_kafka"))
+        yield handle
+        if LONG:  # a Kafka may have 20,000 open files, and the long form makes as many partitions
+            await handle.delete_created()
     else:
         async with Broker() as broker:
             yield KafkaHandle("embedded", broker.bootstrap_servers)

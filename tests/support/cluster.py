@@ -66,6 +66,7 @@ class KafkaHandle:
     def __init__(self, kind: Literal["embedded", "real"], bootstrap_servers: str) -> None:
         self.kind = kind
         self.bootstrap_servers = bootstrap_servers
+        self._created: list[str] = []
 
     def raw(self) -> RawClient:
         """A connection for requests by hand; use it in an `async with`."""
@@ -100,6 +101,7 @@ class KafkaHandle:
             for result in answer.topics:
                 if result.error_code:
                     raise for_code(result.error_code)(f"{name}: {result.error_message}")
+            self._created.append(name)
             await self._await_leaders(client, name, partitions)
         return name
 
@@ -149,6 +151,13 @@ class KafkaHandle:
                 if result.error_code:
                     raise for_code(result.error_code)(f"{name}: {result.error_message}")
             await self._await_leaders(client, name, total)
+
+    async def delete_created(self) -> None:
+        """Delete the topics that were created here, unless they are deleted already."""
+        if self._created:
+            topics = [DeleteTopicState(name=name) for name in self._created]
+            async with self.raw() as client:
+                await client.request(DeleteTopicsRequest(topics=topics, timeout_ms=10_000))
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic."""
