@@ -14,7 +14,7 @@ NODES ?= 1
 N ?= 100
 SEED ?= 0
 PATHS ?=
-RANDOM_S ?= 180
+RANDOM_S ?= 60
 PORT ?= 9092
 ARGS ?=
 # Much of a test is waiting for others: four at a time on two cores.
@@ -89,7 +89,7 @@ contexts: $(VENV)/.installed-dev ## measure which tests run which lines of the p
 mutants: $(VENV)/.installed-dev ## change the package at random, list what no test notices (N=300 SEED=7 PATHS='consumer/commits')
 	$(BIN)/python -m tests.mutants --count $(N) --seed $(SEED) $(PATHS)
 
-test-all: $(VENV)/.installed-dev ## run the long form: all combinations, RANDOM_S=180 seconds for each random test
+test-all: $(VENV)/.installed-dev ## run the long form: all combinations, RANDOM_S=60 seconds for each random test
 	AIOKAFKA_LITE_TEST_LONG=1 AIOKAFKA_LITE_TEST_RANDOM_S=$(RANDOM_S) $(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-matrix: ## run the short form with every Python that is found, also in a system below CHROOT (TARGET=test-fast)

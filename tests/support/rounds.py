@@ -16,7 +16,7 @@ import pytest
 _T = TypeVar("_T")
 
 LONG: Final = os.environ.get("AIOKAFKA_LITE_TEST_LONG") == "1"
-RANDOM_S: Final = float(os.environ.get("AIOKAFKA_LITE_TEST_RANDOM_S", "180"))
+RANDOM_S: Final = float(os.environ.get("AIOKAFKA_LITE_TEST_RANDOM_S", "60"))
 LONGEST_ROUND_S: Final = 300.0
 
 random_rounds: Final = pytest.mark.timeout(RANDOM_S + LONGEST_ROUND_S)

@@ -109,7 +109,7 @@ async def test_a_storm_of_rebalances_loses_nothing_and_calms_down(
 
     await join()
     produced = 0
-    for _ in range(60 if LONG else 8):
+    for _ in range(24 if LONG else 8):
         for partition in range(PARTITION_COUNT):
             await kafka.produce(topic, partition, rows(produced, BATCH_SIZE))
         produced += BATCH_SIZE
