@@ -819,12 +819,14 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         from aiokafka_lite.consumer.processing.handling import (
             Handling,
             breaker_of,
+            check_producer,
             dead_letter_of,
             retry_of,
         )
         from aiokafka_lite.consumer.processing.run import Run
 
         self._engine.owner.check()
+        check_producer("transactions", transactions)
         check_handler(handler, 1 if transactions is None else 2)
         if self._config.ack_mode == "explicit":
             raise IllegalStateError(

@@ -19,8 +19,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final, Literal, TypeAlias, get_args
 
+from aiokafka_lite._arguments import INT, TEXT
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext
+from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext, check_producer
 from aiokafka_lite.consumer.processing.outbox import Outbox
 from aiokafka_lite.errors import (
     IllegalStateError,
@@ -124,6 +125,7 @@ class DeadLetters:
     Raises:
         ValueError: The topic's name is empty; `too_large` is unknown; the timeout is not positive;
             or both `producer` and `transactional_id` are given.
+        TypeError: An argument has another type.
     """
 
     def __init__(
@@ -137,6 +139,10 @@ class DeadLetters:
     ) -> None:
         if not topic:
             raise ValueError(f"dead letters need the name of a topic, not {topic!r}")
+        TEXT.check("topic", topic)
+        TEXT.check("transactional_id", transactional_id, or_none=True)
+        INT.check("transaction_timeout_ms", transaction_timeout_ms)
+        check_producer("producer", producer)
         if producer is not None and transactional_id is not None:
             raise ValueError(
                 "if `transactional_id` is set, DeadLetters creates a producer itself: leave out "

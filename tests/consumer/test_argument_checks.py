@@ -16,7 +16,8 @@ from aiokafka_lite import errors
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.config import seconds
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.processing import CircuitBreaker, DeadLetters, Retry
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import consumer_of, values
 
@@ -201,6 +202,10 @@ async def test_while_they_run_both_refuse_alike(kafka: KafkaHandle, *, has_group
         )
 
 
+async def handle(record: ConsumerRecord, outputs: object) -> None:
+    """A handler with transactions."""
+
+
 async def made(call: Callable[[AIOKafkaConsumer], object], consumer: AIOKafkaConsumer) -> None:
     result = call(consumer)
     if inspect.isawaitable(result):
@@ -273,6 +278,14 @@ def wrong(given: object) -> Any:
         (lambda c: Consumer(bootstrap_servers=wrong(9092)), "bootstrap_servers must be .*9092"),
         (lambda c: Consumer(bootstrap_servers=wrong(b"h:1")), "bootstrap_servers must be .*b'h"),
         (lambda c: Consumer(bootstrap_servers=wrong([9092])), "bootstrap_servers has 9092: each"),
+        (lambda c: c.run(handle, transactions=wrong("3")), "transactions must be an AIOKafkaPro"),
+        (lambda c: Retry(attempts=wrong("3")), "attempts must be an int or None, not '3'"),
+        (lambda c: Retry(attempts=True), "attempts must be an int or None, not True"),
+        (lambda c: Retry(first_delay_ms=NAN), "first_delay_ms must be a number, not nan"),
+        (lambda c: CircuitBreaker(window_ms=wrong("1")), "window_ms must be a number, not '1'"),
+        (lambda c: CircuitBreaker(probes=wrong(1.5)), "probes must be an int, not 1.5"),
+        (lambda c: DeadLetters(wrong(5)), "topic must be a str, not 5"),
+        (lambda c: DeadLetters("t", producer=wrong(5)), "producer must be an AIOKafkaProducer"),
         (lambda c: Consumer(partition_assignment_strategy=wrong(5)), "must be a list of assignor"),
         (lambda c: Consumer(partition_assignment_strategy=()), "must be a list of assignor"),
         (lambda c: Consumer(partition_assignment_strategy=wrong([5])), "must list assignor class"),

@@ -28,6 +28,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from aiokafka_lite._arguments import check_fields
 from aiokafka_lite.client.backoff import delay_after
 
 
@@ -49,6 +50,7 @@ class CircuitBreaker:
 
     Raises:
         ValueError: A number is out of range.
+        TypeError: An argument is no number.
     """
 
     failure_rate: float = 0.5
@@ -60,6 +62,7 @@ class CircuitBreaker:
     give_up_ms: float = 900_000
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 < self.failure_rate <= 1:
             raise ValueError(f"failure_rate must be above 0 and at most 1: {self.failure_rate}")
         if self.min_calls < 1:

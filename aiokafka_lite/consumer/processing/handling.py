@@ -82,6 +82,16 @@ class DeadLetterKeeper(Protocol):
         """Store a record, and return when it is stored."""
 
 
+def check_producer(name: str, producer: object) -> None:
+    """Check that a value is a producer or None.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if producer is not None and not hasattr(producer, "lend"):
+        raise TypeError(f"{name} must be an AIOKafkaProducer or None, not {producer!r}")
+
+
 def retry_of(retry: object) -> Retry:
     """Convert an argument `retry`.
 

@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from aiokafka_lite._arguments import check_fields
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.processing.calls import leaves
 
@@ -38,7 +39,7 @@ class Retry:
 
     Raises:
         ValueError: A number is too small.
-        TypeError: `on`, `dead` or `stop` are not exception classes.
+        TypeError: `on`, `dead` or `stop` are not exception classes, or a number is none.
     """
 
     attempts: int | None = 5
@@ -49,6 +50,7 @@ class Retry:
     stop: Errors = ()
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.attempts is not None and self.attempts < 1:
             raise ValueError(f"attempts must be at least 1, or None: {self.attempts}")
         if self.first_delay_ms < 0 or self.max_delay_ms < self.first_delay_ms:
