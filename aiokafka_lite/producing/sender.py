@@ -149,10 +149,12 @@ class BatchSender:
     # --- Who has something to send ---------------------------------------------------------
     def wake(self, queue: PartitionQueue) -> None:
         """Put a queue on the list of its leader, and process the list soon."""
-        if queue.is_listed or self._is_closed:
+        if self._is_closed:
             return
-        if queue.is_broken:
+        if queue.is_broken:  # also of a listed queue, because `_take` unlists broken queues
             self._mend(queue)
+        if queue.is_listed:
+            return
         if queue.leader is None and not self._find_leader(queue, self._cluster.view):
             return
         leader = self._leaders[queue.leader]  # type: ignore[index]
@@ -429,8 +431,6 @@ class BatchSender:
         elif delay_s > 0:
             self._loop.call_later(delay_s, self.wake, queue)
         else:
-            self.wake(queue)
-        if queue.can_be_mended:
             self.wake(queue)
 
     def _split(self, batch: ProducerBatch) -> None:

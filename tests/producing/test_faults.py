@@ -244,6 +244,27 @@ async def test_a_broker_that_has_forgotten_the_producer_is_written_to_under_anot
     assert await values_in(broker, "t") == as_values(range(40))
 
 
+@pytest.mark.virtual_time
+async def test_a_gap_is_closed_though_the_leader_cannot_be_reached_meanwhile() -> None:
+    async with Broker() as broker, producer_of(broker, max_batch_size=50) as producer:
+        broker.create_topic("t", 8)
+        await producer.send_and_wait("t", b"0", partition=0)
+        broker.on("Produce").fail(OutOfOrderSequenceNumber)
+        broker.on("Produce").silence()
+        futures = await send_slowly(producer, range(1, 6))
+        await asyncio.sleep(0.5)  # the first is refused, and the others are in flight
+        for partition in range(1, 8):  # five requests at most, and the rest is listed
+            futures.append(await producer.send("t", b"other", partition=partition))
+            await asyncio.sleep(0)
+        futures += await send_slowly(producer, range(6, 7))
+        await broker.stop_node(1, clean=False)
+        await asyncio.sleep(1)
+        await broker.start_node(1)
+        async with timeout(10):
+            await asyncio.gather(*futures)
+        assert await values_in(broker, "t") == as_values(range(7))
+
+
 async def test_records_that_an_unclean_election_lost_stop_nothing(broker: Broker) -> None:
     async with producer_of(broker) as producer:
         for number in range(10):
