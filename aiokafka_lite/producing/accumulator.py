@@ -556,7 +556,6 @@ class Accumulator:
                 self.queue_of(batch).expire(batch)
                 batch.fail(error)
                 self.finished(batch)
-        self._wake_first()
 
     def close(self) -> None:
         """Stop the timer. All batches have an outcome already."""

@@ -241,7 +241,6 @@ class ProducerLease:
             KafkaError: The reason why it does not.
         """
         if not self._transactions.takes_records:
-            self._raise_if_ended()
             refusal = self._transactions.refusal()
             if isinstance(refusal, KafkaError):
                 raise refusal

@@ -138,8 +138,7 @@ class OwnReceipt:
         """Record the outcome of some of the batch's records."""
         self._left -= len(numbers)
         if isinstance(outcome, RecordMetadata):
-            if self._first is None or numbers[0] == 0:
-                self._first = outcome
+            self._first = self._first or outcome
             if not self._left and not self.future.done():
                 self.future.set_result(self._first)
         elif not self.future.done():

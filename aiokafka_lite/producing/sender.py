@@ -246,8 +246,6 @@ class BatchSender:
         return batches
 
     def _may_send(self, queue: PartitionQueue) -> bool:
-        if not self._is_transactional:
-            return True
         return self.abort_reason is None and (queue.is_in_transaction or self._admit(queue))
 
     def _unlist(self, leader: Destination, queue: PartitionQueue) -> None:
