@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.errors import KafkaTimeoutError
+from aiokafka_lite.errors import ClusterAuthorizationFailedError, KafkaTimeoutError
 from aiokafka_lite.producing.bulk import MOST_WAITING_BYTES, BulkProducer
 from aiokafka_lite.producing.config import ProducerConfig
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 NOTHING_MORE = (0, None, ())  # the partition, the timestamp and the headers
@@ -51,6 +52,14 @@ async def test_records_wait_while_too_many_bytes_are_not_acknowledged(broker: Br
         await waiting
     assert producer.acknowledged_count == count + 1
     assert producer.losses == []
+
+
+async def test_a_producer_that_cannot_start_leaves_no_connection(broker: Broker) -> None:
+    broker.on("InitProducerId").fail(ClusterAuthorizationFailedError)
+    with pytest.raises(ClusterAuthorizationFailedError):
+        async with bulk_producer_of(broker):
+            pass
+    await until(lambda: broker.connection_count == 0)
 
 
 async def test_a_late_response_to_expired_records_fails_no_others(broker: Broker) -> None:

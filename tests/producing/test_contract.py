@@ -6,6 +6,7 @@ import asyncio
 import gc
 import inspect
 import pickle
+import weakref
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -176,6 +177,20 @@ async def test_a_producer_that_is_forgotten_says_so_and_leaves_nothing() -> None
             del producer
             gc.collect()
         await until(lambda: broker.connection_count == 0)
+
+
+async def test_a_stopped_producer_keeps_its_partitioner_no_longer() -> None:
+    def first(key: bytes | None, every: list[int], available: list[int]) -> int:
+        return every[0]
+
+    kept = weakref.ref(first)
+    async with Broker() as broker:
+        producer = producer_of(broker, partitioner=first)
+        async with producer:
+            await producer.send_and_wait("t", b"v")
+        del producer, first
+        gc.collect()
+        assert kept() is None
 
 
 async def test_a_producer_whose_start_was_cancelled_has_nothing_to_stop() -> None:

@@ -25,6 +25,7 @@ from aiokafka_lite.errors import (
     IllegalGenerationError,
     IllegalOperation,
     IllegalStateError,
+    InvalidTimestampError,
     KafkaError,
     KafkaTimeoutError,
     TransactionAbortableError,
@@ -730,6 +731,22 @@ async def test_a_block_inside_of_a_transaction_is_returned_again_if_that_aborts(
                 raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
+            await copy()
+        await copy_the_rest(broker, copying, consumer, producer)
+
+
+async def test_a_block_inside_of_a_transaction_that_is_lost_already_is_returned_again() -> None:
+    async with on_broker() as (broker, copying), copying.both() as (consumer, producer):
+
+        async def copy() -> None:
+            async with producer.transaction() as tx:
+                with pytest.raises(InvalidTimestampError):
+                    await tx.send_and_wait("copies", b"lost")
+                async with consumer.batch(5):
+                    pass
+
+        broker.on("Produce").fail(InvalidTimestampError)
+        with pytest.raises(TransactionAbortableError):
             await copy()
         await copy_the_rest(broker, copying, consumer, producer)
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 
 import pytest
 
@@ -38,6 +39,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.producing import AIOKafkaProducer, sender
 from aiokafka_lite.producing.outcomes import BatchFate
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
 from tests.producing.sending import as_values, producer_of, send_numbers, values_in
 
@@ -111,6 +113,20 @@ async def test_what_passes_by_itself_is_tried_again(
     assert await values_in(broker, "t") == as_values(range(100))
 
 
+@pytest.mark.virtual_time
+async def test_pauses_between_attempts_double_up_to_a_second(broker: Broker) -> None:
+    async with producer_of(broker, retry_backoff_ms=100) as producer:
+        await producer.partitions_for("t")
+        asked = len(broker.requests.of("Metadata"))
+        broker.on("Produce").fail(NotEnoughReplicasError, times=5)
+        await producer.send_and_wait("t", b"0", partition=0)
+        assert len(broker.requests.of("Metadata")) == asked, "the leader is the same"
+    times = [each.arrived_at for each in broker.requests.of("Produce")]
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    for pause_s, expected_s in zip(pauses, (0.1, 0.2, 0.4, 0.8, 1.0), strict=True):
+        assert 0.79 * expected_s <= pause_s <= 1.21 * expected_s
+
+
 async def test_a_batch_that_was_written_in_spite_of_an_error_is_not_written_twice(
     broker: Broker,
 ) -> None:
@@ -140,6 +156,46 @@ async def test_leaders_move_while_records_are_sent(broker: Broker) -> None:
             broker.move_leader(TP)
         await asyncio.gather(*futures)
     assert await values_in(broker, "t") == as_values(range(300))
+
+
+async def test_a_leader_is_looked_for_when_an_answer_does_not_name_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ProduceRequest, "usable_max_version", property(lambda self: 9))
+    async with timeout(10), producer_of(broker) as producer:
+        for number in range(3):
+            assert (await producer.send_and_wait("t", b"v", partition=0)).offset == number
+            broker.move_leader(TP)
+
+
+@pytest.mark.virtual_time
+async def test_a_leader_that_does_not_answer_makes_way_for_the_next(broker: Broker) -> None:
+    async with producer_of(broker, request_timeout_ms=1_000) as producer:
+        await producer.send_and_wait("t", b"0", partition=0)
+        broker.on("Produce", node=broker.leader_of(TP)).silence(times=None)
+        broker.move_leader(TP)
+        async with timeout(10):
+            assert (await producer.send_and_wait("t", b"1", partition=0)).offset == 1
+
+
+@pytest.mark.virtual_time
+async def test_records_for_a_partition_without_a_leader_are_written_when_it_has_one(
+    broker: Broker,
+) -> None:
+    broker.create_topic("alone", 1, replication_factor=1)
+    leader = broker.leader_of(TopicPartition("alone", 0))
+    settings = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 5_000}
+    async with producer_of(broker, **settings) as producer:
+        await producer.partitions_for("alone")
+        await broker.stop_node(leader, clean=False)
+        await producer.client.force_metadata_update()
+        with pytest.raises(KafkaTimeoutError, match="could not be sent") as caught:
+            await producer.send_and_wait("alone", b"lost", partition=0)
+        assert isinstance(caught.value.__cause__, LeaderNotAvailableError)
+        kept = await producer.send("alone", b"kept", partition=0)
+        await asyncio.sleep(1)
+        await broker.start_node(leader)
+        assert (await kept).offset == 0
 
 
 async def test_the_leader_that_an_answer_names_is_asked_without_metadata(broker: Broker) -> None:
@@ -188,6 +244,9 @@ async def test_nothing_is_lost_or_doubled_in_a_storm_of_faults(broker: Broker, s
                 await asyncio.wait(futures[-1:], timeout=0.02)
         await asyncio.gather(*futures)
     assert await values_in(broker, "t") == as_values(range(400))
+    for each in broker.requests.of("Produce"):
+        assert isinstance(each.request, ProduceRequest)
+        assert each.request.topic_data, "no request is empty"
 
 
 # --- Gaps --------------------------------------------------------------------------------------
@@ -231,17 +290,19 @@ async def test_a_batch_that_is_refused_for_good_leaves_the_others_in_order(
             await refused
         await asyncio.gather(*behind)
     assert await values_in(broker, "t") == as_values(range(30))
+    assert len(broker.requests.of("InitProducerId")) == 1
 
 
 @pytest.mark.parametrize("error", [OutOfOrderSequenceNumber, UnknownProducerId])
 async def test_a_broker_that_has_forgotten_the_producer_is_written_to_under_another_epoch(
-    broker: Broker, error: type[BrokerResponseError]
+    broker: Broker, error: type[BrokerResponseError], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with producer_of(broker) as producer:
         await producer.send_and_wait("t", b"0", partition=0)
         broker.on("Produce").fail(error)
         await asyncio.gather(*await send_slowly(producer, range(1, 40)))
     assert await values_in(broker, "t") == as_values(range(40))
+    assert caplog.text.count("sequences of t-0 have a gap") == 1
 
 
 @pytest.mark.virtual_time
@@ -286,6 +347,17 @@ async def test_an_epoch_below_the_brokers_is_left_for_another_producer_id(broker
     assert await values_in(broker, "t") == as_values(range(20))
 
 
+async def test_a_producer_that_gets_no_other_id_raises_why(broker: Broker) -> None:
+    async with timeout(10), producer_of(broker) as producer:
+        await producer.send_and_wait("t", b"0", partition=0)
+        broker.on("Produce").fail(InvalidProducerEpoch)
+        broker.on("InitProducerId").fail(ClusterAuthorizationFailedError)
+        with pytest.raises(InvalidProducerEpoch):
+            await producer.send_and_wait("t", b"lost", partition=0)
+        with pytest.raises(ClusterAuthorizationFailedError):
+            await producer.send_and_wait("t", b"1", partition=0)
+
+
 @pytest.mark.virtual_time
 async def test_a_batch_that_has_expired_is_not_sent_again_in_parts(broker: Broker) -> None:
     broker.create_topic("small", 1, {"max.message.bytes": "300"})
@@ -300,6 +372,23 @@ async def test_a_batch_that_has_expired_is_not_sent_again_in_parts(broker: Broke
                     await future
         await producer.send_and_wait("small", b"1", partition=0)
     assert await values_in(broker, "small") == [b"0", b"1"]
+
+
+@pytest.mark.virtual_time
+async def test_records_behind_an_expired_batch_are_written_when_their_leader_is_back() -> None:
+    settings = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 5_000}
+    async with Broker() as broker, producer_of(broker, **settings) as producer:
+        await producer.send_and_wait("t", b"0", partition=0)
+        with broker.on("Produce").disconnect(handled=False) as rule:
+            lost = await producer.send("t", b"lost", partition=0)
+            await rule.reached()
+            await broker.stop_node(1, clean=False)
+        await asyncio.sleep(3)
+        behind = await producer.send("t", b"1", partition=0)
+        with pytest.raises(KafkaTimeoutError):
+            await lost
+        await broker.start_node(1)
+        assert (await behind).offset == 1
 
 
 # --- For good ----------------------------------------------------------------------------------
@@ -325,15 +414,16 @@ async def test_after_a_fatal_error_every_call_raises_it(broker: Broker) -> None:
     assert await values_in(broker, "t") == []
 
 
-async def test_a_bug_in_the_handling_of_answers_is_told_and_ends_the_producer(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", ["ProduceRequest", "fate_of"])
+async def test_a_bug_in_sending_or_in_the_handling_of_answers_is_told_and_ends_the_producer(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    def fate_of(error: type[KafkaError], record_count: int) -> BatchFate:
+    def fail(*args: object, **kwargs: object) -> BatchFate:
         raise ZeroDivisionError
 
     async with producer_of(broker) as producer:
         await producer.send_and_wait("t", b"0", partition=0)
-        monkeypatch.setattr(sender, "fate_of", fate_of)
+        monkeypatch.setattr(sender, place, fail)
         broker.on("Produce").fail(NotEnoughReplicasError)
         future = await producer.send("t", b"1", partition=0)
         for _ in range(2):

@@ -18,7 +18,7 @@ from aiokafka_lite.producing.batch import (
     ProducerIdAndEpoch,
     sequence_after,
 )
-from aiokafka_lite.producing.partition_queue import MAX_IN_FLIGHT, PartitionQueue
+from aiokafka_lite.producing.partition_queue import MAX_IN_FLIGHT, TIMER_SLACK_S, PartitionQueue
 from aiokafka_lite.records import read_header
 from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.structs import RecordMetadata, TopicPartition
@@ -126,8 +126,8 @@ def test_nothing_overtakes_what_backs_off(loop: asyncio.AbstractEventLoop) -> No
     batch = queue.waiting[0]
     queue.send(batch, ME)
     queue.retry(batch, LOST, 1.0)
-    assert queue.next_batch(0.9) is None
-    assert queue.next_batch(0.999) is batch  # timers are early
+    assert queue.next_batch(0.99) is None
+    assert queue.next_batch(1.0 - TIMER_SLACK_S) is batch  # timers are early
 
 
 def test_a_batch_behind_a_failed_one_is_out_of_order_without_a_gap(
@@ -186,6 +186,9 @@ def test_a_lost_batch_with_nothing_behind_it_is_taken_for_a_gap(
     queue.adopt(ME._replace(epoch=1))
     (following,) = send_all(queue, ME._replace(epoch=1))
     assert (following.base_sequence, following.identity) == (0, ME._replace(epoch=1))
+    queue.retry(following, LOST, 0.0)
+    queue.expire(following)
+    assert queue.can_be_mended
 
 
 def test_a_batch_that_expires_on_the_wire_still_tells_of_a_gap(
@@ -199,6 +202,17 @@ def test_a_batch_that_expires_on_the_wire_still_tells_of_a_gap(
     queue.acknowledge(batch)
     assert not queue.is_broken
     assert send_all(queue)[0].base_sequence == 2
+
+
+def test_a_batch_that_expires_on_the_wire_is_not_tried_again(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    queue = queue_with(loop, 1)
+    (batch,) = send_all(queue)
+    queue.expire(batch)
+    queue.retry(batch, LOST, 0.0)
+    assert batch.state is BatchState.DONE
+    assert queue.can_be_mended
 
 
 def test_another_epoch_is_taken_up_once_the_old_one_is_over(
@@ -215,6 +229,20 @@ def test_another_epoch_is_taken_up_once_the_old_one_is_over(
     queue.waiting.append(batch_of(loop))
     (third,) = send_all(queue, later)
     assert (third.identity, third.base_sequence) == (later, 0)
+
+
+def test_batches_in_flight_keep_their_epoch(loop: asyncio.AbstractEventLoop) -> None:
+    queue = queue_with(loop, 1)
+    (batch,) = send_all(queue)
+    with pytest.raises(AssertionError, match="in flight"):
+        queue.adopt(ME._replace(epoch=1))
+    with pytest.raises(AssertionError, match="not empty"):
+        queue.reset()
+    assert (queue.identity, batch.identity) == (ME, ME)
+    queue.acknowledge(batch)
+    queue.is_in_transaction = True
+    queue.reset()
+    assert (queue.is_broken, queue.is_doubtful, queue.is_in_transaction) == (False,) * 3
 
 
 def test_the_first_batch_of_another_epoch_goes_alone(loop: asyncio.AbstractEventLoop) -> None:

@@ -317,17 +317,18 @@ async def test_no_request_exceeds_its_size_though_many_partitions_wait(broker: B
     assert len(sizes) < 10
 
 
+@pytest.mark.parametrize("partitions", [1, 8])
 async def test_a_leader_has_five_requests_in_flight_and_the_rest_shares_the_next(
-    broker: Broker,
+    broker: Broker, partitions: int
 ) -> None:
-    broker.create_topic("wide", partitions=8)
+    broker.create_topic("wide", partitions)
     async with producer_of(broker) as producer:
         await producer.send_and_wait("wide", b"v", partition=0)
         broker.requests.clear()
         sent = []
         with broker.on("Produce").hold():
             for index in range(8):
-                sent.append(await producer.send("wide", b"v", partition=index))
+                sent.append(await producer.send("wide", b"v", partition=index % partitions))
                 for _ in range(10):
                     await asyncio.sleep(0)
         await asyncio.gather(*sent)

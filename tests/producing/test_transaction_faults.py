@@ -43,6 +43,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopicResult,
@@ -418,6 +419,9 @@ async def test_an_abort_does_not_wait_for_a_partition_that_cannot_be_added(
         assert loop.time() - began < 3
     await commit(producer, range(3))
     assert await committed_in(broker) == as_values(range(3))
+    added = broker.requests.of("AddPartitionsToTxn")[-1].request
+    assert isinstance(added, AddPartitionsToTxnRequest)
+    assert [each.partitions for each in added.transactions[0].topics] == [[0]], "what is written"
 
 
 @pytest.mark.virtual_time
@@ -457,6 +461,17 @@ async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_is_
     async with producer_of(broker, transactional_id="tx") as producer:
         await commit(producer, range(3))
     assert await committed_in(broker) == as_values(range(3))
+
+
+async def test_an_abort_that_is_refused_ends_the_producer(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    await producer.begin_transaction()
+    await producer.send_and_wait("t", b"v", partition=0)
+    broker.on("EndTxn").fail(InvalidTxnState)
+    for call in (producer.abort_transaction, producer.begin_transaction):
+        with pytest.raises(InvalidTxnState, match="aborting a transaction of 'tx' failed"):
+            await call()
 
 
 async def test_a_producer_that_may_not_use_its_id_says_so_for_good(broker: Broker) -> None:
