@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 from collections.abc import AsyncIterator, Callable
 
@@ -13,6 +14,7 @@ from aiokafka_lite.client import cluster as cluster_module
 from aiokafka_lite.client import view as view_module
 from aiokafka_lite.client.versions import MisroutedError
 from aiokafka_lite.errors import (
+    ClientClosedError,
     ClusterAuthorizationFailedError,
     CoordinatorNotAvailableError,
     GroupAuthorizationFailedError,
@@ -22,6 +24,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     KafkaTimeoutError,
     NodeNotReadyError,
+    RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -188,6 +191,10 @@ async def test_close_fails_those_who_wait_for_a_refresh(
         await cluster.refresh()
     with pytest.raises(KafkaConnectionError, match="closed"):
         await cluster.request(1, HeartbeatRequest())
+    with pytest.raises(ClientClosedError):
+        await cluster.request_any(HeartbeatRequest())
+    with pytest.raises(RuntimeError, match="started only once"):
+        await cluster.start()
 
 
 async def test_refused_metadata_is_raised(broker: ScriptedBroker, new_cluster: NewCluster) -> None:
@@ -262,6 +269,32 @@ async def test_storm_of_invalidations_is_spaced_by_a_growing_backoff(
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert min(gaps) >= 0.008
     assert gaps[-1] >= 0.04
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("quiet_s", "is_short"), [(2.9, False), (3.1, True)])
+async def test_pauses_between_refreshes_are_short_again_after_a_quiet_time(
+    broker: ScriptedBroker, new_cluster: NewCluster, quiet_s: float, is_short: bool
+) -> None:
+    cluster = new_cluster(quick_config(broker, retry_backoff_s=0.1, retry_backoff_max_s=1.5))
+    await cluster.start()
+    for _ in range(6):
+        await cluster.refresh()
+    await asyncio.sleep(quiet_s)
+    before = await cluster.refresh()
+    pause_s = (await cluster.refresh()).fetched_at - before.fetched_at
+    assert pause_s == pytest.approx(0.1 if is_short else 1.5, rel=0.25)
+
+
+@pytest.mark.virtual_time
+async def test_refresh_that_is_cancelled_before_it_is_sent_asks_for_nothing(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    waiting = asyncio.ensure_future(cluster.refresh())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.sleep(0.05)
+    assert broker.count(MetadataRequest) == 1
 
 
 async def test_view_is_refreshed_when_it_is_too_old(
@@ -358,7 +391,8 @@ async def test_an_answer_about_one_topic_leaves_the_others_as_they_were(
     ids = {name: name.encode() * 16 for name in "ab"}
     broker.topics = {name: topic(name, [1], topic_id=ids[name]) for name in "ab"}
     cluster.watch_another("test", "a")
-    before = await cluster.refresh()
+    await until(lambda: cluster.view.topics)
+    before = cluster.view
     cluster.watch_another("test", "b")
     view = await cluster.refresh(["b"])
     assert asked_topics(broker)[1:] == [["a"], ["b"]]
@@ -563,6 +597,11 @@ async def test_a_topic_may_be_created_by_asking_until_it_has_been_there(
         await cluster.refresh()
         assert not may_create()
         cluster.watch("test", ["a", "b"])
+        await cluster.refresh()
+        assert may_create() is allowed
+        # Nor does it count as known any more when nobody has watched it.
+        cluster.watch("test", ())
+        cluster.watch("test", ["a"])
         await cluster.refresh()
         assert may_create() is allowed
         await cluster.close()  # or else it may be the one that was last to ask
@@ -1055,6 +1094,30 @@ async def test_answer_about_another_group_is_not_taken(
     broker.scripts[FindCoordinatorRequest] = lambda _: FindCoordinatorResponse()
     with pytest.raises(KafkaError, match="does not contain 'g'"):
         await cluster.find_coordinator("g", timeout_s=0.02)
+
+
+@pytest.mark.virtual_time
+async def test_a_try_without_an_answer_doubles_the_time_of_the_next(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    loop = asyncio.get_running_loop()
+    cluster = new_cluster(quick_config(broker, request_timeout_s=40.0))
+    await cluster.start()
+
+    async def try_s(timeout_s: float | None = None, left_s: float = math.inf) -> float:
+        began_at = loop.time()
+        with pytest.raises(RequestTimedOutError):
+            await cluster.request(1, HeartbeatRequest(), timeout_s=timeout_s, left_s=left_s)
+        return loop.time() - began_at
+
+    broker.scripts[HeartbeatRequest] = lambda _: Do.NOTHING
+    tries_s = [await try_s() for _ in range(4)]
+    assert tries_s == pytest.approx([10.0, 20.0, 40.0, 40.0], abs=0.3)
+    broker.scripts[HeartbeatRequest] = lambda _: HeartbeatResponse()
+    await cluster.request(1, HeartbeatRequest())
+    broker.scripts[HeartbeatRequest] = lambda _: Do.NOTHING
+    tries_s = [await try_s(left_s=20.0), await try_s(timeout_s=1.0), await try_s(left_s=1.0)]
+    assert tries_s == pytest.approx([5.0, 1.0, 4.0], abs=0.3)
 
 
 async def test_answers_come_within_the_timeout_of_the_request(

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
+import weakref
 
 import pytest
 
 from aiokafka_lite.client import Connection, Exchange
 from aiokafka_lite.client.wire import MAX_THROTTLE_S
 from aiokafka_lite.errors import (
+    AuthenticationFailedError,
     CorrelationIdError,
     FrameTooLargeError,
     IllegalArgumentError,
@@ -341,6 +344,53 @@ async def test_retired_connection_closes_after_its_last_answer(
     assert only_topic(await request) == "a"
     assert connection.closed.done()
     await connection.wait_closed()
+
+
+async def test_retired_connection_without_requests_closes_at_once(connection: Connection) -> None:
+    connection.retire()
+    assert connection.closed.done()
+    connection.retire()
+
+
+@pytest.mark.parametrize("end", ["refused", "cancelled", "lost"])
+async def test_connection_whose_session_is_not_renewed_closes_and_nobody_waits_for_it(
+    broker: ScriptedBroker, connection: Connection, end: str
+) -> None:
+    async def authenticate(connection: Connection) -> float:
+        if end == "refused":
+            raise AuthenticationFailedError("wrong password")
+        await asyncio.Event().wait()
+        return 0.0
+
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    if end == "lost":
+        connection.send(ask_topic("a"), timeout_s=TIMEOUT_S)
+    renewing = asyncio.ensure_future(connection.renew(authenticate, TIMEOUT_S))
+    await asyncio.sleep(0)
+    waiting = asyncio.ensure_future(connection.until_renewed())
+    await asyncio.sleep(0)
+    if end == "cancelled":
+        renewing.cancel()
+    elif end == "lost":
+        await broker.until_asked(MetadataRequest)
+        broker.connections[0].transport.abort()
+    await asyncio.wait([renewing, waiting], timeout=TIMEOUT_S)
+    assert renewing.done()
+    assert waiting.done()
+    reasons = {"refused": "wrong password", "cancelled": "by this client", "lost": "lost"}
+    assert reasons[end] in str(connection.closed.result())
+
+
+async def test_closed_connection_is_kept_by_no_timer(broker: ScriptedBroker) -> None:
+    connection = await Connection.open(broker.host, broker.port, client_id="tests")
+    await connection.request(ask_topic("a"), timeout_s=60.0)
+    connection.close()
+    await connection.wait_closed()
+    await asyncio.sleep(0)
+    kept = weakref.ref(connection)
+    del connection
+    gc.collect()
+    assert kept() is None
 
 
 async def test_close_fails_waiters_and_may_be_called_again(
