@@ -329,8 +329,10 @@ async def test_records_of_a_partition_that_is_missing_in_the_next_topic_fail_onc
     await asyncio.sleep(6)
     assert len(sending.expired) == 1
     sending.append(partition=1)
+    later = queue.waiting[0]
     sending.lead(range(1), 1)
     assert len(sending.expired) == 2
+    assert sending.expired[-1] is later
 
 
 # --- Batches of an application -----------------------------------------------------------------
