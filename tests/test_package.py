@@ -17,7 +17,7 @@ import aiokafka_lite
 from aiokafka_lite import records
 
 ROOT = Path(__file__).parent.parent
-IMPORT_ROUNDS = 15
+IMPORT_ROUNDS = (5, 15, 120)
 
 # What an import may load beyond `import asyncio`: each costs every program that uses us.
 BEYOND_ASYNCIO = {"async_timeout", "bisect", "copy", "cython_runtime", "random", "zlib"}
@@ -114,9 +114,10 @@ def import_costs_s(packages: Sequence[str], cache: Path, rounds: int) -> list[fl
 @compiled_only
 def test_import_takes_less_than_aiokafkas(tmp_path: Path) -> None:
     packages = ["aiokafka_lite.consumer", "aiokafka"]
-    ours, theirs = import_costs_s(packages, tmp_path, IMPORT_ROUNDS)
-    if ours >= theirs:  # on a busy machine a few processes do not find the least
-        ours, theirs = import_costs_s(packages, tmp_path, 8 * IMPORT_ROUNDS)
+    for rounds in IMPORT_ROUNDS:
+        ours, theirs = import_costs_s(packages, tmp_path, rounds)
+        if ours < theirs:  # on a busy machine a few processes do not find the least
+            break
     assert ours < theirs  # 0.77 to 0.83 of it measured (Python 3.11), 0.98 on a busy machine
 
 
@@ -180,7 +181,15 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("version", CLAIMED)
+# Those between read the syntax that the oldest reads, and warn of less than the newest two.
+@pytest.mark.parametrize(
+    "version",
+    [
+        CLAIMED[0],
+        *(pytest.param(version, marks=pytest.mark.slow) for version in CLAIMED[1:-2]),
+        *CLAIMED[-2:],
+    ],
+)
 def test_every_python_claimed_can_read_the_package(version: str) -> None:
     command = interpreter(version)
     if command is None:

@@ -58,7 +58,12 @@ ALONE: list[str] = []
 WITH_WORKERS = ["-n", "2"]
 
 
-@pytest.mark.parametrize("result", [("", ALONE), ("", WITH_WORKERS)], indirect=True, ids=str)
+@pytest.mark.parametrize(
+    "result",
+    [pytest.param(("", ALONE), marks=pytest.mark.slow), ("", WITH_WORKERS)],
+    indirect=True,
+    ids=str,
+)
 def test_what_needs_kafka_is_skipped_and_counted(result: pytest.RunResult) -> None:
     result.assert_outcomes(passed=5, skipped=1)
     result.stdout.fnmatch_lines(
@@ -66,7 +71,12 @@ def test_what_needs_kafka_is_skipped_and_counted(result: pytest.RunResult) -> No
     )
 
 
-@pytest.mark.parametrize("result", [("1", ALONE), ("1", WITH_WORKERS)], indirect=True, ids=str)
+@pytest.mark.parametrize(
+    "result",
+    [("1", ALONE), pytest.param(("1", WITH_WORKERS), marks=pytest.mark.slow)],
+    indirect=True,
+    ids=str,
+)
 def test_where_kafka_is_required_a_skip_is_a_failure(result: pytest.RunResult) -> None:
     result.assert_outcomes(passed=5, errors=1)
     result.stdout.fnmatch_lines(

@@ -410,7 +410,7 @@ async def test_drain_does_not_count_when_records_are_missing(broker: BrokerThrea
 
 
 @pytest.mark.java
-@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("codec", [pytest.param("none", marks=pytest.mark.slow), "zstd"])
 async def test_java_tells_its_own_rate(broker: BrokerThread, codec: str) -> None:
     topic = Topic(codec, 100, 300, partition_count=2)
     workload = Workload(broker.bootstrap_servers, written=topic, batch_bytes=8192)

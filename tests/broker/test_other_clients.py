@@ -171,6 +171,7 @@ def test_kafka_python_administers_topics(broker: BrokerThread) -> None:
 
 
 @pytest.mark.java
+@pytest.mark.slow  # clients/test_java_tools.py and test_java_load.py run these tools in one JVM
 async def test_java_tools_write_and_read(java_tools: JavaTools) -> None:
     async with Broker() as broker:
         address = broker.bootstrap_servers

@@ -193,12 +193,12 @@ def test_ten_minutes_without_a_downstream_make_no_dead_letter(concurrency: int) 
                         dead_letter=DeadLetters(dead),
                     )
                 )
-                for number in range(900):
+                for number in range(450):
                     await kafka.produce(topic, 0, [(b"%d" % (number % 7), b"")])
-                    await asyncio.sleep(1.0)
-                    if number == 600:
+                    await asyncio.sleep(2.0)
+                    if number == 300:
                         said.extend(consumer.health().reasons)
-                await until(lambda: len(done) == 900)
+                await until(lambda: len(done) == 450)
                 await consumer.stop()
                 await running
                 names = [event.name async for event in events]

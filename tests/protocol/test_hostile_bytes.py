@@ -7,7 +7,7 @@ import time
 import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiokafka_lite.errors import KafkaProtocolError
@@ -62,6 +62,7 @@ def test_mutated_messages_are_decoded_or_refused(cls: type[Message], version: in
 
 
 @pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)
+@settings(max_examples=1000 if LONG else 5)  # there are over a hundred messages
 @given(data=st.data())
 def test_noise_is_decoded_or_refused(cls: type[Message], data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(versions(cls)))

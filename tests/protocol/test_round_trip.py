@@ -7,7 +7,7 @@ import pickle
 import traceback
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiokafka_lite.errors import IllegalArgumentError, KafkaProtocolError, UnsupportedVersionError
@@ -36,6 +36,7 @@ from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, run_to_end
 from aiokafka_lite.protocol.varint import encode_uvarint
 from tests.support.every_version import in_every_version
+from tests.support.rounds import LONG
 from tests.support.samples import (
     EVERY_VERSION,
     MESSAGE_CLASSES,
@@ -126,6 +127,7 @@ def test_bytes_behind_an_answer_are_passed_over(cls: type[Message], version: int
 
 
 @pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)
+@settings(max_examples=1000 if LONG else 5)  # there are over a hundred messages
 @given(data=st.data())
 def test_any_message_survives(cls: type[Message], data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(versions(cls)))

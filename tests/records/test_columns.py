@@ -24,6 +24,7 @@ from tests.support.crafted import (
     record_set,
     varint,
 )
+from tests.support.rounds import LONG
 
 pytest.importorskip("pyarrow", reason="columns are for pyarrow: pip install pyarrow")
 
@@ -369,7 +370,7 @@ def test_rows_own_their_bytes() -> None:
 
 def test_memory_of_batches_that_are_gone_is_used_again_and_that_of_others_is_not() -> None:
     arrow, kept, expected = ArrowColumns(), [], []
-    for round_number in range(30):
+    for round_number in range(30 if LONG else 12):
         count = 6_000 * (1 + round_number % 3)
         content = records.build_batch(
             [

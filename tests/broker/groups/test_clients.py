@@ -185,6 +185,7 @@ OFFSETS_FORMATTER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
 
 
 @pytest.mark.java
+@pytest.mark.slow  # clients/test_java_tools.py runs this tool in one JVM with others
 async def test_consumer_group_command(
     broker: KafkaHandle, topic: str, java_tools: JavaTools
 ) -> None:
@@ -205,6 +206,7 @@ async def test_consumer_group_command(
 
 
 @pytest.mark.java
+@pytest.mark.slow  # clients/test_java_load.py runs this tool in one JVM with others
 async def test_consumer_performance_in_a_group(
     broker: KafkaHandle, topic: str, java_tools: JavaTools
 ) -> None:

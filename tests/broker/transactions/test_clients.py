@@ -158,7 +158,8 @@ def test_librdkafka_copies_exactly_once() -> None:
 
 
 @pytest.mark.java
-@pytest.mark.parametrize("version", [0, 2])
+# Level 0 is how the other clients copy above.
+@pytest.mark.parametrize("version", [pytest.param(0, marks=pytest.mark.slow), 2])
 async def test_java_copies_exactly_once(java_tools: JavaTools, version: int) -> None:
     """With the feature at level 2 Java's clients leave it to the broker to add partitions."""
     async with Broker(transaction_version=version) as broker:
