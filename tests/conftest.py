@@ -1,9 +1,9 @@
 """The harness: which broker, which loop, which decoder a test runs with.
 
 A test that asks for the fixture `kafka` runs against the embedded broker and against a real one,
-on asyncio's loop and on uvloop; one that asks for `decoder` runs with both decoders too. The
-short form (make test) keeps what can fail in a way of its own, the long form (make test-all,
-AIOKAFKA_LITE_TEST_LONG=1) every combination.
+on asyncio's loop and on uvloop. One that asks for `decoder` runs with both decoders too. The long
+form (make test-all, AIOKAFKA_LITE_TEST_LONG=1) has every combination. The short form (make test)
+has one loop for each broker: the marker `every_loop` is for tests whose outcome the loop decides.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import gc
 import importlib.util
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -56,17 +56,14 @@ EVERY_LOOP = every_loop()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_loop: run on asyncio's loop and on uvloop")
-    config.addinivalue_line(
-        "markers", "one_loop_each: in the short form each broker is used with one loop only"
-    )
     config.addinivalue_line("markers", "real_if_long: with a real Kafka in the long form only")
     config.addinivalue_line(
         "markers", "virtual_time: run on a loop whose time passes when nothing is left to do"
     )
     config.addinivalue_line(
         "markers",
-        "virtual_time_if_embedded: as one_loop_each, and the embedded broker's loop in the short "
-        "form is one of virtual time",
+        "virtual_time_if_embedded: the embedded broker's loop in the short form is one of virtual "
+        "time",
     )
     config.addinivalue_line(
         "markers", "real_time: it races with the clock, whatever its module is marked with"
@@ -112,6 +109,32 @@ def pytest_asyncio_loop_factories(
     return ASYNCIO_LOOP
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage while items are created: all of them stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Drop the parameters that the form leaves out before they become items, which costs more.
+
+    One set of parameters stays, because a function without any becomes an item without any.
+    """
+    definition = metafunc.definition
+    calls = metafunc._calls
+    wanted = [
+        call
+        for call in calls
+        if _is_wanted(definition, call.params, {mark.name for mark in call.marks})
+    ]
+    metafunc._calls = wanted or calls[:1]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     keep: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
@@ -126,26 +149,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.real_kafka)
         if not _OF_JAVA.isdisjoint(names):
             item.add_marker(pytest.mark.java)
-        has_virtual_time = _has_virtual_time(item)
-        has_one_loop_each = any(
-            item.get_closest_marker(name) for name in ("one_loop_each", "virtual_time_if_embedded")
-        )
-        is_for_long = item.get_closest_marker("slow") or (
-            params.get("kafka") == "real" and item.get_closest_marker("real_if_long")
-        )
-        wanted = _can_run(params) and (
-            LONG
-            or (
-                _can_fail_alone(
-                    params, has_one_loop_each=has_one_loop_each, has_virtual_time=has_virtual_time
-                )
-                and not is_for_long
-            )
-        )
-        (keep if wanted else left_out).append(item)
+        (keep if _is_wanted(item, params, set()) else left_out).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = keep
+
+
+def _is_wanted(item: pytest.Item, params: Mapping[str, object], own_marks: set[str]) -> bool:
+    """Whether the form has a test with these parameters, of which some marks may be their own."""
+    if not _can_run(params):
+        return False
+    if LONG:
+        return True
+    marks = own_marks | {mark.name for mark in item.iter_markers()}
+    if "slow" in marks or (params.get("kafka") == "real" and "real_if_long" in marks):
+        return False
+    return _can_fail_alone(params, has_virtual_time=_has_virtual_time(item))
 
 
 def _has_virtual_time(item: pytest.Item) -> bool:
@@ -159,26 +178,21 @@ def _can_run(params: Mapping[str, object]) -> bool:
     return not (is_virtual and params.get("kafka") == "real")
 
 
-def _can_fail_alone(
-    params: Mapping[str, object], *, has_one_loop_each: bool, has_virtual_time: bool
-) -> bool:
+def _can_fail_alone(params: Mapping[str, object], *, has_virtual_time: bool) -> bool:
     """Whether a test may fail with these choices and with no others of the short form.
 
-    Of broker × loop × decoder the even half does: it still holds every pair of choices. Without
-    a decoder, what fails on uvloop with the real broker fails there with the embedded one, or on
-    asyncio's loop with the real one. Where the loop cannot matter, each broker has one; that of
-    the embedded broker may be one of virtual time.
+    Of broker × loop × decoder the even half does. It still holds every pair of choices if there is
+    a decoder. Without one it holds every choice: asyncio's loop with the embedded broker, uvloop
+    with the real one. The loop of the embedded broker may be one of virtual time instead.
     """
-    if not {"kafka", "_asyncio_loop_factory"} <= params.keys():
+    if not {"kafka", "_asyncio_loop_factory"} <= params.keys() or EVERY_LOOP is ASYNCIO_LOOP:
         return True
     is_real = params["kafka"] == "real"
     is_asyncio = params["_asyncio_loop_factory"] is ASYNCIO_LOOP["asyncio"]
     if has_virtual_time and is_asyncio:
         return False
     is_uvloop = not is_asyncio and params["_asyncio_loop_factory"] is not VIRTUAL_TIME["virtual"]
-    if has_one_loop_each or "decoder" in params:
-        return (is_real + is_uvloop + (params.get("decoder") == "python")) % 2 == 0
-    return not (is_real and is_uvloop)
+    return (is_real + is_uvloop + (params.get("decoder") == "python")) % 2 == 0
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -29,9 +29,6 @@ from tests.broker.wire import (
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.wire import RawClient
 
-pytestmark = pytest.mark.one_loop_each
-
-
 ROWS = [(b"k", b"x" * 100)]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-import pytest
-
 from aiokafka_lite.errors import (
     FetchSessionIdNotFound,
     FetchSessionTopicIdError,
@@ -17,9 +15,6 @@ from aiokafka_lite.protocol.messages.fetch import FetchResponse
 from tests.broker.wire import FETCH_BY_NAME, answered, fetch_partition, fetch_request
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.wire import RawClient
-
-pytestmark = pytest.mark.one_loop_each
-
 
 ROWS = [(b"k", b"v")]
 

@@ -29,9 +29,6 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.group_requests import await_coordinator
 from tests.support.wire import RawClient
 
-pytestmark = pytest.mark.one_loop_each
-
-
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
 

@@ -41,9 +41,6 @@ from tests.broker.wire import (
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.wire import RawClient
 
-pytestmark = pytest.mark.one_loop_each
-
-
 HOUR_MS = 3_600_000
 
 

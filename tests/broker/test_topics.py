@@ -52,8 +52,6 @@ from tests.broker.wire import topic_metadata
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.wire import RawClient
 
-pytestmark = pytest.mark.one_loop_each
-
 
 # --- Metadata --------------------------------------------------------------------------------
 async def test_every_version_describes_a_topic(kafka: KafkaHandle) -> None:

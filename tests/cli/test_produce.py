@@ -18,8 +18,6 @@ from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.one_loop_each
-
 
 @pytest.fixture
 def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:

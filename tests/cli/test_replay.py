@@ -18,8 +18,6 @@ from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 
-pytestmark = pytest.mark.one_loop_each
-
 OWN = ("own", b"\xff\x00")
 
 

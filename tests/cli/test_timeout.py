@@ -13,7 +13,6 @@ from aiokafka_lite.cli.main import build_parser
 from aiokafka_lite.errors import CoordinatorNotAvailableError, NotLeaderForPartitionError
 from tests.cli.running import Running
 
-pytestmark = pytest.mark.one_loop_each
 TIMEOUT_S = 1.0
 # Most of it is what a busy machine takes.
 SPARE_S = 0.9

@@ -11,8 +11,6 @@ import pytest
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 
-pytestmark = pytest.mark.one_loop_each
-
 
 class Terminal(io.StringIO):
     """Somebody who types."""

@@ -14,8 +14,6 @@ from aiokafka_lite.errors import TopicAuthorizationFailedError
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 
-pytestmark = pytest.mark.one_loop_each
-
 
 @pytest.fixture
 async def topic(kafka: KafkaHandle) -> str:

@@ -14,7 +14,6 @@ from aiokafka_lite.errors import UnknownTopicOrPartitionError
 from tests.support.cluster import KafkaHandle
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.one_loop_each
 WHO = "aiokafka_lite.client.cluster"
 
 

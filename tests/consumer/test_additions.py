@@ -17,8 +17,6 @@ from tests.support.cluster import LATEST, KafkaHandle, unique
 from tests.support.reading import reading
 from tests.support.rows import rows
 
-pytestmark = pytest.mark.one_loop_each
-
 
 # --- committed -----------------------------------------------------------------------------
 async def test_committed_answers_for_one_or_several_with_metadata_or_without(

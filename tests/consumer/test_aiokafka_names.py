@@ -20,8 +20,6 @@ from tests.support.reading import reading
 from tests.support.rows import rows
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.one_loop_each
-
 
 async def test_names_answer_in_a_group(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)

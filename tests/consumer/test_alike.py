@@ -23,8 +23,6 @@ from tests.support.protocols import PROTOCOLS, in_both_protocols
 from tests.support.rows import rows
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.one_loop_each
-
 # aiokafka's defaults.
 IN_THE_CLASSIC_PROTOCOL: Final[Mapping[str, object]] = {
     "group_protocol": "classic",

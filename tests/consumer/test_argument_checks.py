@@ -159,7 +159,6 @@ async def outcome(call: Call, consumer: Consumer, kind: type[Partition], topic: 
     return None
 
 
-@pytest.mark.one_loop_each
 @pytest.mark.skipif(
     sys.version_info >= (3, 12), reason="aiokafka's stop() does not come to its end there"
 )

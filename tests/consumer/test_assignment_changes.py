@@ -21,8 +21,6 @@ from tests.support import inside
 from tests.support.cluster import KafkaHandle
 from tests.support.reading import reading
 
-pytestmark = pytest.mark.one_loop_each
-
 A, B, C, D = (TopicPartition("t", number) for number in range(4))
 PATIENCE_S = 20
 

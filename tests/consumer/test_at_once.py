@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
-
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
@@ -15,8 +13,6 @@ from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle
 from tests.support.reading import offsets_read, reading
 from tests.support.rows import rows
-
-pytestmark = pytest.mark.one_loop_each
 
 LONG_POLL_MS = 20_000
 # Far below that, and no question of how fast the machine is.

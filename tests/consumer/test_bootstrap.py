@@ -32,7 +32,6 @@ async def test_start_says_who_was_asked_what_and_what_to_do(silent: list[str]) -
         assert part in str(caught.value)
 
 
-@pytest.mark.one_loop_each
 async def test_start_is_not_held_up_by_servers_that_do_not_answer(
     kafka: KafkaHandle, silent: list[str]
 ) -> None:

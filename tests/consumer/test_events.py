@@ -38,9 +38,6 @@ from tests.support.protocols import HEARTBEAT, in_both_protocols
 from tests.support.reading import offsets_read, reading
 from tests.support.rows import rows
 
-pytestmark = pytest.mark.one_loop_each
-
-
 A = TopicPartition("t", 0)
 
 

@@ -17,8 +17,6 @@ from tests.support.cluster import KafkaHandle
 from tests.support.reading import reading
 from tests.support.rows import rows
 
-pytestmark = pytest.mark.one_loop_each
-
 HOT = 3_000
 COLD = 5
 COLD_PARTITIONS = 5

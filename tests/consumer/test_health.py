@@ -28,9 +28,6 @@ from tests.support.reading import consumer_of, offsets_read, reading
 from tests.support.rows import rows
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.one_loop_each
-
-
 T0 = TopicPartition("t", 0)
 V = TypeVar("V")
 

@@ -22,8 +22,6 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import offsets_read, reading
 from tests.support.rows import rows
 
-pytestmark = pytest.mark.one_loop_each
-
 A, B, C = (TopicPartition("t", number) for number in range(3))
 
 

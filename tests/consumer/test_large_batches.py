@@ -28,8 +28,6 @@ from tests.support.java import JavaTools
 from tests.support.reading import consumer_of, offsets_read, reading
 from tests.support.rounds import LONG
 
-pytestmark = pytest.mark.one_loop_each
-
 MIB = 1 << 20
 COUNT = 900 if LONG else 300
 VALUE = b"one line of a log that is the same as the one before. " * 6500  # 350 kB

@@ -21,8 +21,6 @@ from tests.support.buffers import A, B, Buffers, batch
 from tests.support.cluster import KafkaHandle
 from tests.support.reading import reading
 
-pytestmark = pytest.mark.one_loop_each
-
 BUDGET_BYTES = 2 * 1024 * 1024
 
 

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.monitoring.diagnosis import Cause
@@ -19,9 +17,6 @@ from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import consumer_of, offsets_read, reading
 from tests.support.rows import rows
-
-pytestmark = pytest.mark.one_loop_each
-
 
 DOCS = Path(__file__).parents[2] / "docs" / "monitoring.md"
 Row = dict[str, object]

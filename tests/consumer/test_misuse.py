@@ -231,7 +231,6 @@ def run_program(name: str, *arguments: str, timeout_s: float = 60) -> str:
 
 
 @needs_fork
-@pytest.mark.one_loop_each  # the consumer has one of its own, in another process
 @pytest.mark.parametrize("loop", EVERY_LOOP)
 @pytest.mark.parametrize("way", ["os.fork", "multiprocessing"])
 async def test_a_forked_child_is_refused_and_the_parent_goes_on(

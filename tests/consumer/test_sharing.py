@@ -117,7 +117,6 @@ def test_the_first_look_only_takes_note() -> None:
 
 
 # --- A consumer --------------------------------------------------------------------------------
-@pytest.mark.one_loop_each
 @pytest.mark.real_if_long
 async def test_nothing_is_lost_or_repeated_while_partitions_move_between_sessions(
     kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch

@@ -25,8 +25,6 @@ from tests.support.reading import committed, consumer_of
 from tests.support.rows import rows
 from tests.support.waiting import eventually, until
 
-pytestmark = pytest.mark.one_loop_each
-
 Record = ConsumerRecord[bytes | None, bytes | None]
 Way = Callable[[AIOKafkaConsumer, KafkaHandle], AbstractAsyncContextManager[None]]
 T0 = TopicPartition("t", 0)

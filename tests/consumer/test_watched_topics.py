@@ -18,8 +18,6 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import offsets_read, reading
 from tests.support.rows import rows
 
-pytestmark = pytest.mark.one_loop_each
-
 SETTINGS: dict[str, object] = {
     "fetch_max_wait_ms": 50,
     "retry_backoff_ms": 20,

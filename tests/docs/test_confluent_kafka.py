@@ -157,7 +157,6 @@ async def run_after(
     await asyncio.wait([running])
 
 
-@pytest.mark.one_loop_each
 @pytest.mark.parametrize(("name", "run"), [("Invoices", run_before), ("invoices", run_after)])
 async def test_the_programs_before_and_after_do_the_same(
     kafka: KafkaHandle, name: str, run: Callable[..., Awaitable[None]]

@@ -37,7 +37,6 @@ def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.one_loop_each
 async def test_a_program_with_producer_and_consumer_does_the_same_with_ours(
     kafka: KafkaHandle,
 ) -> None:
@@ -82,7 +81,6 @@ with mock.patch("aiokafka.AIOKafkaConsumer", autospec=True) as patched:
     assert run_python(f"{INSTALL}\n{code}").stdout == "aiokafka.consumer.fetcher\n"
 
 
-@pytest.mark.one_loop_each
 async def test_inner_parts_of_aiokafka_read_in_a_group(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     await kafka.produce(topic, 1, [(b"k", b"v")])
@@ -108,7 +106,6 @@ asyncio.run(asyncio.wait_for(main(*sys.argv[1:]), 60))
     assert done.stdout == "2 b'v' aiokafka_lite.structs\n"
 
 
-@pytest.mark.one_loop_each
 async def test_a_consumer_of_aiokafkas_name_joins_as_aiokafkas_does(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     code = """

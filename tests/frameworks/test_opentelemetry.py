@@ -22,9 +22,6 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import reading
 from tests.support.rows import rows
 
-pytestmark = pytest.mark.one_loop_each
-
-
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 TRACEPARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01".encode()
 

@@ -15,8 +15,6 @@ from aiokafka_lite.producing.aiokafka_names import TransactionNames
 from tests.producing.sending import values_in
 from tests.support.cluster import KafkaHandle, unique
 
-pytestmark = pytest.mark.one_loop_each
-
 both_producers = pytest.mark.parametrize(
     "producer_class", [AIOKafkaProducer, aiokafka.AIOKafkaProducer], ids=["ours", "aiokafka's"]
 )

@@ -14,7 +14,6 @@ from tests.producing.sending import as_values, producer_of, send_numbers, values
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.proxy import Proxy, send_through
 
-pytestmark = pytest.mark.one_loop_each
 PRODUCE = 0
 
 

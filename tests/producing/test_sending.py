@@ -35,8 +35,6 @@ from tests.producing.sending import (
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.ports import free_port
 
-pytestmark = pytest.mark.one_loop_each
-
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:

@@ -19,8 +19,6 @@ from aiokafka_lite.structs import RecordMetadata
 from tests.producing.sending import as_values, producer_of, read_all, values_in
 from tests.support.cluster import KafkaHandle, unique
 
-pytestmark = pytest.mark.one_loop_each
-
 
 @pytest.fixture(params=["ids", "names"])
 def ids(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> object:

@@ -30,8 +30,6 @@ from tests.producing.sending import as_values, producer_of, send_numbers, values
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import committed, reading
 
-pytestmark = pytest.mark.one_loop_each
-
 
 @pytest.fixture
 async def topic(kafka: KafkaHandle) -> str:

@@ -17,7 +17,7 @@ from tests.support.cluster import KafkaHandle
 from tests.support.threads import wait
 
 # The first test of a worker starts the session, too.
-pytestmark = [pytest.mark.one_loop_each, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 TIMEOUT_S = 120
 

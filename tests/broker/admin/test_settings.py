@@ -36,9 +36,6 @@ from tests.broker.wire import produce
 from tests.support.cluster import KafkaHandle
 from tests.support.wire import RawClient
 
-pytestmark = pytest.mark.one_loop_each
-
-
 DELETE = 1
 
 

@@ -39,9 +39,6 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.sasl_client import log_in, scram_log_in
 from tests.support.wire import RawClient
 
-pytestmark = pytest.mark.one_loop_each
-
-
 SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512
 
 

@@ -23,8 +23,6 @@ from tests.support.extensions import but_for_plain_python
 
 MINUTE_MS = 60_000
 
-pytestmark = pytest.mark.one_loop_each
-
 
 def rows(*values: bytes) -> list[tuple[bytes | None, bytes | None]]:
     return [(b"key-" + value, value) for value in values]

@@ -33,9 +33,6 @@ from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.records.partitioner import partition_for_key
 from tests.support.cluster import KafkaHandle, unique
 
-pytestmark = pytest.mark.one_loop_each
-
-
 FLIGHTS = 2500
 PARTITIONS = 3
 

@@ -25,8 +25,6 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.group_requests import await_coordinator
 from tests.support.protocols import in_both_protocols
 
-pytestmark = pytest.mark.one_loop_each
-
 
 @asynccontextmanager
 async def member(

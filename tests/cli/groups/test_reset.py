@@ -11,8 +11,6 @@ from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 
-pytestmark = pytest.mark.one_loop_each
-
 
 @asynccontextmanager
 async def member(kafka: KafkaHandle, topic: str, group: str) -> AsyncIterator[AIOKafkaConsumer]:

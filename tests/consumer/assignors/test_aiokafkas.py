@@ -16,7 +16,6 @@ from tests.support.waiting import until
 ASSIGNORS = [RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor]
 
 
-@pytest.mark.one_loop_each
 @pytest.mark.parametrize("assignor", ASSIGNORS)
 async def test_aiokafkas_assignor_shares_a_topic_out(kafka: KafkaHandle, assignor: Any) -> None:
     topic = await kafka.create_topic(partitions=4)

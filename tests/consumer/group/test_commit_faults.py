@@ -32,8 +32,6 @@ from tests.support.scripted_group import NODE_ID, ScriptedBroker, commit_answer,
 from tests.support.waiting import PATIENCE_S, until
 from tests.support.worker import Worker
 
-pytestmark = pytest.mark.one_loop_each
-
 TP = TopicPartition("t", 0)
 
 

@@ -124,7 +124,6 @@ async def test_only_what_moves_is_revoked_through_three_rebalances(kafka: KafkaH
         assert three.told() == [("assigned", 2), ("assigned", 1)]
 
 
-@pytest.mark.one_loop_each
 async def test_what_is_kept_is_read_and_committed_while_the_group_waits_for_a_member(
     kafka: KafkaHandle,
 ) -> None:

@@ -29,7 +29,6 @@ from tests.support.waiting import PATIENCE_S, until
 from tests.support.worker import Worker
 
 
-@pytest.mark.one_loop_each
 async def test_heartbeats_are_answered_while_the_listener_takes_partitions(
     kafka: KafkaHandle,
 ) -> None:
@@ -83,7 +82,6 @@ async def test_a_beat_that_is_answered_opens_the_gate_only_for_its_own_reason() 
             await until(lambda: not gate.holds, worker)
 
 
-@pytest.mark.one_loop_each
 @pytest.mark.parametrize("way", ["getmany", "getone", "async for"])
 async def test_nothing_is_handed_out_once_a_heartbeat_has_said_that_the_member_is_unknown(
     kafka: KafkaHandle, way: str
@@ -137,7 +135,6 @@ async def until_failed(consumer: AIOKafkaConsumer, count: int) -> None:
     await until(lambda: consumer.metrics()[failures] in range(count, 1_000))
 
 
-@pytest.mark.one_loop_each
 @in_both_protocols
 async def test_of_heartbeats_that_fail_one_line_is_logged_and_one_when_brokers_are_back(
     kafka: KafkaHandle,
@@ -166,7 +163,6 @@ async def test_of_heartbeats_that_fail_one_line_is_logged_and_one_when_brokers_a
                 assert line.levelno == logging.WARNING
 
 
-@pytest.mark.one_loop_each
 @in_both_protocols
 async def test_every_heartbeat_that_fails_for_want_of_a_broker_says_why(
     kafka: KafkaHandle,

@@ -99,7 +99,6 @@ def leader_of(
     return Worker(kafka.bootstrap_servers, group_id, [topic], settings)
 
 
-@pytest.mark.one_loop_each
 @pytest.mark.parametrize("assignor", ASSIGNORS)
 async def test_a_peer_whose_subscription_is_unreadable_gets_nothing(
     kafka: KafkaHandle, assignor: type[AbstractPartitionAssignor]
@@ -116,7 +115,6 @@ async def test_a_peer_whose_subscription_is_unreadable_gets_nothing(
         assert not leader.errors
 
 
-@pytest.mark.one_loop_each
 @pytest.mark.parametrize("assignor", ASSIGNORS)
 async def test_topics_that_cannot_be_or_are_named_twice_disturb_nobody(
     kafka: KafkaHandle, assignor: type[AbstractPartitionAssignor]
@@ -135,7 +133,6 @@ async def test_topics_that_cannot_be_or_are_named_twice_disturb_nobody(
         assert not leader.errors
 
 
-@pytest.mark.one_loop_each
 @pytest.mark.parametrize(
     "claimed",
     [[-1, -5], [2**31 - 1], [0, 0, 0, 1, 1, 2, 3], None],

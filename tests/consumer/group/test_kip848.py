@@ -327,7 +327,6 @@ async def test_a_topic_that_is_unsubscribed_for_a_moment_goes_on(kafka: KafkaHan
 
 
 @pytest.mark.real_if_long
-@pytest.mark.one_loop_each  # Brokers look for new topics every ten seconds.
 async def test_a_pattern_is_matched_by_the_broker(kafka: KafkaHandle) -> None:
     prefix = unique("pattern")
     first = await kafka.create_topic(f"{prefix}-a")

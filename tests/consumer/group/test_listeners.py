@@ -319,7 +319,6 @@ async def test_a_task_that_a_callback_starts_may_wait_for_records(kafka: KafkaHa
         assert (await asyncio.wait_for(reading, PATIENCE_S)).offset == 0
 
 
-@pytest.mark.one_loop_each
 @pytest.mark.parametrize("by_a_task", [False, True])
 async def test_a_get_in_a_callback_has_nothing_committed_that_is_worked_on(
     kafka: KafkaHandle, by_a_task: bool
@@ -342,7 +341,6 @@ async def test_a_get_in_a_callback_has_nothing_committed_that_is_worked_on(
         assert (await consumer.getone()).offset == 0
 
 
-@pytest.mark.one_loop_each
 async def test_gets_in_a_callback_do_not_count_for_max_poll_interval(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     loop = asyncio.get_running_loop()
@@ -364,7 +362,6 @@ async def test_gets_in_a_callback_do_not_count_for_max_poll_interval(kafka: Kafk
         assert beat_count(consumer) - beats[0] <= 10  # in another such interval there are 20
 
 
-@pytest.mark.one_loop_each
 async def test_a_get_that_a_callback_began_counts_once_the_callback_is_over(
     kafka: KafkaHandle,
 ) -> None:

@@ -19,8 +19,6 @@ from tests.support.reading import reading
 from tests.support.rows import rows
 from tests.support.waiting import PATIENCE_S, eventually, until
 
-pytestmark = pytest.mark.one_loop_each
-
 Call = Callable[[AIOKafkaConsumer, TopicPartition], object]
 T = TopicPartition("t", 0)
 

@@ -15,8 +15,6 @@ from tests.support.reading import reading
 from tests.support.rows import rows
 from tests.support.waiting import PATIENCE_S, until
 
-pytestmark = pytest.mark.one_loop_each
-
 Get = Callable[[AIOKafkaConsumer], Awaitable[set[str]]]
 
 

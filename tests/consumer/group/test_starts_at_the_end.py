@@ -19,8 +19,6 @@ from tests.support.reading import committed, reading, values
 from tests.support.rows import rows
 from tests.support.waiting import PATIENCE_S, eventually
 
-pytestmark = pytest.mark.one_loop_each
-
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> Mapping[str, object]:

@@ -47,7 +47,7 @@ EVERY_ONE: Final[Mapping[str, Settings]] = {
     "consumer": CONSUMER,
 }
 
-pytestmark = [pytest.mark.one_loop_each, pytest.mark.real_if_long]
+pytestmark = pytest.mark.real_if_long
 
 
 class Member:

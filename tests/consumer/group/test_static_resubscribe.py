@@ -42,7 +42,6 @@ def member(
     return consumer
 
 
-@pytest.mark.one_loop_each
 @pytest.mark.parametrize("at_once", [True, False], ids=["at-once", "later"])
 @pytest.mark.parametrize("leads", [True, False], ids=["leader", "follower"])
 async def test_a_static_member_is_back_without_a_rebalance(
@@ -78,7 +77,6 @@ async def test_a_static_member_is_back_without_a_rebalance(
         assert inside.generation(watcher) == inside.generation(leaver) == generation
 
 
-@pytest.mark.one_loop_each
 @pytest.mark.parametrize("at_once", [True, False], ids=["at-once", "later"])
 @pytest.mark.parametrize("leads", [True, False], ids=["leader", "follower"])
 async def test_a_static_member_that_comes_back_for_another_topic_gets_it(

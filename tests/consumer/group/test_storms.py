@@ -92,7 +92,6 @@ class Storming:
                 return
 
 
-@pytest.mark.one_loop_each
 @pytest.mark.parametrize("assignor", ASSIGNORS)
 async def test_a_storm_of_rebalances_loses_nothing_and_calms_down(
     kafka: KafkaHandle, assignor: type[AbstractPartitionAssignor]

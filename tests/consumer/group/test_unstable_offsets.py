@@ -117,7 +117,6 @@ def begin_to_commit(bootstrap_servers: str, group_id: str, tp: TopicPartition, a
     return producer
 
 
-@pytest.mark.one_loop_each
 @pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "aborted"])
 async def test_a_position_waits_for_the_end_of_a_transaction_that_commits_it(
     kafka: KafkaHandle, is_committed: bool

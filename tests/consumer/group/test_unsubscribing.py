@@ -23,8 +23,6 @@ from tests.support.reading import committed, reading
 from tests.support.rows import rows
 from tests.support.waiting import PATIENCE_S, eventually, until
 
-pytestmark = pytest.mark.one_loop_each
-
 T = TopicPartition("t", 0)
 # Nothing is committed by the clock.
 SETTINGS = {

@@ -17,8 +17,6 @@ from tests.support.reading import reading
 from tests.support.rows import rows
 from tests.support.waiting import PATIENCE_S, until
 
-pytestmark = pytest.mark.one_loop_each
-
 HOUR_MS = 3_600_000
 T = TypeVar("T")
 Batches = dict[TopicPartition, list[ConsumerRecord]]

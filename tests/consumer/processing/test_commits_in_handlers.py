@@ -15,8 +15,6 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.protocols import WAYS
 from tests.support.rows import rows
 
-pytestmark = pytest.mark.one_loop_each
-
 PARTITIONS = 4
 EACH = 150
 

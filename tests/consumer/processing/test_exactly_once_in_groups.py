@@ -23,7 +23,7 @@ from tests.support.protocols import WAYS
 from tests.support.proxy import Proxy, send_through
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.one_loop_each, pytest.mark.real_if_long]
+pytestmark = pytest.mark.real_if_long
 
 Record = ConsumerRecord[bytes | None, bytes | None]
 

@@ -65,7 +65,6 @@ def group_commits(cluster: BlockingCluster, clock: Clock) -> GroupCommits:
     return GroupCommits("g", cluster, clock=clock, sleep=clock.sleep)
 
 
-@pytest.mark.one_loop_each
 async def test_lag_shows_in_kafka_s_own_tool(kafka: KafkaHandle, java_tools: JavaTools) -> None:
     topic, group = await kafka.create_topic(partitions=2), unique("lag")
     for partition in range(2):
@@ -86,7 +85,6 @@ async def test_lag_shows_in_kafka_s_own_tool(kafka: KafkaHandle, java_tools: Jav
     assert sorted(row[2:6] for row in rows) == [["0", "4", "10", "6"], ["1", "9", "10", "1"]]
 
 
-@pytest.mark.one_loop_each
 async def test_group_with_members_refuses_and_the_warning_says_so(
     kafka: KafkaHandle, caplog: pytest.LogCaptureFixture
 ) -> None:

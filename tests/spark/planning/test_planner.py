@@ -27,8 +27,6 @@ from tests.spark.planning.conftest import Planners
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.threads import wait
 
-pytestmark = pytest.mark.one_loop_each
-
 
 async def filled(kafka: KafkaHandle, *sizes: int, name: str | None = None) -> str:
     """Create a topic whose partitions have so many records each, and return its name."""

@@ -360,7 +360,6 @@ def test_records_that_remote_storage_is_slow_to_bring_are_waited_for(filled: Bro
 
 
 # --- Data loss ---------------------------------------------------------------------------------
-@pytest.mark.one_loop_each
 @pytest.mark.parametrize("start", [0, 2])
 async def test_aged_records_are_data_loss(
     kafka: KafkaHandle, start: int, caplog: pytest.LogCaptureFixture

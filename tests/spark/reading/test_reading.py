@@ -21,8 +21,6 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.crafted import FIRST_TIMESTAMP, batch, message
 from tests.support.threads import wait
 
-pytestmark = pytest.mark.one_loop_each
-
 
 class Filled:
     """A topic of one partition, and the rows it has."""
