@@ -21,6 +21,7 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
 from tests.support import shared_kafka
+from tests.support.bytecode import compile_share
 from tests.support.cluster import KafkaHandle
 from tests.support.java import JavaTools
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
@@ -80,6 +81,11 @@ def pytest_configure_node(node: WorkerController) -> None:
     if _SHARED_KAFKA not in stash:
         stash[_SHARED_KAFKA] = shared_kafka.SharedKafka()
     node.workerinput[shared_kafka.INPUT] = stash[_SHARED_KAFKA].asked_at
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput"):
+        compile_share(session.config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
