@@ -85,7 +85,10 @@ def pytest_configure_node(node: WorkerController) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     if hasattr(session.config, "workerinput"):
+        from tests.support.scheduling import collect_share  # needs pytest-xdist
+
         compile_share(session.config)
+        collect_share(session.config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

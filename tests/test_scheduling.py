@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.durations import Durations
+from tests.support.durations import ROOT, Durations
 from tests.support.scheduling import (
     BY_THEMSELVES,
     SHARE_SPARK,
+    Collected,
     SchedulingWithHeavyOnes,
     one_scope,
     put_longest_first,
     seconds_by_scope,
+    shares,
 )
 
 TESTS = Path(__file__).parent
@@ -64,6 +66,62 @@ def test_scopes_that_take_longest_are_begun_first(*, is_long: bool, ordered: lis
     )
     put_longest_first(queue, seconds_by_scope(durations, is_long=is_long))
     assert list(queue) == ordered
+
+
+def test_every_file_is_collected_by_one_worker_or_by_all() -> None:
+    seconds = {"heavy": 50.0, "test_a.py": 40.0, "test_b.py": 40.0, "test_c.py": 20.0}
+    assert shares(seconds, 2) == [{"heavy"}, {"test_a.py", "test_c.py"}]
+    files = ["tests/spark/test_batch.py", "test_a.py", "test_b.py", "test_c.py", "test_new.py"]
+    heavy, other = (
+        [file for file in files if not each.pytest_ignore_collect(ROOT / file)]
+        for each in (Collected(shares(seconds, 2), index) for index in range(2))
+    )
+    assert heavy == ["tests/spark/test_batch.py", "test_b.py", "test_new.py"]
+    assert other == ["test_a.py", "test_b.py", "test_c.py", "test_new.py"]
+
+
+class Worker:
+    """A worker that keeps what it is to run."""
+
+    def __init__(self, collection: list[str]) -> None:
+        self.collection = collection
+        self.shutting_down = False
+        self.given: list[str] = []
+        self.done = 0
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.given += [self.collection[index] for index in indices]
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_workers_run_their_own_files_first_and_every_test_is_run_once(
+    pytestconfig: pytest.Config, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = request.session
+    monkeypatch.setattr(session, "testscollected", session.testscollected)
+    monkeypatch.setattr(pytestconfig.option, "tx", ["2*popen"])
+    shared = [f"{file}.py::test_{n}" for file in ("shared", "other") for n in range(4)]
+    slow = Worker([*shared, *(f"slow.py::test_{n}" for n in range(4))])
+    quick = Worker([*(f"quick.py::test_{n}" for n in range(4)), *shared])
+    scheduling = SchedulingWithHeavyOnes(pytestconfig)
+    for worker in (slow, quick):
+        scheduling.add_node(worker)
+        scheduling.add_node_collection(worker, worker.collection)
+    scheduling.schedule()
+    assert session.testscollected == 16
+    while not scheduling.tests_finished:
+        # The slow one stays in its first test.
+        index = quick.collection.index(quick.given[quick.done])
+        scheduling.mark_test_complete(quick, index)
+        quick.done += 1
+        if quick.done == len(quick.given):
+            break
+    assert slow.given[:4] == [f"slow.py::test_{n}" for n in range(4)]
+    assert quick.given[:4] == [f"quick.py::test_{n}" for n in range(4)]
+    assert sorted(slow.given + quick.given) == sorted({*slow.collection, *quick.collection})
+    assert quick.shutting_down
 
 
 def test_files_that_are_named_exist() -> None:
