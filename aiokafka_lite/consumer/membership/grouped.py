@@ -52,7 +52,7 @@ class GroupedMembership(ABC, Generic[MemberT]):
         self._handover = Handover(around, member, why_lost=self._why_lost)
         self._task = GroupTask(around, member, is_settled=lambda: self.is_settled)
         # The subscription of which the group task was told.
-        self._noticed_version = -1
+        self._noticed_version: int | None = None
 
     # --- For the consumer -----------------------------------------------------------------
     @property

@@ -70,9 +70,9 @@ class ClassicMembership(GroupedMembership[Member]):
         # The rebalance that is under way, as far as the group task has not heard how it ended.
         self._joining: asyncio.Task[JoinOutcome] | None = None
         # The subscription that the last rebalance answers to, and that for which the listener
-        # has been told as well; -1: there is no assignment.
-        self._joined_version = -1
-        self._assigned_version = -1
+        # has been told as well; None: there is no assignment.
+        self._joined_version: int | None = None
+        self._assigned_version: int | None = None
         # What was subscribed when it joined last, and at which version.
         self._joined_topics: frozenset[str] | None = None
         self._joined_last = -1
@@ -247,7 +247,7 @@ class ClassicMembership(GroupedMembership[Member]):
         member, state = self._member, self._state
         self._settle_interruption()
         member.enter(MemberState.PREPARING)
-        self._joined_version = self._assigned_version = -1
+        self._joined_version = self._assigned_version = None
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.rebalance_timeout_s
         if is_subscribed(state):
@@ -451,7 +451,6 @@ class ClassicMembership(GroupedMembership[Member]):
         before = frozenset(state.assignment)
         gone, new = before - partitions, partitions - before
         member.take_assignment(keeps=True)
-        self._lease.look()
         for tp in before & partitions:
             if (cursor := state.assignment[tp]).is_revoking:
                 state.keep(cursor)  # it was unsubscribed, and is subscribed again

@@ -111,12 +111,12 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._beating: asyncio.Task[Never] | None = None
         # What it has taken and not given back yet: what the group is told that it owns.
         self._held: dict[PartitionId, TopicPartition] = {}
-        # The subscription to which the assignment answers; -1: to none yet.
-        self._settled_version = -1
+        # The subscription to which the assignment answers; None: to none yet.
+        self._settled_version: int | None = None
         # Until when nothing may mean that there is something soon: since it is a member, or since
         # the subscription last changed. And whether the listener knows of a first assignment.
         self._first_until = 0.0
-        self._asked_version = -1
+        self._asked_version: int | None = None
         self._joining_since: float | None = None
         self._is_first_told = False
         # Whether start() has had its answer: before that the application cannot ask for records.
@@ -322,7 +322,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
                 self._cluster.invalidate()
 
     def _begin_to_join(self) -> None:
-        self._settled_version = -1
+        self._settled_version = None
         self._task.forget_error()
         self._last_word = None
         self._joining_since = self._loop.time()
@@ -346,13 +346,13 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if is_answered:
             self._hand_out(wish, step)
         if step.to_revoke:
-            self._settled_version = -1
+            self._settled_version = None
             member.reconciled(is_done=False)
             await self._revoke(step.to_revoke)
             return True
         new = {each: tp for each, tp in step.to_assign.items() if wish.covers(tp.topic)}
         if is_answered and new:
-            self._settled_version = -1
+            self._settled_version = None
             member.reconciled(is_done=False)
             await self._assign(new)
             return True
@@ -431,7 +431,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
 
     async def _give_up_departed(self) -> None:
         """Settle what unsubscribe() has left behind; until then the group is told it is owned."""
-        self._settled_version = -1
+        self._settled_version = None
         await self._handover.settle_departed(UNSUBSCRIBED)
         assigned = self._state.assignment if is_subscribed(self._state) else {}
         self._let_go({each: tp for each, tp in self._held.items() if tp not in assigned})
@@ -447,7 +447,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     async def _lose_all(self) -> None:
         member = self._member
         loss = member.lost_by or Loss.MEMBERSHIP
-        self._settled_version = -1
+        self._settled_version = None
         await self._handover.lose()
         self._held.clear()
         self._beats.forget()
@@ -489,7 +489,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         state, member = self._state, self._member
         overdue = self._task.overdue_text()
         self._warn_of_absence(overdue)
-        self._settled_version = -1
+        self._settled_version = None
         reason = Loss.POLL_INTERVAL.value
         await self._handover.revoke(set(state.assignment), reason, waits=False)
         if not member.is_member or not is_subscribed(state):
