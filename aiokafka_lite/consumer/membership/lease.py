@@ -66,7 +66,6 @@ class Lease:
         here for a loop that was blocked.
         """
         self._ends_at = asked_at + self._session_s * LEASE_SHARE
-        self._silence()
         self.look()
 
     def look(self) -> None:

@@ -201,17 +201,13 @@ class Speaker:
         """Stand in for the loop until it says that it is enough, or is closed."""
         try:
             while not self._ending.is_set():
-                self._wait(self.turn())
+                self._wake.wait(self.turn())
+                self._wake.clear()
         except LoopClosedError:  # and nobody has said that it is enough
             pass
         finally:
             if self._cluster is not None:
                 self._cluster.close()
-
-    def _wait(self, wait_s: float) -> None:
-        if wait_s > 0:
-            self._wake.wait(wait_s)
-            self._wake.clear()
 
     def turn(self) -> float:
         """Do what is due; return how long to wait then."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,12 @@ from hypothesis import strategies as st
 from aiokafka_lite import errors
 from aiokafka_lite.broker.groups.kip848 import re2
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.membership.kip848.beats import UNSETTLED_FOR_S, Beats, Wish
+from aiokafka_lite.consumer.membership.kip848.beats import (
+    UNSETTLED_FOR_S,
+    Beats,
+    Wish,
+    identity_in,
+)
 from aiokafka_lite.consumer.membership.kip848.member import (
     LEGAL_TRANSITIONS,
     ConsumerMember,
@@ -24,7 +31,11 @@ from aiokafka_lite.consumer.membership.kip848.regex import as_re2
 from aiokafka_lite.consumer.membership.kip848.target import difference
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import IllegalStateError, MaxPollIntervalError
-from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
 from aiokafka_lite.structs import TopicPartition
 
 T, U = bytes([1]) * 16, bytes([2]) * 16
@@ -61,9 +72,34 @@ def test_ids_are_as_kafkas_own_client_makes_them() -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{22}", each) for each in ids)
 
 
+def test_a_member_keeps_the_id_that_it_is_known_by() -> None:
+    assert ConsumerMember("g", member_id="me").identity == Identity("me")
+    assert len(ConsumerMember("g").identity.member_id) == 22
+
+
+def test_a_member_is_stable_once_it_holds_what_it_was_given() -> None:
+    member = ConsumerMember("g")
+    member.reconciled(is_done=True)
+    assert member.state is MemberState.UNJOINED
+    member = joined()
+    for is_done, state in [
+        (True, MemberState.STABLE),
+        (True, MemberState.STABLE),
+        (False, MemberState.RECONCILING),
+        (False, MemberState.RECONCILING),
+    ]:
+        member.reconciled(is_done=is_done)
+        assert member.state is state
+    member.enter(MemberState.LEAVING)
+    member.reconciled(is_done=False)
+    assert member.state is MemberState.LEAVING
+
+
 def test_a_commit_goes_along_with_the_epoch_of_its_member() -> None:
     member = joined(3)
     made_as = member.identity
+    other = made_as._replace(member_id="other")
+    assert member.commits_as(other, has_waited=False, is_departed=False) is None
     member.take_answer(made_as, made_as._replace(generation=5), None)
     commits_as = member.commits_as(made_as, has_waited=False, is_departed=False)
     assert commits_as == made_as._replace(generation=5)
@@ -93,10 +129,70 @@ def test_an_answer_to_another_identity_is_no_news() -> None:
     assert member.state is MemberState.RECONCILING
 
 
+def test_what_is_heard_of_a_member_that_does_not_want_to_be_one_is_no_news() -> None:
+    member = ConsumerMember("g")
+    now = member.identity
+    assert not member.take_answer(now, now._replace(generation=4), frozenset())
+    assert not member.drop(now, Loss.MEMBERSHIP)
+    member.enter(MemberState.LEAVING)
+    assert not member.take_answer(now, now._replace(generation=4), frozenset())
+    assert (member.identity, member.state) == (now, MemberState.LEAVING)
+
+
+def test_a_late_answer_counts_if_it_is_of_this_member_and_not_of_an_earlier_epoch() -> None:
+    member = joined(3)
+    now = member.identity
+    assert not member.take_late_answer(now._replace(generation=2), ids(T, 0))
+    assert not member.take_late_answer(Identity("other", 4), ids(T, 0))
+    assert member.target == frozenset()
+    assert member.take_late_answer(now, ids(T, 0))
+    assert member.target == ids(T, 0)
+    assert member.take_late_answer(now._replace(generation=4), None)
+    assert (member.identity.generation, member.target) == (4, ids(T, 0))
+    assert member.drop(member.identity, Loss.EPOCH)
+    assert not member.take_late_answer(now._replace(generation=5), ids(T, 0))
+
+
+@pytest.mark.parametrize(("loss", "keeps_id"), [(Loss.EPOCH, True), (Loss.MEMBERSHIP, False)])
+def test_a_member_that_is_dropped_keeps_its_id_if_the_coordinator_knows_that(
+    loss: Loss, keeps_id: bool
+) -> None:
+    member = joined(3)
+    now = member.identity
+    assert member.drop(now, loss)
+    assert member.state is MemberState.DROPPED
+    assert (member.identity.member_id == now.member_id) is keeps_id
+    assert not member.is_member
+
+
+async def test_whatever_a_member_hears_wakes_those_who_wait_for_it() -> None:
+    member = joined(3)
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: member.note_refusal(member.identity, errors.StaleMemberEpochError("no")),
+        lambda: member.take_answer(member.identity, Identity("m", 4), None),
+        lambda: member.enter(MemberState.LEAVING),
+        lambda: member.drop(member.identity, Loss.EPOCH),
+    )
+    for change in changes:
+        waiting = asyncio.create_task(member.wait_for_change())
+        await asyncio.sleep(0)
+        change()
+        await asyncio.sleep(0)
+        assert waiting.done()
+    assert member.state is MemberState.LEAVING  # it is dropped all the same
+
+
 def test_a_stale_epoch_is_no_loss_and_calls_for_a_heartbeat() -> None:
     member = joined()
+    earlier = member.identity._replace(generation=2)
+    assert not member.note_refusal(earlier, errors.StaleMemberEpochError("no"))
+    assert not member.is_epoch_stale
     assert not member.note_refusal(member.identity, errors.StaleMemberEpochError("no"))
     assert member.is_epoch_stale
+    assert member.is_member
+    assert member.take_answer(member.identity, member.identity, None)
+    assert not member.is_epoch_stale
+    assert not member.note_refusal(member.identity, errors.NotCoordinatorError("no"))
     assert member.is_member
     assert member.note_refusal(member.identity, errors.UnknownMemberIdError("no"))
     assert member.assigned_as is None
@@ -108,6 +204,8 @@ def test_who_was_away_too_long_is_told_so() -> None:
     member.note_reason(Loss.POLL_INTERVAL, "no records were requested for 9 s")
     member.be_nobody(keeps_id=True)
     assert isinstance(member.why_lost(), MaxPollIntervalError)
+    member.note_reason(Loss.INSTANCE, "")
+    assert isinstance(member.why_lost(), errors.FencedInstanceIdError)
 
 
 # --- The way to the target --------------------------------------------------------------------
@@ -157,32 +255,53 @@ def test_what_is_held_of_a_former_topic_goes_though_the_coordinator_has_not_hear
     step = difference(ids(U, 0), held, {T: "t"}, {"t": T}.get)
     assert step.to_revoke == held
     assert not step.to_assign
-    assert difference(ids(U, 0), {}, {T: "t"}, {"t": T}.get).unknown == {U}
+    step = difference(ids(U, 0), {}, {T: "t"}, {"t": T}.get)
+    assert step.unknown == {U}
+    assert not step.is_empty
+
+
+def test_a_topic_without_a_name_does_not_keep_the_others_from_being_taken() -> None:
+    step = difference(ids(T, 0) | ids(U, 0), {}, {U: "u"}, id_of)
+    assert step.to_assign == {PartitionId(U, 0): TopicPartition("u", 0)}
+    assert step.unknown == {T}
+    assert not step._replace(unknown=frozenset()).is_empty
 
 
 # --- Heartbeats -------------------------------------------------------------------------------
-def answer(**fields: int) -> ConsumerGroupHeartbeatResponse:
+def answer(
+    *, interval_ms: int = 5000, throttled_ms: int = 0, assigned: Assignment | None = None
+) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(
         member_epoch=3,
-        heartbeat_interval_ms=5000,
-        **fields,  # type: ignore[arg-type]
+        heartbeat_interval_ms=interval_ms,
+        throttle_time_ms=throttled_ms,
+        assignment=assigned,
     )
 
 
 @pytest.mark.parametrize(
-    ("interval_ms", "throttled_ms", "unsettled_s", "settled_s"),
-    [(3000, 0, 0.25, 1.0), (200, 0, 0.2, 0.2), (9000, 0, 0.25, 5.0), (3000, 7, 5.0, 5.0)],
+    ("interval_ms", "brokers_ms", "throttled_ms", "unsettled_s", "settled_s"),
+    [
+        (3000, 5000, 0, 0.25, 1.0),
+        (200, 5000, 0, 0.2, 0.2),
+        (9000, 5000, 0, 0.25, 5.0),
+        (3000, 5000, 1, 5.0, 5.0),
+        (9000, 4000, 0, 0.25, 4.0),
+        (9000, 1, 0, 0.001, 0.001),
+        (9000, 0, 0, 0.25, 5.0),  # none is named
+    ],
 )
 def test_the_pace(
-    interval_ms: int, throttled_ms: int, unsettled_s: float, settled_s: float
+    interval_ms: int, brokers_ms: int, throttled_ms: int, unsettled_s: float, settled_s: float
 ) -> None:
     member = joined()
     beats = Beats(ConsumerConfig(heartbeat_interval_ms=interval_ms), member, int)
     said = beats.next(Wish(frozenset({"t"})), {})
-    beats.answered(said, answer(throttle_time_ms=throttled_ms), 0.0)
+    answered = answer(interval_ms=brokers_ms, throttled_ms=throttled_ms)
+    beats.answered(said, answered, 0.0)
     beats.note_change(100.0)
     assert beats.interval_s(101.0, is_unsettled=False) == unsettled_s
-    late = 100.0 + UNSETTLED_FOR_S + 0.1
+    late = 100.0 + UNSETTLED_FOR_S
     assert beats.interval_s(late, is_unsettled=True) == unsettled_s
     assert beats.interval_s(late, is_unsettled=False) == settled_s
 
@@ -209,6 +328,88 @@ def test_members_of_a_group_send_ten_heartbeats_a_second_together_and_none_less_
     assert beats.interval_s(100.0, is_unsettled=False) == pytest.approx(settled_s)
 
 
+def test_a_heartbeat_says_all_when_there_is_something_new_and_after_one_that_failed() -> None:
+    beats = Beats(ConsumerConfig(), joined(), int)
+    wish = Wish(frozenset({"t"}))
+
+    def is_full(wish: Wish = wish) -> bool:
+        has_news = beats.has_news(wish)
+        said = beats.next(wish, {})
+        beats.answered(said, answer(), 0.0)
+        assert (said.request.topic_partitions is not None) is has_news
+        return has_news
+
+    assert [is_full(), is_full()] == [True, False]
+    beats.note_change(0.0)
+    assert [is_full(), is_full()] == [True, False]
+    beats.note_failure()
+    assert [is_full(), is_full()] == [True, False]
+    assert [is_full(Wish(regex="t")), is_full(Wish(regex="t"))] == [True, False]
+    beats.forget()
+    assert beats.told_wish is None
+    assert [is_full(wish), is_full(wish)] == [True, False]
+
+
+def test_a_change_while_a_heartbeat_is_on_its_way_is_told_by_the_next() -> None:
+    beats = Beats(ConsumerConfig(), joined(), int)
+    wish = Wish(frozenset({"t"}))
+    said = beats.next(wish, {})
+    beats.note_change(0.0)
+    beats.answered(said, answer(), 0.0)
+    assert beats.has_news(wish)
+
+
+def test_an_assignment_is_confirmed_once() -> None:
+    beats = Beats(ConsumerConfig(), joined(), int)
+    wish = Wish(frozenset({"t"}))
+
+    def answered(*numbers: int) -> None:
+        topic = TopicPartitions(topic_id=T, partitions=list(numbers))
+        assigned = Assignment(topic_partitions=[topic])
+        beats.answered(beats.next(wish, {}), answer(assigned=assigned), 0.0)
+
+    assert not beats.confirm(0.0)
+    answered(0)
+    assert beats.confirm(100.0)
+    assert beats.has_news(wish)
+    assert beats.interval_s(101.0, is_unsettled=False) == 0.25
+    assert not beats.confirm(100.0)
+    answered(0)  # as before
+    assert not beats.confirm(0.0)
+    answered(0, 1)
+    beats.answered(beats.next(wish, {}), answer(), 0.0)  # a brief one says nothing of it
+    assert beats.confirm(0.0)
+    beats.answered(beats.next(wish, {}), answer(), 0.0)
+    answered(0)
+    beats.note_change(0.0)
+    assert not beats.confirm(0.0)
+    answered(2)
+    beats.note_failure()
+    beats.answered(beats.next(wish, {}), answer(), 0.0)  # a full one has said what is owned
+    assert not beats.confirm(0.0)
+    beats.forget()
+    answered(2)
+    assert beats.confirm(0.0)
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_an_epoch_that_goes_back_makes_no_sense(epoch: int) -> None:
+    beats = Beats(ConsumerConfig(), joined(3), int)
+    said = beats.next(Wish(frozenset({"t"})), {})
+    with pytest.raises(errors.KafkaProtocolError):
+        beats.answered(said, ConsumerGroupHeartbeatResponse(member_epoch=epoch), 0.0)
+    assert said.change_count is not None
+    assert beats.told_wish is None
+
+
+@pytest.mark.parametrize(("named", "known_as"), [(None, "me"), ("", "me"), ("you", "you")])
+def test_a_member_is_known_by_the_id_in_the_answer_if_there_is_one(
+    named: str | None, known_as: str
+) -> None:
+    answered = ConsumerGroupHeartbeatResponse(member_id=named, member_epoch=1)
+    assert identity_in(answered, Identity("me"), 0) == Identity(known_as, 1)
+
+
 def test_a_full_heartbeat_says_what_the_consumer_is_and_where() -> None:
     member = ConsumerMember("g", "one")
     config = ConsumerConfig(
@@ -233,7 +434,9 @@ def test_an_expression_that_was_told_is_taken_back() -> None:
 
 def test_a_member_that_leaves_says_whether_it_will_be_back() -> None:
     assert Beats(ConsumerConfig(), ConsumerMember("g"), int).leave().member_epoch == -1
-    assert Beats(ConsumerConfig(), ConsumerMember("g", "one"), int).leave().member_epoch == -2
+    static = Beats(ConsumerConfig(), ConsumerMember("g", "one"), int)
+    assert static.leave().member_epoch == -2
+    assert static.leave(for_good=True).member_epoch == -1
 
 
 # --- Patterns ---------------------------------------------------------------------------------
@@ -262,6 +465,16 @@ def test_the_broker_matches_what_the_consumer_would(pattern: str) -> None:
 @pytest.mark.parametrize("pattern", NOT_ALIKE)
 def test_what_brokers_read_otherwise_stays_here(pattern: str) -> None:
     assert as_re2(re.compile(pattern), exclude_internal_topics=False) is None
+
+
+@pytest.mark.parametrize("flags", [re.DOTALL, re.VERBOSE, re.IGNORECASE | re.ASCII])
+def test_a_pattern_with_flags_that_brokers_do_not_know_stays_here(flags: re.RegexFlag) -> None:
+    assert as_re2(re.compile("a b", flags), exclude_internal_topics=False) is None
+
+
+def test_a_pattern_that_ignores_case_is_matched_so_by_the_broker() -> None:
+    ours = re.compile("orders", re.IGNORECASE)
+    assert as_re2(ours, exclude_internal_topics=True) == "(?i)(?:orders).*"
 
 
 def test_what_would_match_brokers_own_topics_stays_here() -> None:

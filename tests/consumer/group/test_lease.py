@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Final
@@ -12,7 +13,8 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
-from aiokafka_lite.consumer.gate import Hold
+from aiokafka_lite.consumer.gate import Gate, Hold
+from aiokafka_lite.consumer.membership.lease import Elsewhere, Lease
 from aiokafka_lite.errors import (
     FencedMemberEpochError,
     IllegalGenerationError,
@@ -274,3 +276,89 @@ async def test_what_is_kept_is_lost_before_the_pause_after_a_join_that_was_refus
         consumer.subscribe(["t", "u"], listener=listener)
         await until(lambda: ("lost", {TP}) in listener.calls and not consumer.assignment())
         assert len(broker.requests.of("JoinGroup")) == joins + 1
+
+
+# --- Without a group --------------------------------------------------------------------------
+class Looks:
+    """What a lease is made with, and how often it looks."""
+
+    def __init__(self) -> None:
+        self.gate = Gate(lambda _: None)
+        self.count = 0
+        self.hands_out = True
+        self.elsewhere = Elsewhere(-math.inf, is_lost=False)
+
+    def look(self) -> bool:
+        self.count += 1
+        return self.hands_out
+
+    @property
+    def is_held(self) -> bool:
+        return Hold.CUT_OFF in self.gate.holds
+
+
+@pytest.mark.virtual_time
+async def test_a_lease_is_over_a_session_after_it_was_last_renewed() -> None:
+    looks = Looks()
+    lease = Lease(10.0, looks.gate, hands_out=looks.look)
+    lease.look()
+    await asyncio.sleep(20)
+    assert (looks.count, looks.is_held) == (1, False)  # nothing was answered yet
+    lease.renew(20.0)
+    await asyncio.sleep(6)
+    lease.renew(24.0)
+    await asyncio.sleep(7.89)
+    assert not looks.is_held
+    await asyncio.sleep(0.02)
+    assert looks.is_held
+    lease.renew(33.91)
+    assert not looks.is_held
+
+
+@pytest.mark.virtual_time
+async def test_a_lease_that_ended_holds_nothing_and_looks_no_more() -> None:
+    looks = Looks()
+    lease = Lease(10.0, looks.gate, hands_out=looks.look, elsewhere=lambda: looks.elsewhere)
+    lease.renew(0.0)
+    await asyncio.sleep(20)
+    assert looks.is_held
+    looks.elsewhere = Elsewhere(0.0, is_lost=True)
+    lease.end()
+    assert not looks.is_held
+    looks.elsewhere = Elsewhere(0.0, is_lost=False)
+    lease.renew(20.0)
+    lease.end()
+    count = looks.count
+    await asyncio.sleep(20)
+    assert looks.count == count
+
+
+@pytest.mark.virtual_time
+async def test_a_lease_counts_what_was_heard_elsewhere() -> None:
+    looks = Looks()
+    lease = Lease(10.0, looks.gate, hands_out=looks.look, elsewhere=lambda: looks.elsewhere)
+    lease.renew(0.0)
+    looks.elsewhere = Elsewhere(8.0, is_lost=False)
+    await asyncio.sleep(17.89)
+    assert not looks.is_held
+    looks.elsewhere = Elsewhere(8.0, is_lost=True)
+    lease.look()
+    assert looks.is_held
+    looks.elsewhere = Elsewhere(8.0, is_lost=False)
+    lease.look()
+    assert not looks.is_held
+    await asyncio.sleep(0.02)
+    assert looks.is_held
+
+
+@pytest.mark.virtual_time
+async def test_a_lease_of_a_member_that_hands_out_nothing_needs_no_alarm() -> None:
+    looks = Looks()
+    looks.hands_out = False
+    lease = Lease(10.0, looks.gate, hands_out=looks.look)
+    lease.renew(0.0)
+    await asyncio.sleep(20)
+    assert (looks.count, looks.is_held) == (1, False)
+    looks.hands_out = True
+    lease.look()
+    assert looks.is_held

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
 
 from aiokafka_lite import errors
@@ -125,6 +128,30 @@ def test_the_gravest_of_several_interruptions_counts() -> None:
     assert member.interruption is Interruption.LOST_MEMBERSHIP
 
 
+def test_what_is_said_of_a_member_that_is_none_interrupts_nothing() -> None:
+    member = Member("g", member_id="m-1")
+    member.interrupt(member.identity, Interruption.LOST_MEMBERSHIP)
+    assert member.interruption is None
+    assert not member.is_fenced
+    assert not member.is_leader
+
+
+async def test_whatever_happens_to_a_member_wakes_those_who_wait_for_it() -> None:
+    member = joined()
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: member.interrupt(member.identity, Interruption.GROUP_REBALANCES),
+        lambda: member.end_rebalance(()),
+        member.lose_generation,
+        member.lose_membership,
+    )
+    for happen in changes:
+        waiting = asyncio.create_task(member.wait_for_change())
+        await asyncio.sleep(0)
+        happen()
+        await asyncio.sleep(0)
+        assert waiting.done()
+
+
 def test_losses_are_the_gravest_interruptions() -> None:
     assert [each for each in Interruption if each.is_loss] == list(Interruption)[-3:]
     assert sorted(Interruption) == list(Interruption)
@@ -159,6 +186,84 @@ def test_a_commit_goes_over_to_the_next_generation_only_if_it_waited(
     assert member.commits_as(made_as, has_waited=has_waited, is_departed=False) == sender
 
 
+def rejoin(member: Member, generation: int, member_id: str = "m-1") -> None:
+    """Let it be of another generation, whose assignment is not known yet."""
+    member.enter(MemberState.PREPARING)
+    member.begin_rebalance()
+    member.take_generation(
+        Identity(member_id, generation), protocol_name="range", leader_id=member_id
+    )
+
+
+@pytest.mark.parametrize(("keeps", "sender"), [(True, Identity("m-1", 8)), (False, None)])
+def test_a_commit_goes_over_to_a_generation_for_which_its_partitions_were_kept(
+    keeps: bool, sender: Identity | None
+) -> None:
+    member = Member("g")
+    for generation, has_kept in ((7, False), (8, keeps)):
+        rejoin(member, generation)
+        member.take_assignment(keeps=has_kept)
+    assert member.commits_as(NOW, has_waited=False, is_departed=False) == sender
+    assert member.commits_as(NOW, has_waited=True, is_departed=False) == Identity("m-1", 8)
+
+
+def test_what_was_lost_cannot_have_been_kept() -> None:
+    member = holding(7)
+    member.enter(MemberState.PREPARING)
+    member.lose_generation(Interruption.LOST_GENERATION)
+    member.enter(MemberState.UNJOINED)
+    rejoin(member, 8)
+    member.take_assignment(keeps=True)
+    assert member.commits_as(NOW, has_waited=False, is_departed=False) is None
+
+
+@pytest.mark.parametrize(
+    ("generation", "member_id", "is_next"),
+    [(7, "m-1", True), (8, "m-1", True), (9, "m-1", False), (8, "m-2", False)],
+)
+def test_nobody_else_had_the_partitions_if_no_generation_was_in_between(
+    generation: int, member_id: str, is_next: bool
+) -> None:
+    member = holding(7)
+    rejoin(member, generation, member_id)
+    assert member.is_of_the_next_generation is is_next
+    member.assigned_as = None
+    assert not member.is_of_the_next_generation
+
+
+@pytest.mark.parametrize("is_cooperative", [False, True])
+def test_only_a_cooperative_member_hands_out_while_it_rebalances(is_cooperative: bool) -> None:
+    member = Member("g", is_cooperative=is_cooperative)
+    assert not member.hands_out
+    rejoin(member, 7)
+    assert not member.hands_out
+    member.take_assignment()
+    assert member.hands_out
+    steps: tuple[Callable[[], object], ...] = (
+        lambda: member.enter(MemberState.PREPARING),
+        member.begin_rebalance,
+        lambda: member.take_generation(NOW, protocol_name="range", leader_id=""),
+    )
+    for step in steps:
+        step()
+        assert member.hands_out is is_cooperative
+    member.enter(MemberState.LEAVING)
+    assert not member.hands_out
+
+
+def test_why_partitions_are_lost_is_told_by_what_is_known() -> None:
+    member = holding()
+    member.lose_generation(Interruption.LOST_GENERATION)
+    assert str(member.why_lost()) == str(errors.CommitFailedError())
+    member.lose_generation(Interruption.LOST_GENERATION, "the loop was blocked")
+    assert "the loop was blocked: run blocking code" in str(member.why_lost())
+    member.lose_membership(Interruption.POLL_INTERVAL_EXCEEDED, "away")
+    assert isinstance(member.why_lost(), errors.MaxPollIntervalError)
+    assert "away. The partitions were revoked" in str(member.why_lost())
+    member.lose_membership(Interruption.FENCED)
+    assert isinstance(member.why_lost(), errors.FencedInstanceIdError)
+
+
 def test_a_commit_of_what_was_given_up_is_of_the_generation_that_it_was_made_in() -> None:
     member = holding()
     assert member.commits_as(NOW, has_waited=False, is_departed=True) == NOW
@@ -185,6 +290,8 @@ def test_what_was_given_up_goes_over_to_the_generation_in_which_it_was_kept(
     member.take_generation(Identity("m-1", 8), protocol_name="range", leader_id="m-1")
     assert not member.takes_commits(is_departed=True)
     assert member.commits_as(made_as, has_waited=True, is_departed=True) is None
+    assert not member.has_kept(TP, made_as)  # as far as is known by now
+    assert member.has_kept(TP, member.identity)
     member.end_rebalance(kept)
     assert member.takes_commits(is_departed=True)
     assert member.commits_as(made_as, has_waited=True, is_departed=True) == sender
@@ -207,11 +314,16 @@ def test_nothing_is_committed_between_two_assignments() -> None:
 
 def test_a_commit_that_was_put_off_waits_until_its_rebalance_is_over() -> None:
     member = holding()
+    assert member.takes_commits(was_put_off=True)
     assert not member.note_refusal(NOW, errors.RebalanceInProgressError())
     assert member.takes_commits()
     assert not member.takes_commits(was_put_off=True)
     member.enter(MemberState.PREPARING)
     assert not member.takes_commits(was_put_off=True)
+    member.begin_rebalance()
+    member.enter(MemberState.LEAVING)
+    assert member.takes_commits(was_put_off=True)
+    assert member.takes_commits(is_departed=True, was_put_off=True)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +340,11 @@ def test_a_commit_that_was_put_off_waits_until_its_rebalance_is_over() -> None:
 def test_a_refusal_tells_whether_the_partitions_are_lost(
     sent_as: Identity, error: KafkaError, is_lost: bool
 ) -> None:
-    assert holding().note_refusal(sent_as, error) is is_lost
+    member = holding()
+    assert member.note_refusal(sent_as, error) is is_lost
+    member = holding()
+    member.enter(MemberState.PREPARING)  # it holds nothing any more
+    assert not member.note_refusal(sent_as, error)
 
 
 def test_a_new_generation_forgets_what_was_said_of_the_old_one() -> None:

@@ -96,7 +96,7 @@ class Heartbeat:
         # Also asked when the application changes its subscription while the loop stands still.
         self._loop = asyncio.get_running_loop()
         self.stand_in = StandIn(
-            member.group_id, open_cluster, scope=scope, hear=self._hear_of_stand_in
+            member.group_id, open_cluster, scope=scope, hear=self.hear_of_stand_in
         )
         self.lease = Lease(
             config.session_timeout_s,
@@ -171,7 +171,7 @@ class Heartbeat:
     def _is_stable(self) -> bool:
         return self._member.state is MemberState.STABLE
 
-    def _hear_of_stand_in(self, outcome: Outcome, sent_at: float) -> None:
+    def hear_of_stand_in(self, outcome: Outcome, sent_at: float) -> None:
         """Take what became of a heartbeat that the thread has sent."""
         member, error = self._member, outcome.error
         interruption = None if error is None else interruption_by(error)

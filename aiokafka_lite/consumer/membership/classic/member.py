@@ -336,7 +336,6 @@ class Member(StatefulMember[MemberState]):
         """Be of no generation any more; the member id stays good."""
         self.identity = Identity(self.identity.member_id)
         self.assigned_as = None
-        self.is_leader = False
         self.lost_by, self.lost_because = lost_by, because
         self.notify()
 
@@ -344,7 +343,6 @@ class Member(StatefulMember[MemberState]):
         """Be nobody: the next JoinGroup asks for a new member id."""
         self.identity = Identity()
         self.assigned_as = None
-        self.is_leader = False
         self.lost_by, self.lost_because = lost_by, because
         self.notify()
 
@@ -361,8 +359,8 @@ class Member(StatefulMember[MemberState]):
         """
         if identity != self.identity or not self.is_member:
             return
-        if self._interruption is None or interruption > self._interruption:
-            self._interruption = interruption
+        before = self._interruption
+        self._interruption = interruption if before is None else max(before, interruption)
         self.notify()
 
     def settle_interruption(self) -> None:

@@ -134,10 +134,9 @@ class Beats:
         self._settled_s = config.group_heartbeat_interval_s
         # What the coordinator knows: only what an answered heartbeat has said.
         self.told_wish: Wish | None = None
+        # None: a heartbeat has failed since, and may have changed that.
         self._told_change_count: int | None = None
         self._has_told_regex = False
-        # Whether it knows that, or something else: a heartbeat has failed since.
-        self._is_unsure = True
         # Goes up with each change of what is owned.
         self._change_count = 0
         # What it has assigned last, and whether it may wait until it is told what is owned.
@@ -150,11 +149,7 @@ class Beats:
     # --- What is said ---------------------------------------------------------------------
     def has_news(self, wish: Wish) -> bool:
         """Whether there is something to tell at once."""
-        return (
-            self._is_unsure
-            or self._told_change_count != self._change_count
-            or wish != self.told_wish
-        )
+        return self._told_change_count != self._change_count or wish != self.told_wish
 
     def note_change(self, now: float) -> None:
         """Note that what is owned has changed."""
@@ -183,11 +178,10 @@ class Beats:
 
         Its answer may be what brought a new assignment, which is not sent again by itself.
         """
-        self._is_unsure = True
+        self._told_change_count = None
 
     def forget(self) -> None:
         """Begin anew: the member that the coordinator was told of is no more."""
-        self._is_unsure = True
         self.told_wish = None
         self._assigned = frozenset()
 
@@ -250,7 +244,6 @@ class Beats:
             self._brokers_s = answer.heartbeat_interval_ms / 1000
         self._is_throttled = answer.throttle_time_ms > 0
         if said.change_count is not None:
-            self._is_unsure = False
             self.told_wish = said.wish
             self._told_change_count = said.change_count
             self._has_told_regex = said.wish.regex is not None

@@ -91,8 +91,8 @@ class Heartbeat:
     ) -> None:
         self._idle_s = idle_s
         self._stand_in = stand_in
-        # How many outcomes of the thread it has heard of.
-        self._heard_count = 0
+        # The latest outcome of the thread that it has heard of.
+        self._outcome: Outcome | None = None
         self._config = config
         self._member = member
         self._beats = beats
@@ -180,7 +180,7 @@ class Heartbeat:
         So an assignment that the thread was answered is asked for again, whatever is made of this.
         """
         member, error = self._member, outcome.error
-        self._heard_count += 1
+        self._outcome = outcome
         self._beats.note_failure()
         if error is None:
             self.beat_count += 1
@@ -207,7 +207,7 @@ class Heartbeat:
         said = self._beats.next(self._wish(), self._held())
         self.is_refused = False
         self._sent_at = sent_at = self._loop.time()
-        heard_count = self._heard_count
+        outcome = self._outcome
         try:
             answer = await self._send(said.request)
             identity, target = self._beats.answered(said, answer, self._loop.time())
@@ -222,7 +222,7 @@ class Heartbeat:
         self._blocked_s = 0.0
         if said.sent_as.generation != identity.generation:
             self._beats.note_unsettled(self._loop.time())
-        if heard_count != self._heard_count:
+        if outcome is not self._outcome:
             # The thread's answers may be newer than this one, which has waited to be read.
             self._beats.note_failure()
             target = None

@@ -239,7 +239,6 @@ class ConsumerMember(StatefulMember[MemberState]):
         """Be no member; the next time it joins, it does so under the same id or a new one."""
         self.identity = Identity(self.identity.member_id if keeps_id else self._new_id())
         self.target = None
-        self.is_epoch_stale = False
         self.notify()
 
     def note_reason(self, loss: Loss, because: str) -> None:
