@@ -181,10 +181,12 @@ async def test_trap_04_what_is_taken_while_something_is_being_given_is_not_misse
     calls = Slow("assigned")
     calls.may_return.set()
     async with member_on(coordinator, calls) as worker:
+        await until(lambda: worker.member.state is MemberState.STABLE, worker)
         calls.is_called.clear()
         calls.may_return.clear()
         coordinator.give({T: [0, 1, 2]})
         await calls.is_called.wait()
+        assert worker.member.state is MemberState.RECONCILING
         coordinator.give({T: [0, 3]})
         before = len(coordinator.asked(Beat))
         await until(lambda: len(coordinator.asked(Beat)) > before + 2, worker)
@@ -204,8 +206,10 @@ async def test_trap_05_what_is_being_given_back_is_owned_until_that_is_done(
 ) -> None:
     calls = Slow("revoked")
     async with member_on(coordinator, calls) as worker:
+        await until(lambda: worker.member.state is MemberState.STABLE, worker)
         coordinator.give({T: [0]})
         await calls.is_called.wait()
+        assert worker.member.state is MemberState.RECONCILING
         before = len(coordinator.asked(Beat))
         await until(lambda: len(coordinator.asked(Beat)) > before + 1, worker)
         coordinator.script(Beat, None)  # the connection breaks, so the next one says all

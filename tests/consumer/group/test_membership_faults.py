@@ -16,6 +16,7 @@ from aiokafka_lite.consumer.assignors import (
     RangePartitionAssignor,
     RoundRobinPartitionAssignor,
 )
+from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import MemberState
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -31,7 +32,7 @@ from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from aiokafka_lite.protocol.schema import Message, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.support.listeners import Calls
+from tests.support.listeners import Calls, Losing
 from tests.support.rows import tps
 from tests.support.scripted_group import ScriptedBroker
 from tests.support.waiting import until
@@ -306,6 +307,42 @@ async def test_a_loss_that_is_heard_of_while_sync_group_is_out_is_not_forgotten(
     await until(lambda: worker.membership.generation == 3, worker)
     await worker.membership.wait_assigned()
     await worker.close()
+
+
+@pytest.mark.virtual_time
+async def test_partitions_that_are_lost_while_the_application_finishes_are_told_as_lost(
+    broker: ScriptedBroker,
+) -> None:
+    calls = Losing()
+    worker = worker_of(broker)
+    worker.state.listener = calls
+
+    async def remove(request: Message) -> HeartbeatResponse:
+        await until(lambda: worker.membership.status.awaited_work is not None, worker)
+        return HeartbeatResponse(error_code=errors.UnknownMemberIdError.errno)
+
+    async with worker:
+        worker.work(TP, 5)
+        broker.script(HeartbeatRequest, remove)
+        worker.state.subscribe(["t"], calls)
+        await until(lambda: worker.membership.generation == 2, worker)
+        await worker.membership.wait_assigned()
+    both = tps("t", 0, 1)
+    given = ("assigned", both)
+    assert [call for call in calls.calls if call[1]] == [given, ("lost", both), given]
+
+
+@pytest.mark.virtual_time
+async def test_a_member_that_is_never_answered_once_it_is_stable_is_cut_off(
+    broker: ScriptedBroker,
+) -> None:
+    never = asyncio.get_running_loop().create_future()
+    broker.script(HeartbeatRequest, *[lambda _: never] * 100)
+    async with worker_of(broker, session_timeout_ms=1_000) as worker:
+        await until(lambda: Hold.CUT_OFF in worker.state.gate.holds, worker)
+        broker.forget_script()
+        await until(lambda: not worker.state.gate.holds, worker)
+    never.cancel()
 
 
 async def test_a_listener_that_hangs_with_new_partitions_is_cut_off_after_max_poll_interval(

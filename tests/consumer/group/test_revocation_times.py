@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from typing import cast
 
 import pytest
 
+from aiokafka_lite._event import Event
 from aiokafka_lite.consumer.assignment.batches import OpenBatch
+from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.config import HOLD_MARGIN, ConsumerConfig
 from aiokafka_lite.consumer.membership.listener import ListenerCalls
 from aiokafka_lite.consumer.membership.protocol import GroupMember, LastCommits, Offsets
 from aiokafka_lite.consumer.membership.revocation import Revocation
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.buffers import A, B, Buffers, batch
+from tests.support.listeners import Losing
 
 pytestmark = pytest.mark.virtual_time
 TIMEOUT_S = 10.0
+C = TopicPartition("t", 2)
 
 
 class Member:
@@ -35,12 +39,14 @@ class Commits:
     """Notes when a commit is made, and by when it has to be done."""
 
     def __init__(self) -> None:
-        self.began_at = self.deadline = -1.0
+        self.began_at = self.deadline = self.departed_by = -1.0
+        self.committing = set[TopicPartition]()
 
     def is_committing(self, partitions: Collection[TopicPartition]) -> bool:
-        return False
+        return not self.committing.isdisjoint(partitions)
 
-    async def settle_departed(self, deadline: float) -> None: ...
+    async def settle_departed(self, deadline: float) -> None:
+        self.departed_by = deadline
 
     async def commit_last(self, offsets: Offsets, *, deadline: float) -> Offsets:
         self.began_at, self.deadline = asyncio.get_running_loop().time(), deadline
@@ -87,3 +93,215 @@ async def test_a_block_has_lost_only_what_it_had_not_finished() -> None:
     buffers.state.change({A, B}, ())
     assert block.lost() == {B}
     assert block.held() == frozenset()
+
+
+# --- Whatever works there are -----------------------------------------------------------------
+class Task:
+    """Something that an application does with records."""
+
+    def __init__(
+        self, *tps: TopicPartition, hold_s: float | None = None, ends_after_s: float = 0
+    ) -> None:
+        self.tps = set(tps)
+        self.hold_s = hold_s
+        self.is_open = True
+        self.wanted_until = list[float]()
+        self.given_up_at: float | None = None
+        self._ends_after_s = ends_after_s
+
+    def partitions(self) -> Set[TopicPartition]:
+        return self.tps
+
+    def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
+        return dict.fromkeys(self.tps & set(partitions), Range(3, 5)) if self.is_open else {}
+
+    def is_wanted_by(self, until: float) -> None:
+        self.wanted_until.append(until)
+
+    def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
+        if self.tps & set(partitions):
+            self.given_up_at = now
+
+    def is_of(self, task: object) -> bool:
+        return False
+
+    def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
+        now = asyncio.get_running_loop().time()
+        return self.given_up_at is not None and now < self.given_up_at + self._ends_after_s
+
+
+class Listening:
+    """Calls the listener, and notes that."""
+
+    def __init__(self) -> None:
+        self.calls = list[tuple[str, set[TopicPartition], float]]()
+
+    async def call(
+        self, name: str, method: object, partitions: set[TopicPartition], *, deadline: float
+    ) -> bool:
+        self.calls.append((name, partitions, deadline))
+        return True
+
+
+class Going:
+    """A revocation of two partitions of which works have records."""
+
+    def __init__(
+        self,
+        *works: Task,
+        hold_ms: int | None = 4_000,
+        timeout_ms: int | None = int(TIMEOUT_S * 1000),
+    ) -> None:
+        self.buffers, self.commits, self.listening = Buffers(A, B, C), Commits(), Listening()
+        self.loop = asyncio.get_running_loop()
+        self.state = self.buffers.state
+        self.state.listener = Losing()
+        self.state.works += works
+        self.changed = Event()
+        self.why_lost: str | None = None
+        config = ConsumerConfig(
+            group_id="g",
+            rebalance_timeout_ms=timeout_ms,
+            rebalance_hold_ms=hold_ms,
+            session_timeout_ms=int(TIMEOUT_S * 1000),
+            heartbeat_interval_ms=100,
+        )
+        self.revocation = Revocation(
+            config,
+            self.state,
+            cast(GroupMember, self),
+            cast(LastCommits, self.commits),
+            cast(ListenerCalls, self.listening),
+        )
+        self.revocation.start()
+
+    group_id = "g"
+
+    def notify(self) -> None:
+        self.changed.set()
+        self.changed.clear()
+
+    async def wait_for_change(self) -> None:
+        await self.changed.wait()
+
+    async def give_back(self, *tps: TopicPartition, **options: bool) -> float:
+        """Return how long it takes."""
+        began_at = self.loop.time()
+        await self.revocation.give_back(
+            tps,
+            "a test",
+            deadline=began_at + TIMEOUT_S,
+            why_lost=lambda: self.why_lost,
+            **options,
+        )
+        return self.loop.time() - began_at
+
+
+async def test_each_work_is_waited_for_as_long_as_it_may_hold_up_a_rebalance() -> None:
+    works = [Task(C), Task(A, hold_s=2), Task(A, B), Task(B, hold_s=60)]
+    going = Going(*works)
+    assert await going.give_back(A, B) == pytest.approx(TIMEOUT_S * (1 - HOLD_MARGIN) - 0.1)
+    assert [work.wanted_until for work in works] == [
+        [],  # it has nothing that goes
+        [2],
+        [4],
+        [pytest.approx(TIMEOUT_S * (1 - HOLD_MARGIN) - 0.1)],  # or the group would go on
+    ]
+
+
+async def test_a_handler_may_take_as_long_as_the_group_waits_and_the_rest_has_half_a_timeout() -> (
+    None
+):
+    going = Going(Task(A, hold_s=60), timeout_ms=None)
+    assert await going.give_back(A) == 60
+    assert going.commits.began_at == 60
+    assert going.commits.deadline == 60 + TIMEOUT_S / 4
+
+
+async def test_a_work_that_ends_is_waited_for_no_more() -> None:
+    first, second = Task(A), Task(B, hold_s=3)
+    going = Going(first, second)
+    revoking = asyncio.create_task(going.give_back(A, B))
+    await asyncio.sleep(1)
+    awaited = going.revocation.awaited_work
+    assert awaited is not None
+    assert awaited.offsets == {A: (3, 5), B: (3, 5)}
+    assert awaited.until == 4
+    first.is_open = False
+    going.state.observers.of_gets[-1]()  # a get begins
+    await asyncio.sleep(0.1)
+    awaited = going.revocation.awaited_work
+    assert awaited is not None
+    assert (awaited.offsets, awaited.until) == ({B: (3, 5)}, 3)
+    assert await revoking == 3
+    assert going.revocation.awaited_work is None
+
+
+async def test_a_commit_of_its_own_is_waited_for_as_well_and_without_works() -> None:
+    going = Going()
+    going.commits.committing = {A}
+    revoking = asyncio.create_task(going.give_back(A))
+    await asyncio.sleep(1)
+    awaited = going.revocation.awaited_work
+    assert awaited is not None
+    assert (awaited.offsets, awaited.until) == ({}, 4)
+    going.commits.committing = set()
+    going.notify()
+    assert await revoking == 1
+    assert going.state.events.counts == {"revoked": 1}  # the application has done it
+
+
+async def test_partitions_that_are_lost_wait_for_nothing() -> None:
+    going = Going(Task(A))
+    revoking = asyncio.create_task(going.give_back(A))
+    await asyncio.sleep(1)
+    going.why_lost = "the group has forgotten the member"
+    going.notify()
+    assert await revoking == 1
+    assert going.commits.began_at == -1
+    assert [(name, tps) for name, tps, _ in going.listening.calls] == [("on_partitions_lost", {A})]
+    assert going.state.events.counts["lost"] == 1
+    assert going.state.works[0].given_up_at == 1  # type: ignore[attr-defined]
+    going = Going(Task(A))
+    going.why_lost = ""  # nobody knows why
+    assert await going.give_back(A) == 0
+    assert going.state.events.counts == {"lost": 1}
+
+
+async def test_nothing_waits_if_the_application_stays_away() -> None:
+    going = Going(Task(A))
+    assert await going.give_back(A, waits=False) == 0
+    assert going.commits.began_at == 0
+    assert going.state.assignment[A].is_revoking
+    assert not going.state.assignment[B].is_revoking
+    assert going.state.events.counts == {"revoked": 1}
+
+
+@pytest.mark.parametrize(("ends_after_s", "took_s"), [(0.5, 0.5), (3.0, 1.0)])
+async def test_a_work_that_is_given_up_has_a_moment_to_end(
+    ends_after_s: float, took_s: float
+) -> None:
+    going = Going(Task(A, ends_after_s=ends_after_s), hold_ms=0)
+    revoking = asyncio.create_task(going.give_back(A))
+    await asyncio.sleep(0.5)
+    going.state.observers.of_gets[-1]()  # a get begins
+    assert await revoking == took_s
+
+
+async def test_the_listener_has_what_the_commit_leaves_of_the_time() -> None:
+    going = Going(Task(A))
+    await going.give_back(A)
+    ((name, tps, deadline),) = going.listening.calls
+    assert (name, tps) == ("on_partitions_revoked", {A})
+    assert deadline == TIMEOUT_S
+    assert going.commits.deadline == (4 + TIMEOUT_S) / 2
+    assert going.commits.departed_by == (4 + TIMEOUT_S) / 2
+
+
+@pytest.mark.parametrize("tells", [False, True])
+async def test_a_listener_hears_of_nothing_only_where_that_is_asked_for(tells: bool) -> None:
+    going = Going()
+    await going.give_back(tells_of_none=tells)
+    calls = [(name, tps) for name, tps, _ in going.listening.calls]
+    assert calls == ([("on_partitions_revoked", set())] if tells else [])
+    assert going.state.events.counts == {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import threading
+import time
 from collections.abc import Callable
 from typing import cast
 
@@ -27,6 +29,8 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 from aiokafka_lite.consumer.membership.lease import Lease
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.stand_in import (
+    IDLE_S,
+    TURN_S,
     LoopClosedError,
     Outcome,
     Pulse,
@@ -35,12 +39,14 @@ from aiokafka_lite.consumer.membership.stand_in import (
     StandIn,
 )
 from aiokafka_lite.errors import (
+    ClientClosedError,
     FencedMemberEpochError,
     IllegalStateError,
     KafkaConnectionError,
     KafkaError,
     NotCoordinatorError,
     RebalanceInProgressError,
+    RequestTimedOutError,
     UnknownMemberIdError,
 )
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
@@ -52,7 +58,7 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatResponse
 from aiokafka_lite.protocol.schema import Request, Response
 from tests.support.sasl_consumer import Tokens
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 ME = Identity("me", 5)
 NODE = Node(1, "host", 9092)
@@ -75,16 +81,20 @@ class Cluster:
         self.view = self
         self.nodes = {2: Node(2, "other", 9092)}
         self.connected = list[Node]()
+        self.close_count = 0
+        self.on_connection: Callable[[], object] | None = None
 
     def connection(self, node: Node) -> Cluster:
         self.connected.append(node)
+        if self.on_connection is not None:
+            self.on_connection()
         return self
 
     def coordinator(self, group_id: str) -> int:
         return 2
 
     def close(self) -> None:
-        pass
+        self.close_count += 1
 
 
 class Voice:
@@ -93,9 +103,14 @@ class Voice:
     def __init__(self) -> None:
         self.sent_as = list[Identity]()
         self.answers = list[KafkaError | Identity]()
+        self.is_heard = threading.Event()
+        self.on_beat: Callable[[], object] | None = None
 
     def beat(self, send: Send, sent_as: Identity) -> tuple[Identity, Response]:
         self.sent_as.append(sent_as)
+        self.is_heard.set()
+        if self.on_beat is not None:
+            self.on_beat()
         answer = self.answers.pop(0) if self.answers else sent_as
         if isinstance(answer, KafkaError):
             raise answer
@@ -113,16 +128,24 @@ class Stage:
         self.post_count = 0
         self.outcomes = list[Outcome]()
         self.is_blocked = True
+        self.pause: Callable[[float], None] | None = None
+        self.on_post: Callable[[], object] | None = None
         self.speaker = Speaker(
             "g",
-            lambda _: cast("BlockingCluster", self.cluster),
+            self.open,
             self.post,
             self.outcomes.append,
             self.clock,
         )
 
+    def open(self, pause: Callable[[float], None]) -> BlockingCluster:
+        self.pause = pause
+        return cast("BlockingCluster", self.cluster)
+
     def post(self, news: Callable[[], None]) -> None:
         self.post_count += 1
+        if self.on_post is not None:
+            self.on_post()
         if self.is_blocked:
             self.posted.append(news)
         else:
@@ -190,6 +213,34 @@ def test_it_stops_when_the_application_has_been_away_for_too_long(
     stage.turns(1)
     assert len(stage.voice.sent_as) == count
     assert caplog.text.count("heartbeats are no longer sent") == 1
+    stage.let_go()
+    stage.turns(1)
+    stage.is_blocked = True
+    stage.turns(1)
+    assert caplog.text.count("heartbeats are no longer sent") == 2  # once each time
+
+
+def test_it_stops_at_the_very_moment(stage: Stage) -> None:
+    stage.speaker.claim(stage.pulse(over_s=0.2))
+    stage.clock.now += 0.2
+    stage.speaker.turn()
+    assert stage.voice.sent_as == []
+
+
+def test_it_is_silent_if_the_loop_has_spoken_while_it_was_asked(stage: Stage) -> None:
+    stage.speaker.claim(stage.pulse())
+    stage.on_post = lambda: stage.speaker.claim(stage.pulse())
+    stage.turns(2)
+    assert stage.voice.sent_as == []
+
+
+@pytest.mark.parametrize("error", [KafkaConnectionError("lost"), RequestTimedOutError("busy")])
+def test_what_fails_is_tried_again_once_an_interval(stage: Stage, error: KafkaError) -> None:
+    stage.voice.answers = [error] * 1000
+    stage.speaker.claim(stage.pulse())
+    stage.turns(2)
+    assert 20 <= len(stage.voice.sent_as) <= 42  # each time also to the coordinator found anew
+    assert stage.speaker.heard.at == -math.inf
 
 
 def test_the_loop_speaks_again_only_when_it_has_taken_what_the_thread_heard(stage: Stage) -> None:
@@ -291,6 +342,61 @@ def test_it_ends_with_a_loop_that_is_closed_or_when_it_is_told(stage: Stage) -> 
     Speaker("g", lambda _: cast("BlockingCluster", stage.cluster), refuse, print).run()
     stage.speaker.end()
     stage.speaker.run()
+    assert stage.cluster.close_count == 0
+
+
+def test_it_ends_with_a_loop_that_is_closed_also_when_the_member_is_lost(stage: Stage) -> None:
+    stage.voice.answers = [UnknownMemberIdError("gone")]
+    stage.speaker.claim(stage.pulse())
+    stage.turns(1)
+
+    def refuse() -> None:
+        raise LoopClosedError
+
+    stage.on_post = refuse
+    stage.speaker.run()
+    assert stage.cluster.close_count == 1
+
+
+def test_an_end_cuts_off_what_is_on_its_way(stage: Stage) -> None:
+    stage.speaker.hang_up()
+    stage.voice.answers = [KafkaConnectionError("closed")]
+    stage.voice.on_beat = stage.speaker.end
+    stage.speaker.claim(stage.pulse())
+    stage.turns(0.5)
+    assert stage.cluster.close_count == 1
+    assert stage.voice.sent_as == [ME]  # and it is not tried again
+
+
+def test_nothing_is_sent_by_a_connection_that_is_made_while_it_ends(stage: Stage) -> None:
+    stage.cluster.on_connection = stage.speaker.end
+    stage.speaker.claim(stage.pulse())
+    stage.turns(0.5)
+    assert stage.voice.sent_as == []
+    assert stage.pause is not None
+    with pytest.raises(ClientClosedError):
+        stage.pause(100)
+
+
+def test_the_thread_wakes_when_there_is_something_to_do() -> None:
+    stage = Stage()
+    speaker = Speaker("g", stage.open, stage.post, stage.outcomes.append)
+    asked = threading.Event()
+    stage.on_post = asked.set
+    thread = threading.Thread(target=speaker.run)
+    thread.start()
+    assert asked.wait(PATIENCE_S)
+    began_at = time.monotonic()
+    pulse = stage.pulse()._replace(due_at=began_at, over_at=math.inf, interval_s=0.02)
+    assert speaker.claim(pulse)
+    assert stage.voice.is_heard.wait(PATIENCE_S)
+    speaker.claim(None)
+    assert stage.pause is not None
+    stage.pause(0.02)
+    speaker.end()
+    thread.join(PATIENCE_S)
+    assert 0.02 < time.monotonic() - began_at < IDLE_S
+    assert stage.cluster.close_count == 2  # the connection, and all of them
 
 
 # --- What a member of KIP-848 says by a thread ---------------------------------------------------
@@ -417,3 +523,39 @@ async def test_the_thread_gives_the_token_that_the_loop_had_last() -> None:
         assert await remembered.token() == f"token {count}"
         assert await latest.token() == f"token {count}"
         assert latest.extensions() == remembered.extensions() == {"n": str(count)}
+
+
+# --- The loop's side ---------------------------------------------------------------------------
+@pytest.mark.virtual_time
+async def test_the_loop_asks_again_whether_it_may_speak_when_something_changes_or_time_is_up() -> (
+    None
+):
+    loop = asyncio.get_running_loop()
+    stand_in = StandIn("g", None, scope=TaskScope("g"), hear=lambda *_: None)
+    asked_at = list[float]()
+    changed = asyncio.Event()
+
+    def note_next() -> bool:
+        asked_at.append(loop.time())
+        changed.clear()
+        return len(asked_at) == 5
+
+    async def wait_for_change() -> None:
+        await changed.wait()
+
+    loop.call_later(0.2, changed.set)
+    await stand_in.wait_for_turn(note_next, wait_for_change)
+    assert asked_at == pytest.approx([0, 0.2, TURN_S, 2 * TURN_S, 3 * TURN_S])
+
+
+async def test_without_a_thread_the_loop_speaks_whenever_it_wants() -> None:
+    stand_in = StandIn("g", None, scope=TaskScope("g"), hear=lambda *_: None)
+    assert not stand_in.is_there
+    assert stand_in.count == 0
+    assert stand_in.ear(lambda: ME) is None
+    voice = cast("BriefVoice", Voice())
+    assert stand_in.note_next(voice, ME, NODE, next_s=1, interval_s=1, left_s=9)
+    stand_in.rest()
+    stand_in.start()
+    stand_in.abandon()
+    await stand_in.end()
