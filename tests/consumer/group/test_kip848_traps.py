@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import random
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import cast
@@ -18,6 +19,7 @@ from typing import cast
 import pytest
 
 from aiokafka_lite import errors
+from aiokafka_lite._compat import timeout
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
@@ -34,7 +36,11 @@ from aiokafka_lite.consumer.membership.choice import member_of
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.kip848.beats import Beats, Wish
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
-from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember, MemberState
+from aiokafka_lite.consumer.membership.kip848.member import (
+    ConsumerMember,
+    MemberState,
+    PartitionId,
+)
 from aiokafka_lite.consumer.membership.lease import Lease
 from aiokafka_lite.consumer.membership.stand_in import StandIn
 from aiokafka_lite.errors import (
@@ -283,6 +289,27 @@ async def test_trap_09_a_topic_that_metadata_do_not_know_yet_is_taken_when_they_
         await until(lambda: TopicPartition("new", 0) in worker.partitions, worker)
         await until(lambda: NEW in (owned(coordinator.asked(Beat)[-1]) or {}), worker)
         await until(lambda: worker.member.state is MemberState.STABLE, worker)
+
+
+@pytest.mark.virtual_time
+async def test_trap_09_metadata_are_asked_for_until_they_know_the_topic_of_an_expression(
+    coordinator: ScriptedBroker,
+) -> None:
+    worker = EpochWorker(f"127.0.0.1:{coordinator.port}", "g", (), {})
+    worker.state.subscribe_pattern(re.compile("t|new"))
+    async with worker:
+        coordinator.give({T: [0, 1], NEW: [0]})
+        await until(
+            lambda: (
+                worker.member.target == {PartitionId(T, 0), PartitionId(T, 1), PartitionId(NEW, 0)}
+            ),
+            worker,
+        )
+        await asyncio.sleep(5)  # brokers hear of a topic at different times
+        coordinator.topics["new"] = 1
+        coordinator.topic_ids["new"] = NEW
+        async with timeout(3):
+            await until(lambda: TopicPartition("new", 0) in worker.partitions, worker)
 
 
 async def test_trap_09_an_assignment_that_is_withdrawn_before_metadata_know_its_topic_is_confirmed(

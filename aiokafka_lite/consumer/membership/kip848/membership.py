@@ -11,6 +11,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from aiokafka_lite._compat import Never, timeout_at
@@ -121,8 +122,9 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._is_first_told = False
         # Whether start() has had its answer: before that the application cannot ask for records.
         self._was_settled = False
-        # Since when a topic that was assigned has no name; None: all have.
+        # Since when a topic that was assigned has no name; None: all have. When to ask for it next.
         self._unknown_since: float | None = None
+        self._ask_names_at = 0.0
         # The pattern that was looked at last, and what the coordinator matches in its place.
         self._pattern: object = None
         self._regex: str | None = None
@@ -311,15 +313,12 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if self._member.state in PRESENT and self._was_settled:
             due_at.append(now + self._config.max_poll_interval_s - self._state.idle_s(now))
         if self._unknown_since is not None:
-            due_at.append(now + UNKNOWN_TOPIC_S)
+            due_at.append(self._ask_names_at)
         if self._awaits_first:
             due_at.append(self._first_until)
-        try:
+        with suppress(asyncio.TimeoutError):
             async with timeout_at(max(min(due_at), now) if due_at else None):
                 await self._member.wait_for_change()
-        except asyncio.TimeoutError:
-            if self._unknown_since is not None:
-                self._cluster.invalidate()
 
     def _begin_to_join(self) -> None:
         self._settled_version = None
@@ -402,10 +401,18 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         )
 
     def _note_unknown(self, step: Reconciliation) -> None:
+        """Ask for the names of topics, at once and again until they are known.
+
+        Each answered heartbeat leads here, and must not put off the next question.
+        """
+        now = self._loop.time()
         if not step.unknown:
             self._unknown_since = None
-        elif self._unknown_since is None:
-            self._unknown_since = self._loop.time()
+            return
+        if self._unknown_since is None:
+            self._unknown_since = self._ask_names_at = now
+        if now >= self._ask_names_at:
+            self._ask_names_at = now + UNKNOWN_TOPIC_S
             self._cluster.invalidate()
 
     async def _revoke(self, gone: Held) -> None:
