@@ -21,8 +21,11 @@ from aiokafka_lite.consumer.assignors import (
     RangePartitionAssignor,
     RoundRobinPartitionAssignor,
 )
-from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
-from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
+from aiokafka_lite.consumer.assignors.cooperative_sticky import (
+    CooperativeStickyPartitionAssignor,
+    read_owned,
+)
+from aiokafka_lite.consumer.assignors.sticky import Claim, StickyPartitionAssignor
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.assignors.groups import Topics, group_subscriptions, member_ids, topic_counts
 
@@ -246,6 +249,46 @@ def test_every_client_can_read_the_version_of_an_assignment(
     members = {"m": ConsumerProtocolMemberMetadata(0, ["t"], b"")}
     encoded = assignor.assign(Topics({"t": 1}), members)["m"].encode()
     assert int.from_bytes(encoded[:2], "big") == 0
+
+
+def java_data(generation: int) -> bytes:
+    """The user data of Java's members and ours: the generation alone."""
+    assignor = CooperativeStickyPartitionAssignor()
+    if generation >= 0:
+        assignor.on_generation_assignment(generation)
+    return assignor.metadata(["a"]).user_data
+
+
+def librdkafka_data(generation: int) -> bytes:
+    """The user data of librdkafka's members: those of the sticky assignor."""
+    assignor = StickyPartitionAssignor()
+    assignor.on_generation_assignment(generation)
+    return assignor.metadata(["a"]).user_data
+
+
+def test_a_member_that_was_assigned_nothing_yet_is_of_no_generation() -> None:
+    assert java_data(-1) == (-1).to_bytes(4, "big", signed=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "user_data", "generation"),
+    [
+        (-1, java_data(5), 5),
+        (0, java_data(5), 0),
+        (3, java_data(5), 3),
+        (-1, librdkafka_data(9), 9),
+        (0, librdkafka_data(9), 0),
+        (-1, b"", -1),
+    ],
+)
+def test_the_generation_of_what_is_owned_is_read_where_the_member_says_it(
+    said: int, user_data: bytes, generation: int
+) -> None:
+    owned = (TopicPartition("a", 1),)
+    metadata = ConsumerProtocolMemberMetadata(
+        0, ["a"], user_data, owned_partitions=owned, generation=said
+    )
+    assert read_owned(metadata) == Claim(generation, owned)
 
 
 def test_aiokafkas_module_paths_lead_here() -> None:

@@ -47,7 +47,7 @@ def test_whatever_a_peer_writes_the_other_members_are_read(garbage: bytes) -> No
     assert read["good"].subscription == ["t"]
 
 
-def test_a_member_reads_what_the_leader_gives() -> None:
+def test_a_member_reads_what_the_leader_gives(caplog: pytest.LogCaptureFixture) -> None:
     blobs = encode_assignments(
         {"m": ConsumerProtocolMemberAssignment(0, [("t", [2, 0]), ("u", [1])], b"data")}
     )
@@ -55,6 +55,7 @@ def test_a_member_reads_what_the_leader_gives() -> None:
     read = decode_assignment(blobs["m"], frozenset({"t", "u"}))
 
     assert read == ConsumerProtocolMemberAssignment(0, [("t", [0, 2]), ("u", [1])], b"data")
+    assert caplog.text == ""
 
 
 def test_an_empty_answer_is_an_empty_share() -> None:
@@ -75,11 +76,12 @@ def test_an_empty_answer_is_an_empty_share() -> None:
 def test_partitions_that_cannot_be_are_left_out(
     share: tuple[str, list[int]], complaint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    blobs = encode_assignments({"m": ConsumerProtocolMemberAssignment(0, [share])})
+    both = [share, ("u", [3])]
+    blobs = encode_assignments({"m": ConsumerProtocolMemberAssignment(0, both)})
 
-    read = decode_assignment(blobs["m"], frozenset({"t"}))
+    read = decode_assignment(blobs["m"], frozenset({"t", "u"}))
 
-    assert read.partitions() == ([("t", 0)] if share[0] == "t" else [])
+    assert read.partitions() == [("t", 0), ("u", 3)][share[0] != "t" :]
     assert complaint in caplog.text
 
 
