@@ -394,7 +394,7 @@ class Assignment:
         It is not known what of that was committed: none of it is returned again.
         """
         for cursor in cursors:
-            if cursor.is_assigned and cursor.progress is not None:
+            if cursor.is_assigned:
                 cursor.forget_before_seek()
                 self.settle_progress(cursor)
 

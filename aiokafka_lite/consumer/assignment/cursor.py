@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Chunk
 
 NO_EPOCH: Final = -1
+NO_OFFSET: Final = -1
 # Of a topic whose id is not known.
 NO_IDS: Final = (b"", ZERO_UUID)
 # Of one partition: the chunk that is worked on, and the one that is asked for meanwhile.
@@ -247,7 +248,7 @@ class Truncation:
     __slots__ = ("end_offset", "later")
 
     def __init__(self) -> None:
-        self.end_offset = -1
+        self.end_offset = NO_OFFSET
         self.later: Truncation | None = None
 
     def end_offsets(self) -> Iterator[int]:
@@ -346,7 +347,7 @@ class Cursor:
         # what auto-commit may commit.
         self.processed: int | None = None
         # Next offset to ask a broker for: `position` plus what is buffered.
-        self.fetched = -1
+        self.fetched = NO_OFFSET
         # Leader epoch of the record before the position (KIP-320); -1: not known.
         self.leader_epoch = NO_EPOCH
         # From which offset on returned records are of which leader epoch, in offset order.
@@ -394,7 +395,7 @@ class Cursor:
         # The follower that it is read from; None: its leader.
         self.preferred_replica: PreferredReplica | None = None
         # Offset whose batch was found corrupt and is fetched once more before it is an error.
-        self.corrupt_at = -1
+        self.corrupt_at = NO_OFFSET
 
     def __repr__(self) -> str:
         topic, partition = self.tp
@@ -952,8 +953,8 @@ class Cursor:
             besides: A transaction that does not count.
         """
         for (transaction, _), what in self.undecided.items():
-            if what.first < offset and transaction is not besides and not transaction.is_settled:
-                offset = what.first
+            if transaction is not besides and not transaction.is_settled:
+                offset = min(offset, what.first)
         return offset
 
     def is_undecided(self, transaction: BegunTransaction, before: int) -> bool:
