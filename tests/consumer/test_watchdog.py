@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
+from aiokafka_lite.consumer.positions import watchdog
+from aiokafka_lite.consumer.positions.watchdog import LONG_S, Watchdog
 from aiokafka_lite.errors import NotLeaderForPartitionError
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside, tuning
@@ -61,3 +69,125 @@ async def test_a_broker_that_nobody_needs_is_known_to_be_back() -> None:
                 await broker.start_node(unneeded)
                 assert (await anext(events)).name == "broker_up"
             assert consumer.health().is_ok
+
+
+# --- What each look finds ------------------------------------------------------------------------
+class Looked:
+    """A watchdog that looks every second at five partitions, and what it asks of others."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(watchdog, "TICK_S", 1.0)
+        self.state = SubscriptionState()
+        self.state.assign_from_user(TopicPartition("t", number) for number in range(5))
+        self.cursors = list(self.state.assignment.values())
+        self.stale = set(self.cursors)
+        self.asked: list[list[Cursor]] = []
+        self.woken: list[float] = []
+        self.on_look: Callable[[], object] = list
+        loop = asyncio.get_running_loop()
+        self.watchdog = Watchdog(
+            self.state,
+            cast("Any", SimpleNamespace(pool=self)),
+            cast("Any", self),
+            lambda: self.woken.append(loop.time()),
+        )
+        self._task = asyncio.create_task(self.watchdog.run())
+
+    def try_lost(self) -> None:
+        self.on_look()
+
+    def is_stale(self, cursor: Cursor, now: float) -> bool:
+        return cursor in self.stale
+
+    def ask(self, stale: list[Cursor]) -> None:
+        self.asked.append(stale)
+
+    async def end(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+@pytest.mark.virtual_time
+async def test_the_resolver_is_woken_when_a_position_is_missing_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = Looked(monkeypatch)
+    state, (paused, moved, revoked, lost, other) = looked.state, looked.cursors
+    state.pause(paused)
+    state.start_at(revoked, 5)
+    state.request_validation(revoked)
+    state.begin_revocation([revoked.tp, lost.tp])
+    for cursor in (moved, other):
+        state.start_at(cursor, 0)
+    await asyncio.sleep(2.5)
+    assert looked.watchdog.assigned_without_position_s == 1.5
+    state.change([lost.tp], ())
+    await asyncio.sleep(1)
+    assert looked.watchdog.assigned_without_position_s == 0.0
+    state.request_reset(moved, LATEST_TIMESTAMP)
+    await asyncio.sleep(1 + LONG_S)
+    assert looked.watchdog.assigned_without_position_s == 0.5 + LONG_S
+    assert not looked.woken
+    await asyncio.sleep(1)
+    assert looked.woken == [4 + LONG_S + 1]
+    state.start_at(moved, 0)
+    await asyncio.sleep(1)
+    assert len(looked.woken) == 1
+    await looked.end()
+
+
+class Settled:
+    """A transaction that has decided on its records."""
+
+    is_over = is_settled = True
+
+    def hold(self, block: object) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.virtual_time
+async def test_a_partition_stands_still_while_its_first_unfinished_offset_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = Looked(monkeypatch)
+    state, (paused, standing, at_end, decided, ahead) = looked.state, looked.cursors
+    for cursor in looked.cursors:
+        state.start_at(cursor, 0)
+        cursor.answered(0.0, 10, 10, 0)
+    for cursor in (paused, standing):
+        state.hand_out(cursor, 0, 5, ())
+    state.start_at(at_end, 10)
+    state.start_at(decided, 10)
+    decided.await_outcome(Settled(), 3)
+    state.start_at(ahead, 12)
+    state.pause(paused)
+    settled: list[float] = []
+    state.set_settler(lambda: settled.append(asyncio.get_running_loop().time()))
+    await asyncio.sleep(3.5)
+    assert settled == [1, 2, 3]
+
+    def still_s() -> list[float]:
+        return [looked.watchdog.standstill_s(cursor, 3.5) for cursor in looked.cursors]
+
+    assert still_s() == [0, 2.5, 0, 0, 0]
+    state.begin_get()
+    assert still_s() == [0, 0, 0, 0, 0]
+    await asyncio.sleep(2)
+    assert looked.watchdog.standstill_s(standing, 5.5) == 1.5
+    await looked.end()
+
+
+@pytest.mark.virtual_time
+async def test_very_many_partitions_are_looked_at_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watchdog, "MOST_AT_ONCE", 2)
+    looked = Looked(monkeypatch)
+    first, fresh, gone, second, third = looked.cursors
+    looked.state.pause(first)
+    looked.stale.remove(fresh)
+    loop = asyncio.get_running_loop()
+    looked.on_look = lambda: loop.call_soon(looked.state.remove_from_user, [gone.tp])
+    await asyncio.sleep(1.5)
+    assert looked.asked == [[first, second, third]]
+    await looked.end()

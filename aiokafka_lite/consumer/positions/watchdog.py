@@ -111,10 +111,8 @@ class Watchdog:
     def _standstill(self, cursor: Cursor, now: float) -> Standstill | None:
         """Return what is to be noted of a partition; None: all its records are finished."""
         end = cursor.high_watermark
-        if end is None or (cursor.processed == end and not cursor.undecided):
-            return None
         offset = cursor.finished_to
-        if offset is None or offset >= end:
+        if end is None or offset is None or offset >= end:
             return None
         noted = self._standstills.get(cursor)
         return noted if noted is not None and noted.offset == offset else Standstill(offset, now)
