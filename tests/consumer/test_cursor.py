@@ -51,8 +51,10 @@ class Keeper:
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.places: dict[Cursor, Place] = {}
+        self.moves = 0
 
     def moved(self, cursor: Cursor) -> None:
+        self.moves += 1
         self.places[cursor] = cursor.place
 
     def left(self, cursor: Cursor) -> None:
@@ -186,6 +188,16 @@ def test_a_loan_is_outdated_by_another_name(cursor: Cursor, name: tuple[int, byt
     loan = started(cursor).lend(10)
     cursor.read_from(cursor.source, *name)
     assert loan.is_outdated
+
+
+def test_a_source_is_told_of_another_leader_epoch_and_not_of_the_same(
+    cursor: Cursor, keeper: Keeper
+) -> None:
+    before = keeper.moves
+    cursor.read_from(keeper, 3, ID)
+    assert keeper.moves == before
+    cursor.read_from(keeper, 4, ID)
+    assert keeper.moves == before + 1
 
 
 @pytest.mark.parametrize(
@@ -420,8 +432,7 @@ class SourceMachine(RuleBasedStateMachine):
                 assert loan.cursor.loan is loan
         for cursor in getattr(self, "cursors", ()):
             assert (cursor.loan is not None) is (cursor.place is Place.IN_FLIGHT)
-            if cursor.place is Place.UNPOSITIONED:
-                assert cursor.search is not None
+            assert (cursor.search is not None) is (cursor.place is Place.UNPOSITIONED)
 
 
 TestSource = SourceMachine.TestCase

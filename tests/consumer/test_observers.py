@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.consumer.assignment.observers import Observers
+from aiokafka_lite.consumer.assignment.observers import Departure, Observers
 
 
 class Part:
@@ -56,3 +56,27 @@ def test_what_observes_twice_is_forgotten_once() -> None:
     registrations.close()
     observers.assignment_changed()
     assert part.told == 3
+
+
+def test_progress_is_told_once_and_a_departure_to_all_who_ask_for_it() -> None:
+    observers = Observers()
+    told: list[object] = []
+
+    def ask_again() -> None:
+        told.append("progress")
+        observers.on_next_progress(lambda: told.append("more"))
+
+    observers.on_next_progress(ask_again)
+    for _ in range(3):
+        observers.progressed()
+    assert told == ["progress", "more"]
+    assert not observers.hear_of_departures
+    departure = Departure(frozenset(), {}, None)
+    observers.on_departure(told.append)
+    observers.on_discard(told.append)
+    assert observers.hear_of_departures
+    observers.departed(departure)
+    assert told[2:] == [departure]
+    observers.forget(told.append)
+    observers.departed(departure)
+    assert len(told) == 3

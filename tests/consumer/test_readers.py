@@ -11,6 +11,8 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.writing import NewRecord
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
+from aiokafka_lite.consumer.assignment.readers import Hand, Readers
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support import inside
 from tests.support.waiting import eventually, until
@@ -296,3 +298,137 @@ async def test_a_batch_that_fails_gives_back_its_own_records_and_no_other_tasks(
     await other.read()
     assert other.had == [0, 2]
     await other.end()
+
+
+# --- What each task has ------------------------------------------------------------------------
+class Hands:
+    """Tasks that take records of two partitions, and the partitions that their ends finish."""
+
+    def __init__(self) -> None:
+        self.cursor, self.other = Cursor(A), Cursor(TopicPartition("t", 1))
+        self.ended: list[list[Cursor]] = []
+        self.readers = Readers(lambda finished: self.ended.append(list(finished)))
+
+    def own(self) -> Hand:
+        """Return what the current task has."""
+        return self.readers.hand_of(asyncio.current_task())
+
+    async def read(
+        self,
+        offsets: Range,
+        *,
+        goes_on: bool = False,
+        error: Exception | None = None,
+        starter: asyncio.Task[object] | None = None,
+    ) -> list[Cursor]:
+        """Take records in a task that ends; return the partitions that its read finished."""
+
+        async def take() -> list[Cursor]:
+            finished.extend(self.readers.stand_in(asyncio.current_task(), starter))
+            self.own().take(self.cursor, offsets)
+            if goes_on:
+                for _ in range(2):
+                    await asyncio.sleep(0)
+            if error is not None:
+                raise error
+            return finished
+
+        finished: list[Cursor] = []
+        task = asyncio.create_task(take())
+        await asyncio.wait([task])
+        for _ in range(2):
+            await asyncio.sleep(0)
+        assert task.exception() is error
+        return finished
+
+
+@pytest.mark.parametrize(
+    ("goes_on", "error", "first", "awaited"),
+    [
+        (True, None, None, None),
+        (False, None, 3, (3, 5)),
+        (True, ValueError("no"), 3, None),
+        (False, ValueError("no"), 3, None),
+    ],
+)
+async def test_an_ended_task_has_finished_its_records_if_it_went_on_behind_its_read(
+    goes_on: bool, error: Exception | None, first: int | None, awaited: Range | None
+) -> None:
+    hands = Hands()
+    await hands.read(Range(3, 5), goes_on=goes_on, error=error)
+    readers, cursor = hands.readers, hands.cursor
+    assert (readers.first_of(cursor), readers.awaited(cursor)) == (first, awaited)
+    assert hands.ended == [[cursor] if first is None else []]
+    assert readers.is_alone(asyncio.current_task()) is (first is None)
+    # A new task stands in for it, once.
+    left = [] if first is None else [cursor]
+    assert await hands.read(Range(5, 6), goes_on=True) == left
+    assert readers.first_of(cursor) is None
+    assert readers.stand_in(asyncio.current_task(), None) == []
+    assert readers.stand_in(asyncio.current_task(), None) == []
+
+
+async def test_a_read_of_a_helper_task_is_of_the_reader_that_has_started_it() -> None:
+    hands, me = Hands(), asyncio.current_task()
+    readers, cursor = hands.readers, hands.cursor
+    hands.own().take(cursor, Range(0, 3))
+    assert await hands.read(Range(3, 5), starter=me) == []
+    assert hands.ended == [[cursor]]
+    assert hands.own().ranges == {cursor: (3, 5)}
+    assert readers.is_alone(me)
+    assert await hands.read(Range(5, 7), goes_on=True, starter=me) == []
+    assert readers.awaited(cursor) == (3, 5)
+    assert await hands.read(Range(7, 9), starter=asyncio.create_task(asyncio.sleep(0))) == []
+    assert readers.awaited(cursor) == (3, 9)
+    assert not readers.is_alone(me)
+
+
+async def test_what_is_committed_is_finished_whichever_task_has_it() -> None:
+    hands = Hands()
+    readers, cursor = hands.readers, hands.cursor
+    await hands.read(Range(0, 2))
+    hands.own().take(cursor, Range(4, 6))
+    hands.own().take(hands.other, Range(0, 9))
+    assert (readers.first_of(cursor), readers.awaited(cursor)) == (0, (0, 6))
+    readers.finish_before(cursor, 1)
+    assert readers.awaited(cursor) == (1, 6)
+    readers.finish_before(cursor, 2)
+    assert readers.awaited(cursor) == (4, 6)
+    assert hands.own().ranges == {cursor: (4, 6), hands.other: (0, 9)}
+    readers.finish_before(cursor, 6)
+    assert hands.own().ranges == {hands.other: (0, 9)}
+    assert set(hands.own().release()) == {hands.other}
+    assert readers.first_of(hands.other) is None
+
+
+async def test_a_task_is_not_alone_with_another_that_iterates() -> None:
+    hands = Hands()
+    hands.own().iterates = True
+    hands.readers.hand_of(None)
+    alone = [hands.readers.is_alone(task) for task in (asyncio.current_task(), None)]
+    assert alone == [True, False]
+
+
+async def test_offsets_of_a_partition_that_was_away_are_not_known() -> None:
+    hands = Hands()
+    readers, cursor, other = hands.readers, hands.cursor, hands.other
+    hands.own().take(cursor, Range(0, 3))
+    readers.hand_of(None)
+    readers.replace(cursor, other)
+    assert (readers.first_of(cursor), readers.first_of(other)) == (None, -1)
+    assert readers.awaited(other) is None
+    assert not readers.hand_of(None).ranges
+    readers.replace(other, None)
+    assert not hands.own().ranges
+
+
+async def test_a_task_that_ends_after_the_last_of_the_others_is_not_told() -> None:
+    hands = Hands()
+    task = asyncio.create_task(hands.read(Range(0, 3), goes_on=True))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    hands.readers.close()
+    await task
+    assert not hands.ended
+    assert hands.readers.is_alone(None)
+    assert hands.readers.first_of(hands.cursor) is None

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
+from aiokafka_lite._transaction import BlockInTransaction
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
 from aiokafka_lite.consumer.assignment.finished_ranges import decode
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
@@ -44,11 +47,68 @@ def test_every_change_of_the_subscription_raises_its_version_and_is_told() -> No
     state.subscribe(["t", "u"])
     state.unsubscribe()
     assert told == [1, 2, 3]
+    assert state.unsubscribed_version == 3
     assert state.subscription is None
+    state.subscribe_pattern(re.compile("t"))
+    state.set_matched_topics(["t"])
+    state.unsubscribe()
+    state.assign_from_user([A])
+    assert told == [1, 2, 3, 4, 5, 6, 7]
+    assert state.unsubscribed_version == 6
+
+
+@pytest.mark.parametrize("way", ["topics", "pattern"])
+def test_partitions_that_a_new_subscription_leaves_out_are_fetched_no_more(way: str) -> None:
+    state = SubscriptionState()
+    if way == "topics":
+        state.subscribe(["t", "u"])
+    else:
+        state.subscribe_pattern(re.compile("[tu]"))
+    other = TopicPartition("u", 0)
+    state.change((), [A, other])
+    if way == "topics":
+        state.subscribe(["t"])
+    else:
+        state.subscribe_pattern(re.compile("t"))
+    assert [state.partition(tp).is_revoking for tp in (A, other)] == [False, True]
+
+
+@pytest.mark.parametrize("way", ["unsubscribed", "assigned by hand"])
+def test_partitions_that_the_application_gives_up_are_not_lost(way: str) -> None:
+    state = SubscriptionState()
+    if way == "unsubscribed":
+        state.subscribe(["t"])
+    state.change((), [A, B])
+    state.change([A], ())
+    assert state.has_lost_any([A])
+    assert not state.has_lost_any([B])
+    if way == "unsubscribed":
+        state.unsubscribe()
+    else:
+        state.assign_from_user([B])
+    assert not state.has_lost_any([A])
+    with pytest.raises(IllegalStateError):
+        state.require_known(A)
+
+
+def test_all_partitions_are_lost_when_a_rebalance_took_the_last_one() -> None:
+    state = SubscriptionState()
+    assert not state.has_lost_any([])
+    state.change((), [A, B])
+    state.change([A], ())
+    assert not state.has_lost_any([])
+    state.change([B], ())
+    assert state.has_lost_any([])
+    state.require_known(A)
+    assert [state.has_any(wanted) for wanted in ([], [A])] == [True, False]
 
 
 def test_matched_topics_count_only_when_they_change() -> None:
     state = SubscriptionState()
+    state.subscribe(["t"])
+    assert not state.set_matched_topics(["u"])
+    assert state.subscription == {"t"}
+    state.unsubscribe()
     state.subscribe_pattern(re.compile("t.*"))
     assert state.subscription == frozenset()
     assert state.set_matched_topics(["t1"])
@@ -62,7 +122,10 @@ def test_assigning_keeps_what_stays_and_drops_what_goes(state: SubscriptionState
     state.seek(kept, 7)
     state.seek(gone, 0)
     loan = gone.lend(1)
+    discarded: list[Cursor] = []
+    state.observers.on_discard(discarded.append)
     state.assign_from_user([A, TopicPartition("u", 0)])
+    assert discarded == [gone]
     assert state.partition(A) is kept
     assert kept.position == 7
     assert not gone.is_assigned
@@ -252,6 +315,304 @@ def test_a_position_lost_with_its_log_covers_nothing_of_what_is_worked_on(
     assert state.processed_offsets() == {}
     state.begin_get()
     assert state.processed_offsets() == {A: OffsetAndMetadata(1000, "")}
+
+
+# --- What a change tells others ----------------------------------------------------------------
+MOVES: dict[str, Callable[[SubscriptionState, Cursor], object]] = {
+    "seek": lambda state, a: state.seek(a, 3),
+    "seek to committed": lambda state, a: state.seek_to_committed(a, OffsetAndMetadata(3, "")),
+    "skip": lambda state, a: state.skip_to(a, 3),
+    "reset": lambda state, a: state.request_reset(a, LATEST_TIMESTAMP),
+    "another log": lambda state, a: state.replace_log(a, b"other"),
+    "committed offset": lambda state, a: state.return_to_committed([a]),
+    "validation": lambda state, a: state.request_validation(a),
+    "epochs": lambda state, a: state.forget_epochs(a, 3),
+    "refetch": lambda state, a: state.refetch(a),
+    "revocation": lambda state, a: state.begin_revocation([A]),
+}
+SWITCHES: dict[str, Callable[[SubscriptionState, Cursor], object]] = {
+    "validated": lambda state, a: state.validated(a, 3),
+    "keep": lambda state, a: state.keep(a),
+    "resume": lambda state, a: state.resume(a),
+}
+
+
+@pytest.fixture
+def told(state: SubscriptionState) -> list[str]:
+    """What is told of the first partition, which is at offset 1, in order."""
+    state.seek(state.partition(A), 1)
+    told: list[str] = []
+    state.set_settler(lambda: told.append("settled"))
+    state.observers.on_discard(lambda cursor: told.append(f"discarded {cursor.tp.partition}"))
+    state.observers.on_partition_change(lambda cursor: told.append(f"moved {cursor.tp.partition}"))
+    return told
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_positions_are_settled_before_records_are_discarded_for_a_move(
+    state: SubscriptionState, told: list[str], move: str
+) -> None:
+    MOVES[move](state, state.partition(A))
+    assert told == ["settled", "discarded 0", "moved 0"]
+
+
+def test_positions_are_settled_before_a_pause(state: SubscriptionState, told: list[str]) -> None:
+    state.pause(state.partition(A))
+    assert told == ["settled", "moved 0"]
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_a_partition_that_may_be_fetched_again_is_told(
+    state: SubscriptionState, told: list[str], switch: str
+) -> None:
+    SWITCHES[switch](state, state.partition(A))
+    assert told == ["moved 0"]
+
+
+# --- Records that others may have --------------------------------------------------------------
+def read_to(state: SubscriptionState, tp: TopicPartition, first: int, end: int) -> Cursor:
+    """Begin a partition at an offset, and return records of it."""
+    cursor = state.partition(tp)
+    state.start_at(cursor, first)
+    state.hand_out(cursor, first, end, ())
+    return cursor
+
+
+def test_records_without_a_commit_are_lost_with_their_partition(state: SubscriptionState) -> None:
+    read_to(state, A, 0, 5)
+    read_to(state, B, 0, 5).note_committed(OffsetAndMetadata(5, ""), -1, b"")
+    state.change([A, B], ())
+    assert state.delivery().lost == {A}
+    state.forget_lost([A, B])
+    assert not state.delivery().lost
+
+
+def test_offsets_behind_records_of_an_earlier_assignment_are_of_that() -> None:
+    state = SubscriptionState()
+    state.subscribe(["t"])
+    state.change((), [A])
+    read_to(state, A, 10, 15)
+
+    def of_earlier() -> list[int]:
+        return [offset for offset in range(20) if state.is_of_earlier_assignment(A, offset)]
+
+    assert of_earlier() == []
+    state.change([A], ())
+    assert of_earlier() == [11, 12, 13, 14, 15]
+    state.change((), [A])
+    assert of_earlier() == [11, 12, 13, 14, 15]
+    read_to(state, A, 12, 14)
+    assert of_earlier() == [11, 15]
+    state.change([A], [A], is_unbroken=True)
+    assert of_earlier() == [11, 15]
+    state.change([A], [A])
+    assert of_earlier() == [11, 12, 13, 14, 15]
+
+
+def test_offsets_behind_records_of_a_replaced_log_are_of_that(state: SubscriptionState) -> None:
+    a = read_to(state, A, 10, 12)
+    state.replace_log(a, b"other")
+    read_to(state, A, 20, 22)
+
+    def of_former() -> list[int]:
+        return [offset for offset in range(30) if state.is_of_former_log(A, offset)]
+
+    assert of_former() == [11, 12]
+    state.replace_log(a, b"third")
+    assert of_former() == list(range(11, 23))
+
+
+@pytest.mark.parametrize("is_in_work", [True, False])
+def test_records_before_a_position_sought_in_a_rebalance_are_processed_at_the_next_get(
+    state: SubscriptionState, *, is_in_work: bool
+) -> None:
+    read_to(state, A, 0, 10)
+    if not is_in_work:
+        state.begin_get()
+    state.begin_revocation([A])
+    state.seek(state.partition(A), 4)
+    state.change([A], [A], is_unbroken=True)
+    assert (A in state.processed_offsets()) is not is_in_work
+    state.begin_get()
+    assert state.processed_offsets()[A].offset == 4
+
+
+def test_a_partition_that_is_assigned_again_is_not_paused(state: SubscriptionState) -> None:
+    state.pause(state.partition(B))
+    state.change([A, B], [A, B])
+    assert not any(cursor.is_paused for cursor in state.assignment.values())
+
+
+# --- What is being worked on -------------------------------------------------------------------
+def test_what_the_latest_get_returned_is_unfinished_in_whichever_partitions(
+    state: SubscriptionState,
+) -> None:
+    tps = [TopicPartition("t", number) for number in range(40)]
+    state.assign_from_user(tps)
+    for number, tp in enumerate(tps):
+        if number % 4 == 1:
+            read_to(state, tp, 0, 5)
+    state.begin_get()
+    for number, tp in enumerate(tps):
+        if number % 4 == 2:
+            read_to(state, tp, 0, 3)
+    assert state.unfinished(tps) == dict.fromkeys(tps[2::4], (0, 3))
+    assert state.unfinished([*tps[:2], TopicPartition("u", 0)]) == {}
+    state.note_finished({tps[2]: OffsetAndMetadata(3, "")})
+    assert state.unfinished(tps[:5]) == {}
+
+
+class Transaction:
+    """A transaction as far as an assignment looks at it."""
+
+    is_over = False
+    is_settled = False
+
+    def hold(self, block: BlockInTransaction) -> None:
+        """Do nothing."""
+
+
+def test_what_an_open_transaction_decides_on_is_unfinished_and_not_committed(
+    state: SubscriptionState,
+) -> None:
+    for tp in (A, B):
+        read_to(state, tp, 0, 10)
+    state.begin_get()
+    transaction, other = Transaction(), Transaction()
+    a = state.partition(A)
+    a.await_outcome(transaction, 6)
+    a.await_outcome(other, 8)
+    assert state.undecided([A, B, TopicPartition("u", 0)]) == {A: (6, 10)}
+    assert state.undecided([A], transaction) == {A: (8, 10)}
+    assert state.unfinished([A, B]) == {A: (6, 10)}
+    expected = {A: OffsetAndMetadata(6, ""), B: OffsetAndMetadata(10, "")}
+    assert state.processed_offsets() == state.offsets_to_commit() == expected
+    assert state.handed_out_offsets()[A].offset == 10
+    transaction.is_settled = other.is_settled = True
+    assert state.undecided([A]) == {}
+    assert state.offsets_to_commit()[A].offset == 10
+
+
+@pytest.mark.parametrize("why", ["latest get", "work", "transaction", "nothing"])
+def test_a_start_behind_records_that_are_worked_on_is_not_committed(
+    state: SubscriptionState, why: str
+) -> None:
+    a = read_to(state, A, 5, 10)
+    if why != "latest get":
+        state.begin_get()
+    if why == "work":
+        a.enter_work(cast(Any, object()), is_enough=True)
+    elif why == "transaction":
+        a.await_outcome(Transaction(), 7)
+    committed = OffsetAndMetadata(10, "")
+    assert state.start_to_commit(a, 10) == (committed if why == "nothing" else None)
+    assert state.start_to_commit(a, 5) == OffsetAndMetadata(5, "")
+    a.note_committed(committed, -1, b"")
+    assert state.start_to_commit(a, 10) == committed
+
+
+@pytest.mark.parametrize(
+    ("refused", "most"), [(3_501, 3_500), (3_500, 1_750), (128, 64), (127, 0), (1, 0)]
+)
+def test_metadata_that_were_refused_are_half_as_long_next_time(
+    state: SubscriptionState, refused: int, most: int
+) -> None:
+    state.limit_metadata(refused)
+    assert state.most_metadata == most
+
+
+# --- Records that handlers have ----------------------------------------------------------------
+@pytest.fixture
+def handled(state: SubscriptionState) -> Cursor:
+    """A partition of which handlers have as many records as they may: 0 to 4."""
+    a = state.partition(A)
+    state.seek(a, 0)
+    state.open_processing(cast(Any, object()))
+    records = [
+        ConsumerRecord("t", 0, offset, 0, 0, None, None, None, -1, -1, ()) for offset in range(5)
+    ]
+    state.hand_out_each(a, records, (), lambda record: record.offset)
+    state.put_into_processing(a, is_enough=True)
+    state.hand_out(a, 0, 5, ())
+    return a
+
+
+def test_records_are_processed_up_to_the_first_that_a_handler_has(
+    state: SubscriptionState, handled: Cursor
+) -> None:
+    moved: list[Cursor] = []
+    state.observers.on_partition_change(moved.append)
+    for offset in (1, 0):
+        state.finish(handled, offset, offset)
+    state.finish(handled, 3, "another holder")
+    assert state.processed_offsets()[A].offset == 2
+    assert state.handed_out_offsets()[A].offset == 2
+    assert state.finished_offsets()[A].offset == 2
+    state.take_more(handled)
+    state.take_more(handled)
+    assert moved == [handled]
+    assert handled.worked_by is state.processing
+    for offset in (2, 3, 4):
+        state.finish(handled, offset, offset)
+    assert handled.worked_by is None
+    assert state.processed_offsets()[A].offset == 5
+    assert moved == [handled]
+
+
+def test_a_partition_with_enough_is_fetched_again_when_its_handlers_have_finished(
+    state: SubscriptionState, handled: Cursor
+) -> None:
+    moved: list[Cursor] = []
+    state.observers.on_partition_change(moved.append)
+    state.note_finished({A: OffsetAndMetadata(3, "")})
+    assert state.processed_offsets()[A].offset == 3
+    assert not moved
+    state.note_finished({A: OffsetAndMetadata(6, "")})
+    assert state.processed_offsets()[A].offset == 3
+    state.note_finished({A: OffsetAndMetadata(5, "")})
+    assert (handled.worked_by, handled.has_enough) == (None, False)
+    assert moved == [handled]
+
+
+def test_a_seek_before_all_that_handlers_have_makes_room_for_others(
+    state: SubscriptionState, handled: Cursor
+) -> None:
+    state.seek(handled, 3)
+    assert handled.has_enough
+    state.seek(handled, 0)
+    assert (handled.worked_by, handled.has_enough) == (None, False)
+    assert state.processed_offsets()[A].offset == 0
+
+
+@pytest.mark.parametrize("is_looked_up", [True, False])
+def test_what_lies_before_a_seek_is_taken_from_handlers_whose_commit_is_unknown(
+    state: SubscriptionState, handled: Cursor, *, is_looked_up: bool
+) -> None:
+    state.seek(handled, 3)
+    if is_looked_up:
+        state.request_reset(handled, LATEST_TIMESTAMP)
+    state.forget_before_seek([handled, state.partition(B)])
+    assert handled.worked_by is None
+    state.finish(handled, 1, 1)
+    assert state.processed_offsets()[A].offset == 3
+
+
+def test_one_run_at_a_time_takes_all_records(state: SubscriptionState, handled: Cursor) -> None:
+    with pytest.raises(IllegalStateError, match="already active"):
+        state.open_processing(cast(Any, object()))
+    run, failure = state.processing, ValueError("no")
+    state.finish(handled, 1, 1)
+    moved: list[Cursor] = []
+    state.observers.on_partition_change(moved.append)
+    state.close_processing(cast(Any, run), failure)
+    assert state.run_failure is failure
+    assert (handled.worked_by, handled.position) == (None, 0)
+    assert handled in moved
+    assert state.processed_offsets()[A].offset == 0
+    records = [ConsumerRecord("t", 0, 1, 0, 0, None, None, None, -1, -1, ())]
+    assert state.pass_over_finished(handled, records, ()) == (1, 1)
+    state.hand_out(handled, 0, 1, ())
+    assert state.run_failure is None
 
 
 async def test_idle_time_is_that_between_gets(state: SubscriptionState) -> None:
