@@ -8,6 +8,8 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.consumer.assignment.cursor import Place
 from aiokafka_lite.consumer.buffer.buffer import Limits
+from aiokafka_lite.consumer.delivery import gets as delivery_gets
+from aiokafka_lite.consumer.delivery.gets import RECORD_BYTES
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
@@ -48,6 +50,53 @@ async def test_a_limit_may_end_exactly_with_a_response_behind_which_more_is_deco
     await buffers.buffer.decode(Limits())  # as a get does that is cancelled then
     assert await buffers.poll(max_records=3) == {A: [0, 1, 2]}
     assert await buffers.poll() == {A: [3, 4, 5]}
+
+
+@pytest.fixture
+def few_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches that hold three records with values of 1,000 bytes, and six of others at most."""
+    tuning.end_no_slice(monkeypatch)
+    monkeypatch.setattr(delivery_gets, "MOST_CACHED_RECORDS", 6)
+    monkeypatch.setattr(delivery_gets, "CACHED_BYTES", 3 * (RECORD_BYTES + 1_002))
+
+
+@pytest.mark.usefixtures("few_are_cached")
+@pytest.mark.parametrize("way", ["poll", "getmany"])
+async def test_reads_without_a_limit_return_as_many_records_as_the_caches_hold(way: str) -> None:
+    buffers = Buffers()
+
+    async def count(max_records: int | None = None, max_of_each: int | None = None) -> int:
+        if way == "poll":
+            found = await buffers.gets.some(0, max_records, max_of_each)
+        else:
+            found = await buffers.gets.many((), 0, max_records, max_of_each)
+        return len(found[A])
+
+    buffers.put({A: batch(0, 6)})
+    assert await count() == 6
+    buffers.put({A: batch(6, 9, size=1_000)})
+    counts = [await count(1), await count(), await count(4), await count(None, 1)]
+    assert counts == [1, 3, 4, 1]
+    buffers.put({A: batch(15, 2, size=10_000)})
+    assert [await count(1), await count()] == [1, 1]
+    buffers.put({A: batch(17, 8)})
+    assert [await count(1), await count()] == [1, 6]
+
+
+@pytest.mark.usefixtures("few_are_cached")
+@pytest.mark.parametrize("wanted", [(), (A,)], ids=["of all", "of one"])
+async def test_records_that_are_read_one_by_one_are_decoded_as_many_as_the_caches_hold(
+    wanted: tuple[TopicPartition, ...],
+) -> None:
+    decoded: list[bytes | None] = []
+    buffers = Buffers(value_deserializer=decoded.append)
+    for first in (0, 6):
+        buffers.put({A: batch(first, 6, size=1_000)})
+    counts = []
+    for _ in range(8):
+        await buffers.gets.one(wanted)
+        counts.append(len(decoded))
+    assert counts == [6] * 6 + [9] * 2
 
 
 async def test_partitions_take_turns() -> None:
