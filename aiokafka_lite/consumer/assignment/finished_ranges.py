@@ -51,10 +51,6 @@ class Finished(NamedTuple):
     leader_epoch: int
     ranges: tuple[Range, ...]
 
-    def has(self, offset: int) -> bool:
-        """Whether a record is among them."""
-        return any(first <= offset < end for first, end in self.ranges)
-
 
 def encode(
     topic_id: bytes,

@@ -24,7 +24,7 @@ from heapq import merge
 from itertools import chain, dropwhile
 from typing import Final
 
-from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Epochs, Range
+from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, NO_OFFSET, Epochs, Range
 from aiokafka_lite.errors import IllegalStateError
 
 
@@ -306,7 +306,7 @@ class Progress:
         unfinished = self._unfinished
         left = self.finished_count
         first: int | None = None
-        last = 0
+        last = NO_OFFSET
         for offset in self._handed_out:
             if offset not in unfinished:
                 if first is None:
@@ -328,7 +328,7 @@ def _before(offset: int, ranges: Iterable[Range]) -> deque[Range]:
 
 def _without_inner(ranges: Iterable[Range]) -> Iterator[Range]:
     """Leave out ranges that lie within one before them."""
-    end_before = -1
+    end_before = NO_OFFSET
     for each in ranges:
         if each.end > end_before:
             yield each
