@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from aiokafka_lite.consumer.assignment.finished_ranges import (
     Finished,
     decode,
     encode,
+    encode_what_fits,
     shortened,
     united,
 )
@@ -55,6 +57,9 @@ def test_what_is_finished_by_one_of_two_commits_is_so_by_both_united(
     both = united(ID, commit_of(one, epoch), commit_of(other, 3))
     assert finished_by(both) == one | other
     assert both == united(ID, both, both)
+    found = decode(ID, *both)
+    ranges = () if found is None else found.ranges
+    assert all(a.end < b.first for a, b in pairwise((Range(0, both.offset), *ranges)))
 
 
 def commit_of(finished: set[int], epoch: int) -> OffsetAndMetadata:
@@ -71,11 +76,26 @@ def finished_by(commit: OffsetAndMetadata) -> set[int]:
 
 def test_what_is_not_ours_in_one_of_two_commits_is_left_out() -> None:
     other = OffsetAndMetadata(7, "note")
+    assert united(ID, OffsetAndMetadata(5, ""), other) == (7, "")
     assert united(ID, OffsetAndMetadata(5, encode(ID, 5, 1, [Range(6, 9)])), other) == (9, "")
 
 
 def test_nothing_finished_needs_no_metadata() -> None:
     assert encode(ID, 10, 3, ()) == ""
+
+
+def test_metadata_for_a_topic_of_unknown_id_leave_out_all_ranges() -> None:
+    assert encode_what_fits(b"", 10, 3, ()) == ("", True)
+    assert encode_what_fits(b"", 10, 3, RANGES) == ("", False)
+
+
+def test_metadata_may_be_exactly_as_long_as_allowed() -> None:
+    metadata, is_all = encode_what_fits(ID, 10, 3, RANGES[:2])
+    assert is_all
+    assert encode_what_fits(ID, 10, 3, RANGES[:2], len(metadata)) == (metadata, True)
+    # Four characters are three bytes: not even the first range fits into so many fewer.
+    assert encode_what_fits(ID, 10, 3, RANGES[:2], len(metadata) - 1) == ("", False)
+    assert shortened(ID, 10, "x" * 20, 20) == "x" * 20
 
 
 def test_what_is_written_has_a_name_and_a_version() -> None:

@@ -314,6 +314,7 @@ def test_nothing_from_a_sought_offset_on_stays_finished(
     for offset in sought:
         progress.return_from(offset)
     assert list(progress.finished_ranges()) == left
+    assert progress.ahead_epoch == (0 if left else NO_EPOCH)
     assert not any(progress.passes_over(offset) for offset in range(sought[-1], 20))
 
 

@@ -1,0 +1,331 @@
+"""Where partitions start: which offsets are looked up, and what is told of a reset."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client import ClusterView
+from aiokafka_lite.consumer.assignment.cursor import CommittedPosition, Cursor
+from aiokafka_lite.consumer.config import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ConsumerConfig,
+)
+from aiokafka_lite.consumer.events.kinds import OffsetRange, OffsetReset
+from aiokafka_lite.consumer.positions.leader_lookup import FoundOffset
+from aiokafka_lite.consumer.positions.resolver import NOTHING_COMMITTED, PositionResolver
+from aiokafka_lite.errors import (
+    CoordinatorLoadInProgressError,
+    GroupAuthorizationFailedError,
+    KafkaError,
+    OffsetOutOfRangeError,
+)
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.support.buffers import A, B, Buffers
+from tests.support.scripted_sources import view
+
+pytestmark = pytest.mark.virtual_time
+
+BACKOFF_S = 0.1
+OUT_OF_RANGE = "out of range"
+Timestamps = Mapping[TopicPartition, int]
+Committed = Mapping[TopicPartition, CommittedPosition | KafkaError | None]
+
+
+class Starting:
+    """A resolver of two partitions, led by nodes 1 and 2, and the answers to its questions."""
+
+    def __init__(self, policy: str, *, commits_starts: bool) -> None:
+        buffers = Buffers(A, B)
+        self.state, self.buffer = buffers.state, buffers.buffer
+        self.state.unsubscribe()
+        self.state.subscribe(["t"])
+        self.state.change((), [A, B])
+        self.view = view({0: 1, 1: 2}, epoch=5)
+        self.pool = self
+        self.scope = TaskScope("test")
+        self.committed: dict[TopicPartition, CommittedPosition | KafkaError | None] = {}
+        self.read: list[list[TopicPartition]] = []
+        self.offsets: dict[tuple[TopicPartition, int], list[int]] = {}
+        self.listed: list[Timestamps] = []
+        self.came_later: set[TopicPartition] = set()
+        self.posted: list[KafkaError] = []
+        self.commits: list[Mapping[TopicPartition, OffsetAndMetadata]] = []
+        self.may_commit = asyncio.Event()
+        config = ConsumerConfig(
+            group_id="g", auto_offset_reset=policy, retry_backoff_ms=int(BACKOFF_S * 1000)
+        )
+        self.resolver = PositionResolver(
+            config,
+            self.state,
+            self.buffer,
+            cast("Any", self),
+            cast("Any", self),
+            self._read_committed,
+            self.posted.append,
+            self.came_later.__contains__,
+            self._commit_starts if commits_starts else None,
+            scope=self.scope,
+            rng=random.Random(1),
+        )
+        self.scope.spawn(self.resolver.run(), name="positions")
+
+    @property
+    def cursors(self) -> tuple[Cursor, Cursor]:
+        return self.state.partition(A), self.state.partition(B)
+
+    @property
+    def positions(self) -> tuple[int | None, int | None]:
+        return self.cursors[0].position, self.cursors[1].position
+
+    # --- What it asks of others ---------------------------------------------------------------
+    def invalidate(self) -> None:
+        """Ask for no metadata."""
+
+    def suspect(self, owner: object, nodes: frozenset[int]) -> None:
+        """Suspect no node."""
+
+    async def _read_committed(self, tps: Iterable[TopicPartition]) -> Committed:
+        self.read.append(list(tps))
+        return {tp: self.committed.get(tp) for tp in self.read[-1]}
+
+    async def ask(
+        self, node_id: int, timestamps: Timestamps
+    ) -> tuple[dict[TopicPartition, FoundOffset], dict[TopicPartition, KafkaError]]:
+        assert {self.view.topics["t"].partitions[tp.partition].leader for tp in timestamps} == {
+            node_id
+        }
+        self.listed.append(dict(timestamps))
+        found = {}
+        for tp, timestamp in timestamps.items():
+            answers = self.offsets[tp, min(timestamp, 0)]
+            offset = answers.pop(0) if len(answers) > 1 else answers[0]
+            found[tp] = FoundOffset(offset, timestamp, 5)
+        return found, {}
+
+    async def _commit_starts(self, starts: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self.commits.append(starts)
+        await self.may_commit.wait()
+
+    async def reset(self, tp: TopicPartition, position: int) -> None:
+        """Have a position be reset by the policy."""
+        self.state.start_at(self.state.partition(tp), position)
+        error = OffsetOutOfRangeError({tp: position})
+        self.resolver.reset_by_policy(self.state.partition(tp), error, OUT_OF_RANGE)
+        await a_moment()
+
+
+async def a_moment() -> None:
+    await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def starting(policy: str, *, commits_starts: bool = False) -> AsyncIterator[Starting]:
+    started = Starting(policy, commits_starts=commits_starts)
+    yield started
+    await a_moment()
+    started.scope.raise_if_failed()
+    await started.scope.close()
+
+
+# --- From committed offsets --------------------------------------------------------------------
+async def test_partitions_start_from_their_committed_offsets_or_as_the_policy_says() -> None:
+    async with starting("earliest") as started:
+        started.committed[A] = CommittedPosition(7, 5)
+        started.offsets[B, EARLIEST_TIMESTAMP] = [4]
+        with started.state.events.subscribe() as events:
+            await a_moment()
+            started.state.events.close()
+            told = [event async for event in events]
+        assert started.positions == (7, 4)
+        assert [cursor.leader_epoch for cursor in started.cursors] == [5, 5]
+        assert [cursor.validated_epoch for cursor in started.cursors] == [-1, 5]
+        assert (started.read, started.listed) == ([[A, B]], [{B: EARLIEST_TIMESTAMP}])
+        assert told == [OffsetReset(B, None, 4, NOTHING_COMMITTED)]
+
+
+async def test_a_committed_offset_that_is_not_known_is_read_again_after_a_pause() -> None:
+    async with starting("earliest") as started:
+        started.committed = {A: CoordinatorLoadInProgressError(), B: CommittedPosition(3, 5)}
+        await a_moment()
+        assert started.positions == (None, 3)
+        assert started.cursors[0].retry_reason == "CoordinatorLoadInProgressError"
+        started.committed[A] = CommittedPosition(7, 5)
+        await asyncio.sleep(BACKOFF_S / 2)
+        assert started.read == [[A, B]]
+        await asyncio.sleep(BACKOFF_S)
+        assert started.read == [[A, B], [A]]
+        assert started.positions == (7, 3)
+        assert not started.buffer.can_serve(())
+
+
+async def test_a_position_found_meanwhile_is_not_replaced_by_the_committed_offset() -> None:
+    async with starting("earliest") as started:
+        started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
+        for _ in range(10):
+            if started.read:
+                break
+            await asyncio.sleep(0)
+        started.state.seek(started.cursors[0], 1)
+        await a_moment()
+        assert started.positions == (1, 3)
+
+
+async def test_an_error_that_does_not_pass_is_raised_by_the_next_read() -> None:
+    async with starting("earliest") as started:
+        started.committed = {A: GroupAuthorizationFailedError(), B: CommittedPosition(3, 5)}
+        await a_moment()
+        assert started.buffer.can_serve((A,))
+        assert not started.buffer.can_serve((B,))
+
+
+# --- Resets ------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("policy", "before", "log_start", "end", "lost", "skipped"),
+    [
+        ("latest", 5, 12, 20, (5, 20), (12, 20)),
+        ("latest", 5, 2, 20, (5, 20), (5, 20)),
+        ("latest", 5, 20, 20, (5, 20), None),
+        ("latest", 30, 12, 20, None, None),
+        ("latest", 20, 12, 20, None, None),
+        ("earliest", 5, 12, 20, (5, 12), None),
+    ],
+)
+async def test_a_reset_tells_which_offsets_are_lost_and_which_are_skipped(
+    policy: str,
+    before: int,
+    log_start: int,
+    end: int,
+    lost: tuple[int, int] | None,
+    skipped: tuple[int, int] | None,
+) -> None:
+    async with starting(policy) as started:
+        state = started.state
+        started.offsets = {(A, LATEST_TIMESTAMP): [end], (A, EARLIEST_TIMESTAMP): [log_start]}
+        started.committed[B] = CommittedPosition(0, 5)
+        batch = started.cursors[0].next_truncation
+        with state.events.subscribe() as events:
+            await started.reset(A, before)
+            state.events.close()
+            told = [event async for event in events]
+        after = end if policy == "latest" else log_start
+        assert started.positions[0] == after
+        assert told == [
+            OffsetReset(
+                A,
+                before,
+                after,
+                OUT_OF_RANGE,
+                None if lost is None else OffsetRange(*lost),
+                None if skipped is None else OffsetRange(*skipped),
+            )
+        ]
+        counts = tuple(0 if each is None else each[1] - each[0] for each in (lost, skipped))
+        assert state.events.lost_offsets == counts
+        both = [{A: LATEST_TIMESTAMP}, {A: EARLIEST_TIMESTAMP}]
+        assert started.listed == (both if policy == "latest" else both[1:])
+        assert list(batch.end_offsets()) == [after]
+
+
+async def test_an_end_that_is_sought_is_looked_up_once_and_tells_nothing() -> None:
+    async with starting("latest") as started:
+        started.offsets = {(A, LATEST_TIMESTAMP): [20]}
+        started.committed[B] = CommittedPosition(0, 5)
+        started.state.start_at(started.cursors[0], 5)
+        batch = started.cursors[0].next_truncation
+        started.state.request_reset(started.cursors[0], LATEST_TIMESTAMP)
+        await a_moment()
+        assert (started.positions[0], started.listed) == (20, [{A: LATEST_TIMESTAMP}])
+        assert started.state.events.lost_offsets == (0, 0)
+        assert list(batch.end_offsets()) == []
+
+
+async def test_partitions_that_came_later_are_read_from_their_beginning() -> None:
+    async with starting("latest") as started:
+        started.came_later.add(B)
+        started.offsets = {(A, LATEST_TIMESTAMP): [20], (B, EARLIEST_TIMESTAMP): [0]}
+        await a_moment()
+        assert started.positions == (20, 0)
+
+
+@pytest.mark.parametrize(("again", "position"), [(-1, 20), (18, 18)])
+async def test_the_end_is_where_no_record_is_as_new_as_the_policy_wants(
+    again: int, position: int
+) -> None:
+    async with starting("by_duration:PT1H") as started:
+        started.offsets = {(A, 0): [-1, again], (A, LATEST_TIMESTAMP): [20], (B, 0): [6]}
+        await a_moment()
+        assert started.positions == (position, 6)
+        (first, end, second), of_b = (
+            [each[tp] for each in started.listed if tp in each] for tp in (A, B)
+        )
+        assert (first, end) == (second, LATEST_TIMESTAMP)
+        assert len(of_b) == 1
+
+
+async def test_a_partition_whose_leader_becomes_known_is_looked_up_at_once() -> None:
+    async with starting("earliest") as started:
+        led: ClusterView = started.view
+        started.view = view({0: 1, 1: -1}, epoch=5)
+        started.offsets = {(tp, EARLIEST_TIMESTAMP): [4] for tp in (A, B)}
+        await a_moment()
+        assert started.positions == (4, None)
+        assert started.cursors[1].retry_reason == "UnknownTopicOrPartitionError"
+        started.view = led
+        started.resolver.leaders_moved(led, [B])
+        await a_moment()
+        assert started.positions == (4, 4)
+
+
+# --- Starts that are committed -----------------------------------------------------------------
+async def test_a_start_is_taken_once_it_is_committed() -> None:
+    async with starting("latest", commits_starts=True) as started:
+        started.offsets = {(tp, LATEST_TIMESTAMP): [20] for tp in (A, B)}
+        started.committed[B] = CommittedPosition(3, 5)
+        await a_moment()
+        assert started.positions == (None, 3)
+        started.resolver.wake()
+        await a_moment()
+        assert started.listed == [{A: LATEST_TIMESTAMP}]
+        started.state.request_reset(started.cursors[1], LATEST_TIMESTAMP, reason=OUT_OF_RANGE)
+        started.offsets[B, EARLIEST_TIMESTAMP] = [20]
+        await a_moment()
+        assert started.commits == [{A: OffsetAndMetadata(20, "")}]
+        started.may_commit.set()
+        await a_moment()
+        assert started.commits[1:] == [{B: OffsetAndMetadata(20, "")}]
+        assert started.positions == (20, 20)
+
+
+async def test_a_start_is_not_taken_if_the_application_seeks_while_it_is_committed() -> None:
+    async with starting("latest", commits_starts=True) as started:
+        started.offsets = {(tp, LATEST_TIMESTAMP): [20] for tp in (A, B)}
+        await a_moment()
+        started.state.seek(started.cursors[0], 1)
+        started.may_commit.set()
+        await a_moment()
+        assert started.positions == (1, 20)
+
+
+@pytest.mark.parametrize("why", ["begins at the beginning", "is sought"])
+async def test_a_start_that_everybody_finds_is_not_committed(why: str) -> None:
+    policy = "earliest" if why == "begins at the beginning" else "latest"
+    async with starting(policy, commits_starts=True) as started:
+        timestamp = EARLIEST_TIMESTAMP if policy == "earliest" else LATEST_TIMESTAMP
+        started.offsets = {(A, timestamp): [4]}
+        started.committed[B] = CommittedPosition(3, 5)
+        if why == "is sought":
+            started.state.request_reset(started.cursors[0], LATEST_TIMESTAMP)
+        await a_moment()
+        assert started.positions == (4, 3)
+        assert started.commits == []
+        if why != "is sought":
+            await started.reset(A, 2)
+            assert started.commits == [{A: OffsetAndMetadata(4, "")}]
