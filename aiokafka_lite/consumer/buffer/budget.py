@@ -16,7 +16,7 @@ class Reservation:
 
     __slots__ = ("_budget", "is_claimed", "is_kept", "size_bytes")
 
-    def __init__(self, budget: ByteBudget, size_bytes: int, *, is_claimed: bool) -> None:
+    def __init__(self, budget: ByteBudget, size_bytes: int, *, is_claimed: bool = False) -> None:
         self._budget = budget
         self.size_bytes = size_bytes
         # Whether it was reserved for a claim: nobody else's answer may take its room.
@@ -128,9 +128,7 @@ class ByteBudget:
     @property
     def is_tight(self) -> bool:
         """Whether another batch may be too much when it is decompressed."""
-        return self.headroom_bytes > 0 and (
-            self.buffered_bytes + self.headroom_bytes > self.room_bytes
-        )
+        return self.buffered_bytes + self.headroom_bytes > self.room_bytes
 
     def can_keep(self, reservation: Reservation, size_bytes: int) -> bool:
         """Whether an answer of that size fits beside what is buffered and what others claimed.
@@ -169,7 +167,7 @@ class ByteBudget:
 
         If it does, that is kept if there is room (`can_keep`).
         """
-        return Reservation(self, 0, is_claimed=False)
+        return Reservation(self, 0)
 
     def withdraw(self, claimant: object) -> None:
         """Give up a claim; nothing happens without one."""
