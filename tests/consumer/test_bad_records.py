@@ -428,6 +428,20 @@ async def test_a_record_may_be_delivered_instead_of_a_batch(kind: str) -> None:
     assert skips(buffers) == 0
 
 
+async def test_a_batch_whose_end_is_unknown_is_raised_and_not_skipped() -> None:
+    buffers = Buffers(on_bad_record="skip")
+    for expected in (False, True, True):
+        error = CorruptRecordException("the header is broken").at(A, 0)
+        buffers.buffer.put_error(buffers.partition(), error)
+        if expected:
+            with pytest.raises(CorruptRecordException):
+                await buffers.poll()
+        else:
+            assert await buffers.poll() == {}  # fetched once more before it counts
+    assert buffers.partition().position == 0
+    assert skips(buffers) == 0
+
+
 async def test_a_batch_has_no_raw_records() -> None:
     buffers = Buffers(on_bad_record="raw")
     buffers.put({A: with_unknown_codec(batch(0, 2))})

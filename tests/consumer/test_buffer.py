@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import weakref
 
 import pytest
 
@@ -215,6 +217,19 @@ async def test_seek_drops_what_is_buffered() -> None:
     assert not buffers.has_untaken(7)
     buffers.put({A: batch(10, 1)})
     assert await buffers.poll() == {A: [10]}
+
+
+async def test_a_response_waits_for_the_application_until_all_of_it_is_dropped() -> None:
+    buffers = Buffers(A, B)
+    buffers.put({A: batch(0, 3), B: batch(0, 3)}, node_id=7)
+    buffers.state.seek(buffers.partition(A), 10)
+    await asyncio.sleep(0)
+    assert buffers.has_untaken(7)
+    buffers.state.seek(buffers.partition(B), 10)
+    assert not buffers.has_untaken(7)
+    assert buffers.taken == []  # soon, not in the middle of the change
+    await asyncio.sleep(0)
+    assert buffers.taken == [7]
 
 
 async def test_a_paused_partition_keeps_its_records_and_does_not_block_others() -> None:
@@ -519,6 +534,45 @@ async def test_an_error_of_a_partition_taken_away_meanwhile_is_nobody_s() -> Non
     buffers.state.remove_from_user([A])
     buffers.buffer.put_error(partition, KafkaError("late"), is_sticky=True)
     assert await buffers.poll() == {}
+
+
+async def test_an_error_wakes_the_get_that_waits_and_is_told_of() -> None:
+    buffers = Buffers()
+    poll = asyncio.ensure_future(buffers.poll(timeout_s=None))
+    await asyncio.sleep(0)
+    buffers.buffer.put_error(buffers.partition(), KafkaError("refused"))
+    assert buffers.error_count == 1
+    with pytest.raises(KafkaError, match="refused"):
+        await asyncio.wait_for(poll, 1)
+
+
+@pytest.mark.virtual_time
+async def test_a_buffer_that_was_cleared_is_kept_by_no_deadline_of_a_get() -> None:
+    buffers = Buffers()
+    delivery = weakref.ref(buffers.delivery)
+    for timeout_s in (3600, 1800):
+        poll = asyncio.ensure_future(buffers.poll(timeout_s))
+        await asyncio.sleep(0)
+        poll.cancel()
+        await asyncio.wait([poll])
+    buffers.buffer.clear()
+    del buffers, poll
+    gc.collect()
+    assert delivery() is None
+
+
+@pytest.mark.virtual_time
+async def test_gets_end_at_their_own_deadlines_whichever_began_first() -> None:
+    buffers = Buffers()
+    loop = asyncio.get_running_loop()
+    ended: dict[float, float] = {}
+
+    async def poll(timeout_s: float) -> None:
+        assert await buffers.poll(timeout_s) == {}
+        ended[timeout_s] = loop.time()
+
+    await asyncio.gather(*(poll(timeout_s) for timeout_s in (3.0, 1.0, 2.0, 2.0)))
+    assert ended == pytest.approx({3.0: 3.0, 1.0: 1.0, 2.0: 2.0}, abs=1e-3)
 
 
 async def test_what_was_cleared_under_the_cursor_may_be_closed() -> None:

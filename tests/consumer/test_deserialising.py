@@ -322,6 +322,16 @@ async def test_a_partition_that_hangs_does_not_keep_the_others_from_being_served
     assert found == [0, 1]
 
 
+@pytest.mark.virtual_time
+async def test_what_is_left_of_a_paused_partition_keeps_no_other_from_being_deserialised() -> None:
+    buffers = Buffers(A, B, value_deserializer=Waiting())
+    buffers.put({A: numbers(4)})
+    assert await buffers.poll(max_records=1) == {A: [0]}
+    buffers.state.pause(buffers.partition(A))
+    buffers.put({B: numbers(2)})
+    assert await buffers.poll() == {B: [0, 1]}
+
+
 async def test_slow_ones_are_handed_out_as_they_come() -> None:
     class Slow(AsyncDeserializer[object]):
         async def deserialize(self, item: Serialized) -> object:

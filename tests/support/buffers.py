@@ -69,8 +69,10 @@ class Buffers:
             on_bad_record=on_bad_record,
         )
         self.delivery = make_delivery(config, self.state.events)
+        self.error_count = 0
         self.buffer = Buffer(
             self.state,
+            on_error=self._count_error,
             budget=self.budget,
             delivery=self.delivery,
             most_held_bytes=most_held_bytes,
@@ -85,6 +87,9 @@ class Buffers:
         self.state.assign_from_user(assigned or (A,))
         for tp in self.state.assignment:
             self.state.seek(self.partition(tp), 0)
+
+    def _count_error(self) -> None:
+        self.error_count += 1
 
     def partition(self, tp: TopicPartition = A) -> Cursor:
         return self.state.partition(tp)

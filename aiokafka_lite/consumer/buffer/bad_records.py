@@ -203,7 +203,7 @@ class ChunkErrors:
         bad = describe(error)
         handler = chunk.delivery.bad.handler
         verdict: Verdict = "skip" if handler is None else await _ask(handler, bad)
-        if not chunk.is_current or chunk.failure is not error:
+        if chunk.failure is not error:
             return
         if verdict == "raise":
             chunk.fail()

@@ -219,8 +219,6 @@ class Buffer:
 
     def _has_decoded(self, wanted: Wanted) -> bool:
         """Whether a get of these partitions would be handed something without decoding."""
-        if self._state.gate.holds:
-            return False
         for partition in self._turns:
             is_wanted = not wanted or partition.tp in wanted
             is_free = not (partition.is_paused or partition.has_enough)
@@ -238,7 +236,7 @@ class Buffer:
         if self._state.gate.holds:
             return found
         # Most consumers read nothing that has to be decompressed: then it is never tight.
-        is_tight = self._budget.headroom_bytes > 0 and self._budget.is_tight
+        is_tight = self._budget.headroom_bytes and self._budget.is_tight
         for partition in self._turns:
             if partition.is_paused or partition.has_enough:
                 continue
@@ -291,7 +289,6 @@ class Buffer:
         """Forget everything."""
         for partition in tuple(self._turns):
             self.drop(partition)
-        self._untaken.clear()
         if self._alarm is not None:  # no get may wait until a deadline any more
             self._alarm.cancel()
             self._alarm = None
