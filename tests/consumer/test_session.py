@@ -91,6 +91,13 @@ def test_what_is_ended_is_forgotten_and_can_come_back() -> None:
     session.lend(loan(A, 3))
     request = session.request()
     assert (asked(request), forgotten(request)) == ({0: 3}, [])
+    session.succeeded(9)
+    session.lend(loan(B, 7))
+    session.end(B)
+    request = session.request()
+    assert (asked(request), forgotten(request)) == ({}, [1])
+    session.succeeded(9)
+    assert forgotten(session.request()) == []
 
 
 def test_ended_and_lent_again_before_a_request_is_a_change() -> None:
@@ -153,6 +160,7 @@ def test_a_closed_session_is_named_once_with_the_last_epoch() -> None:
     assert (request.session_id, request.session_epoch, request.topics) == (9, FINAL_EPOCH, [])
     assert session.closing() is None
     assert (session.id, session.epoch) == (0, 0)
+    assert (request.max_wait_ms, request.min_bytes) == (0, 0)
 
 
 def test_a_session_that_is_to_be_replaced_can_be_closed() -> None:

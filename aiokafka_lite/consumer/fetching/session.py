@@ -171,6 +171,4 @@ class FetchSession:
         self.forget()
         if session_id == NO_SESSION:
             return None
-        return FetchRequest(
-            max_wait_ms=0, min_bytes=0, session_id=session_id, session_epoch=FINAL_EPOCH
-        )
+        return FetchRequest(session_id=session_id, session_epoch=FINAL_EPOCH)
