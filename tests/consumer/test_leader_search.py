@@ -16,6 +16,7 @@ from aiokafka_lite.structs import TopicPartition
 from tests.support import tuning
 from tests.support.cluster import KafkaHandle
 from tests.support.reading import offsets_read, reading
+from tests.support.virtual_time import VirtualTimeLoop
 
 TP = TopicPartition("t", 0)
 
@@ -47,9 +48,8 @@ class Questions:
 class Node:
     """Stands in for a fetch task."""
 
-    node_id = 1
-
     def __init__(self) -> None:
+        self.node_id = 1
         self.failing_since: float | None = None
         self.is_late = False
 
@@ -93,6 +93,102 @@ async def test_who_is_late_is_under_suspicion_until_he_answers() -> None:
     node.is_late = True
     await asyncio.sleep(10)
     assert len(questions.invalidations) == 3
+
+
+@pytest.mark.virtual_time
+async def test_a_leaderless_partition_has_leaders_looked_for_until_one_is_named() -> None:
+    questions, loop = Questions(), asyncio.get_running_loop()
+    search = LeaderSearch(cast("Cluster", questions), list)
+    search.start()
+    search.note_leaderless(is_so=True)
+    await asyncio.sleep(SEARCH_S / 2)
+    assert questions.searches[0] < 0.2
+    search.note_leaderless(is_so=True)  # as before: the search is not prolonged
+    await asyncio.sleep(SEARCH_S)
+    assert SEARCH_S - 1 < questions.searches[-1] <= SEARCH_S
+    search.note_leaderless(is_so=False)
+    search.note_leaderless(is_so=True)
+    began = loop.time()
+    await asyncio.sleep(1.0)
+    assert began < questions.searches[-1]
+    search.note_leaderless(is_so=False)
+    stopped = loop.time()
+    await asyncio.sleep(2.0)
+    assert questions.searches[-1] < stopped
+    search.close()
+
+
+@pytest.mark.virtual_time
+async def test_a_failing_broker_is_looked_for_and_not_suspected() -> None:
+    questions, failing, late = Questions(), Node(), Node()
+    late.node_id = 2
+    search = LeaderSearch(cast("Cluster", questions), lambda: [failing, late])
+    search.start()
+    failing.failing_since = asyncio.get_running_loop().time()
+    failing.is_late = late.is_late = True
+    await asyncio.sleep(1.5)
+    assert questions.pool.suspects == {2}
+    assert questions.searches
+    assert not questions.invalidations  # a search asks for metadata already
+    search.close()
+
+
+@pytest.mark.virtual_time
+async def test_looks_are_neither_put_off_nor_doubled_and_end_with_the_search() -> None:
+    looked_at: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    def watched() -> list[Node]:
+        looked_at.append(loop.time())
+        return []
+
+    search = LeaderSearch(cast("Cluster", Questions()), watched)
+    search.start()
+    await asyncio.sleep(0.5)
+    for _ in range(4):
+        search.hurry()
+        await asyncio.sleep(0.1)
+    assert looked_at == pytest.approx([0.65, 0.85], abs=1e-3)
+    await asyncio.sleep(1.5)
+    assert looked_at[2:] == pytest.approx([1.85], abs=1e-3)
+    search.close()
+    search.close()
+    search.hurry()
+    await asyncio.sleep(5.0)
+    assert len(looked_at) == 3
+
+
+@pytest.mark.virtual_time
+async def test_the_time_of_an_election_ends_the_search() -> None:
+    questions, node = Questions(), Node()
+    loop = asyncio.get_running_loop()
+
+    def watched() -> list[Node]:
+        node.failing_since = loop.time() - SEARCH_S
+        return [node]
+
+    search = LeaderSearch(cast("Cluster", questions), watched)
+    search.start()
+    await asyncio.sleep(1.1)
+    assert not questions.searches
+    search.close()
+
+
+@pytest.mark.virtual_time
+async def test_a_blocked_loop_does_not_make_brokers_late() -> None:
+    questions, node = Questions(), Node()
+    node.is_late = True
+    search = LeaderSearch(cast("Cluster", questions), lambda: [node])
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    search.start()
+    await asyncio.sleep(0.9)
+    loop.pass_time(0.5)
+    await asyncio.sleep(0.1)  # answers that came meanwhile are read
+    assert not questions.invalidations
+    await asyncio.sleep(0.1)
+    assert len(questions.invalidations) == 1
+    search.close()
 
 
 @pytest.fixture

@@ -8,7 +8,9 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.fetching.oversized import OversizeSearch
 from aiokafka_lite.consumer.parts import max_frame_bytes
 from aiokafka_lite.errors import RecordTooLargeError
 from aiokafka_lite.structs import TopicPartition
@@ -113,6 +115,35 @@ async def test_finished_records_behind_it_are_passed_over_by_an_iteration() -> N
             iterator = aiter(consumer)
             found = [await asyncio.wait_for(anext(iterator), 20) for _ in range(2)]
             assert [record.offset for record in found] == [0, 4]
+
+
+def test_suspects_are_asked_for_one_by_one_and_the_one_found_before_first() -> None:
+    search = OversizeSearch()
+    cursors = [Cursor(TopicPartition("t", number)) for number in range(3)]
+
+    def allowed() -> list[int]:
+        return [cursor.tp.partition for cursor in cursors if search.allows(cursor)]
+
+    assert not search.is_on
+    assert allowed() == [0, 1, 2]
+    search.begin(cursors)
+    assert search.is_on
+    assert allowed() == [0]
+    search.answered()
+    assert allowed() == [1]
+    search.pass_idle(lambda cursor: cursor is cursors[2])
+    assert allowed() == [2]
+    assert not search.is_found(cursors[2])
+    assert search.is_on
+    assert search.is_found(cursors[2])
+    assert not search.is_on
+    search.begin(cursors)
+    assert allowed() == [2]
+    search.answered()
+    assert allowed() == [0]
+    search.pass_idle(lambda cursor: False)
+    assert not search.is_on
+    assert allowed() == [0, 1, 2]
 
 
 async def test_answers_as_large_as_the_application_asks_for_are_accepted() -> None:

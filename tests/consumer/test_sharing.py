@@ -96,6 +96,16 @@ def test_sessions_are_halved_once_exactly_half_have_been_enough_for_a_while() ->
     assert looking.count_after(CALM_S, 0) == 3
 
 
+def test_a_look_tells_whether_the_sessions_change() -> None:
+    sharing = Sharing(MOST, 0.5)
+    assert not sharing.look(0.0, 0, 3_000)
+    assert sharing.look(1.0, 500, 3_000)
+    assert not sharing.look(1_000.0, 500, 3_000)  # few come: from here on half are enough
+    assert not sharing.look(1_000.0 + CALM_S - 1.0, 500, 3_000)
+    assert sharing.look(1_000.0 + CALM_S, 500, 3_000)
+    assert sharing.count == 3
+
+
 def test_a_rate_that_moves_a_little_moves_no_partition() -> None:
     looking = Looking(3_000)
     looking.count_after(30, 4)
