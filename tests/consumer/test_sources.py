@@ -12,6 +12,7 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.cursor import Sought
 from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP
 from aiokafka_lite.consumer.fetching.answer import HINTS_AT_ONCE
+from aiokafka_lite.consumer.fetching.source import FETCH_STALL_S
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CorruptRecordException,
@@ -23,6 +24,7 @@ from aiokafka_lite.errors import (
     NotLeaderForPartitionError,
     OffsetNotAvailableError,
     OffsetOutOfRangeError,
+    RequestTimedOutError,
     TopicAuthorizationFailedError,
     UnknownError,
     UnknownTopicIdError,
@@ -306,13 +308,15 @@ async def test_the_backoff_of_a_partition_that_moved_shortens_no_long_poll_of_th
     assert long_poll.request.max_wait_ms == fetching.config.fetch_max_wait_ms
 
 
-async def test_a_leader_hint_is_followed_at_once(start: Start) -> None:
+@pytest.mark.parametrize("leader", [0, 2])
+async def test_a_leader_hint_is_followed_at_once(start: Start, leader: int) -> None:
     fetching = start(retry_backoff_ms=60_000)
+    fetching.cluster.change(view({0: 1}, nodes=(0, 1, 2)))
     (await fetching.cluster.next_sent()).answer(
-        answer(0, error_code=NotLeaderForPartitionError.errno, leader_hint=(2, 5))
+        answer(0, error_code=NotLeaderForPartitionError.errno, leader_hint=(leader, 5))
     )
     sent = await fetching.cluster.next_sent()
-    assert (sent.node_id, sent.offsets) == (2, {0: 0})
+    assert (sent.node_id, sent.offsets) == (leader, {0: 0})
     assert sent.leader_epochs == {0: 5}
 
 
@@ -388,6 +392,58 @@ async def test_errors_that_do_not_pass_are_raised_and_asked_again_after_a_backof
             break
         sent.answer()
         await asyncio.sleep(0.001)
+
+
+async def test_out_of_range_is_settled_once_all_ahead_of_it_was_read(start: Start) -> None:
+    fetching = start(auto_offset_reset="none")
+    (await fetching.cluster.next_sent()).answer(answer(0, batch(0, 5)))
+    assert (await fetching.gets.one(())).offset == 0
+    (await fetching.cluster.next_sent()).answer(answer(0, error_code=OffsetOutOfRangeError.errno))
+    assert await fetching.cluster.sends_nothing()
+    assert await fetching.poll() == {0: [1, 2, 3, 4]}
+    again = await fetching.cluster.next_sent()
+    assert again.offsets == {0: 5}
+    again.answer(answer(0, error_code=OffsetOutOfRangeError.errno))
+    with pytest.raises(OffsetOutOfRangeError):
+        await fetching.poll()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("error", [UnknownError, OffsetNotAvailableError, UnknownTopicIdError])
+async def test_an_error_that_may_pass_is_asked_again_and_not_raised(
+    start: Start, error: type[BrokerResponseError]
+) -> None:
+    fetching = start()
+    (await fetching.cluster.next_sent()).answer(answer(0, error_code=error.errno))
+    sent = await fetching.cluster.next_sent()
+    sent.answer(answer(0, batch(0, 1)))
+    assert await fetching.poll() == {0: [0]}
+
+
+@pytest.mark.virtual_time
+async def test_a_batch_that_its_broker_finds_corrupt_is_raised_at_the_second_time(
+    start: Start,
+) -> None:
+    fetching = start()
+    error_code = CorruptRecordException.errno
+    (await fetching.cluster.next_sent()).answer(answer(0, error_code=error_code))
+    polling = asyncio.ensure_future(fetching.poll())
+    again = await fetching.cluster.next_sent()
+    assert not polling.done()
+    again.answer(answer(0, error_code=error_code))
+    with pytest.raises(CorruptRecordException):
+        await polling
+
+
+@pytest.mark.virtual_time
+async def test_a_partition_that_keeps_failing_is_one_line_in_the_log(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    fetching = start()
+    for error_code in (OffsetNotAvailableError.errno, OffsetNotAvailableError.errno, 0) * 2:
+        (await fetching.cluster.next_sent()).answer(answer(0, error_code=error_code))
+    await fetching.cluster.next_sent()
+    assert caplog.messages == ["fetching t/0 at offset 0: OffsetNotAvailableError"] * 2
 
 
 async def test_a_corrupt_answer_is_fetched_once_more_then_raised(start: Start) -> None:
@@ -476,6 +532,87 @@ async def test_watermarks_are_those_of_the_last_answer(start: Start) -> None:
         assert partition.high_watermark == high_watermark
         assert partition.last_fetch_at is not None
         assert partition.last_fetch_at >= asked_at
+
+
+@pytest.mark.parametrize(("told", "known"), [(0, 0), (7, 7), (-1, None)])
+async def test_the_last_stable_offset_is_unknown_of_brokers_that_tell_none(
+    start: Start, told: int, known: int | None
+) -> None:
+    fetching = start()
+    (await fetching.cluster.next_sent()).answer(answer(0, last_stable_offset=told))
+    await fetching.cluster.next_sent()
+    assert fetching.state.partition(TopicPartition("t", 0)).last_stable_offset == known
+
+
+@pytest.mark.virtual_time
+async def test_answers_their_bytes_and_latency_are_counted_by_node(start: Start) -> None:
+    fetching = start({0: 1, 1: 1})
+    loop = asyncio.get_running_loop()
+    counts = fetching.sources.counts[1]
+    assert counts.last_answer_at is None
+    records = batch(0, 5)
+    for latency_s, answers in (
+        (0.25, [answer(0, records), answer(1, records)]),
+        (0.5, [answer(0)]),
+        (0.125, [answer(0, error_code=OffsetNotAvailableError.errno)]),
+    ):
+        sent = await fetching.cluster.next_sent()
+        await asyncio.sleep(latency_s)
+        sent.answer(*answers)
+        await fetching.poll(0)
+        assert counts.latency_s == pytest.approx(latency_s, abs=1e-3)
+    assert counts.last_answer_at == loop.time()
+    assert (counts.fetch_count, counts.failure_count, counts.record_answer_count) == (3, 0, 1)
+    assert counts.received_bytes == 2 * len(records)
+    assert counts.latency_sum_s == pytest.approx(0.875, abs=1e-3)
+    assert counts.latency_max_s == pytest.approx(0.5, abs=1e-3)
+    (await fetching.cluster.next_sent()).response.set_exception(KafkaConnectionError("gone"))
+    await fetching.cluster.next_sent()
+    assert (counts.fetch_count, counts.failure_count) == (3, 1)
+
+
+@pytest.mark.virtual_time
+async def test_a_broker_that_does_not_answer_is_given_longer_and_asked_for_less(
+    start: Start,
+) -> None:
+    fetching = start(max_partition_fetch_bytes=1 << 20, request_timeout_ms=60_000)
+    asked = []
+    for outcome in ("silent", "silent", "silent", "silent", "soon", "soon", "late", "soon"):
+        sent = await fetching.cluster.next_sent()
+        asked.append((sent.timeout_s, sent.request.max_bytes))
+        if outcome == "silent":
+            sent.response.set_exception(RequestTimedOutError("silent"))
+        else:
+            await asyncio.sleep(FETCH_STALL_S if outcome == "late" else 0.1)
+            sent.answer(answer(0))
+    mib = 1 << 20
+    assert asked == [
+        (10.5, mib),
+        (20.5, mib >> 1),
+        (40.5, mib >> 2),
+        (60.5, mib >> 3),
+        (60.5, mib >> 4),
+        (60.5, mib >> 3),
+        (40.5, mib >> 2),
+        (40.5, mib >> 2),
+    ]
+    assert (await fetching.cluster.next_sent()).timeout_s == 20.5
+
+
+@pytest.mark.virtual_time
+async def test_a_broker_is_overdue_a_second_after_its_long_poll(start: Start) -> None:
+    fetching = start()
+    source = fetching.sources.of(fetching.state.partition(TopicPartition("t", 0)))
+    assert source is not None
+    assert not source.is_overdue(1_000.0)
+    sent = await fetching.cluster.next_sent()
+    sent_at = asyncio.get_running_loop().time()
+    assert source.in_flight_since == sent_at
+    assert not source.is_overdue(sent_at + 1.5)
+    assert source.is_overdue(sent_at + 1.51)
+    sent.is_arriving = True
+    assert not source.is_overdue(sent_at + 5.0)
+    assert source.is_overdue(sent_at + 5.01)
 
 
 async def test_a_task_without_partitions_ends(start: Start) -> None:

@@ -62,6 +62,7 @@ def answer(
     *,
     error_code: int = 0,
     high_watermark: int = 100,
+    last_stable_offset: int = -1,
     leader_hint: tuple[int, int] | None = None,
     preferred: int = -1,
 ) -> PartitionData:
@@ -70,6 +71,7 @@ def answer(
         partition_index=number,
         error_code=error_code,
         high_watermark=high_watermark,
+        last_stable_offset=last_stable_offset,
         records=memoryview(records),
         current_leader=LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch),
         preferred_read_replica=preferred,
@@ -80,12 +82,20 @@ class Sent:
     """A fetch request on its way, to be answered by the test."""
 
     def __init__(
-        self, node_id: int, lane: object, request: PreparedFetch, max_version: int | None
+        self,
+        node_id: int,
+        lane: object,
+        request: PreparedFetch,
+        max_version: int | None,
+        timeout_s: float,
     ) -> None:
         self.node_id = node_id
         self.lane = lane
         self.request = request
         self.max_version = max_version
+        self.timeout_s = timeout_s
+        # Whether the answer has begun to come.
+        self.is_arriving = False
         self.response: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
 
     @property
@@ -137,11 +147,15 @@ class ScriptedExchange:
     """Stands in for Exchange: tells what the test has answered."""
 
     def __init__(self, sent: Sent, on_done: Callable[[ScriptedExchange], None]) -> None:
+        self._sent = sent
         self._response = sent.response
         self._on_done = on_done
-        self.is_arriving = False
         self.silent_since = asyncio.get_running_loop().time()
         sent.response.add_done_callback(self._tell)
+
+    @property
+    def is_arriving(self) -> bool:
+        return self._sent.is_arriving
 
     def _tell(self, response: asyncio.Future[FetchResponse]) -> None:
         if not response.cancelled():
@@ -174,7 +188,7 @@ class ScriptedConnection:
         max_version: int | None,
         on_done: Callable[[ScriptedExchange], None],
     ) -> ScriptedExchange:
-        sent = Sent(self._node_id, self._lane, request, max_version)
+        sent = Sent(self._node_id, self._lane, request, max_version, timeout_s)
         self._sent.append(sent)
         self._pool.sent_event.set()
         return ScriptedExchange(sent, on_done)
