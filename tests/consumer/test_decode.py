@@ -78,6 +78,8 @@ class Decoding:
         self.slow = SlowRecords(record_s)
         self.chunk = cast("Chunk", self.slow)
         self.rows = Rows()
+        # How many rows each call of `fill` has added.
+        self.added: list[int] = []
 
     def decode(self, *limits: int | None) -> list[int]:
         """Decode up to these limits, each in a slice of its own; return how many at a time."""
@@ -90,7 +92,7 @@ class Decoding:
     def fill(self, *limits: int) -> list[int]:
         """Do the same with rows."""
         for limit in limits:
-            self.decoder.fill(self.chunk, cast("Columns", self.rows), limit)
+            self.added.append(self.decoder.fill(self.chunk, cast("Columns", self.rows), limit))
         return self.slow.asked
 
 
@@ -191,6 +193,7 @@ async def test_the_first_rows_of_a_get_are_added_however_much_of_the_slice_is_us
     assert decoding.fill(7) == [7, 7]
     decoding.slow.state = ChunkState.EXHAUSTED
     assert decoding.fill(7) == [7, 7]
+    assert decoding.added == [7, 0, 7, 0]
 
 
 async def test_only_a_batch_that_takes_longer_than_half_a_millisecond_waits_for_a_thread() -> None:
@@ -201,3 +204,4 @@ async def test_only_a_batch_that_takes_longer_than_half_a_millisecond_waits_for_
     decoding.slow.inflate_estimate_s *= 1.01
     assert decoding.decoder.needs_pause(decoding.chunk)
     assert decoding.fill(7) == [7]
+    assert decoding.added == [7, 0]

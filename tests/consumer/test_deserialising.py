@@ -18,6 +18,7 @@ from aiokafka_lite.deserializers import (
     Undeserializable,
 )
 from aiokafka_lite.errors import (
+    ConsumerStoppedError,
     DeserializationError,
     DeserializerUnavailableError,
     IllegalStateError,
@@ -181,6 +182,11 @@ async def test_null_is_not_given_to_deserialisers_that_know_where_it_stood() -> 
         buffers.put({A: view_of(None, b"x", None, None, b"y", None)})
         seen = await take_all(buffers, "many", 6)
         assert seen == [None, "x@t/1", None, None, "y@t/4", None]
+    at_once = AtOnce()
+    buffers = Buffers(value_deserializer=at_once)
+    buffers.put({A: view_of(None, None, None, None, b"x")})
+    assert await take_all(buffers, "many", 5) == [None, None, None, None, "x@t/4"]
+    assert at_once.asked == [[4]]
     buffers = Buffers(value_deserializer=lambda payload: payload is None)
     buffers.put({A: view_of(None, b"x")})
     seen = await take_all(buffers, "many", 2)
@@ -300,6 +306,26 @@ async def test_what_was_deserialised_when_a_get_is_cancelled_is_not_waited_for_a
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(buffers.poll(), 0.01)
     assert buffers.partition().position == 3
+
+
+async def test_a_get_that_awaits_the_application_ends_with_the_consumer() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    class Hanging(AsyncDeserializer[object]):
+        async def deserialize(self, item: Serialized) -> object:
+            begun.set()
+            await go_on.wait()
+            return item.offset
+
+    buffers = Buffers(value_deserializer=Hanging())
+    buffers.put({A: numbers(1)})
+    polling = asyncio.ensure_future(buffers.poll())
+    await begun.wait()
+    buffers.state.gate.die(ConsumerStoppedError("stopped"))
+    go_on.set()
+    with pytest.raises(ConsumerStoppedError):
+        await polling
+    assert buffers.partition().position == 0
 
 
 async def test_a_partition_that_hangs_does_not_keep_the_others_from_being_served() -> None:

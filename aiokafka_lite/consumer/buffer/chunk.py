@@ -346,8 +346,7 @@ class Chunk:
     def fill(self, columns: Columns, limit: int) -> int:
         """Add up to `limit` rows to columns instead, or meet an error; return how many."""
         records = self._records
-        if records is None or self.state is not PACKED:
-            return 0
+        assert records is not None  # noqa: S101 -- it is PACKED
         failure: KafkaError | None = None
         added = 0
         try:

@@ -130,8 +130,6 @@ async def _convert_field(
     deserializer: AnyDeserializer | None, records: Sequence[Record], *, is_key: bool
 ) -> _Field:
     payloads = [record.key if is_key else record.value for record in records]
-    if deserializer is None:
-        return _Field(payloads, None)
     if isinstance(deserializer, BatchDeserializer):
         return await _convert_batch(deserializer, records, payloads, is_key=is_key)
     if isinstance(deserializer, AsyncDeserializer):
