@@ -21,9 +21,8 @@ from aiokafka_lite.errors import (
     UnsupportedCodecError,
 )
 from aiokafka_lite.events import ConsumerEvent, RecordSkipped
-from aiokafka_lite.records.batch import reseal
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
-from tests.support.buffers import A, B, Buffers, batch
+from tests.support.buffers import A, B, Buffers, batch, with_unknown_codec
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import reading
 
@@ -52,13 +51,6 @@ def skips(buffers: Buffers) -> int:
 async def values_of(buffers: Buffers, max_records: int | None = None) -> list[object]:
     found = await buffers.gets.many((), 0, max_records)
     return [record.value for got in found.values() for record in got]
-
-
-def with_unknown_codec(view: bytes) -> bytes:
-    content = bytearray(view)
-    content[22] |= 7
-    reseal(memoryview(content))
-    return bytes(content)
 
 
 def with_wrong_crc(view: bytes) -> bytes:

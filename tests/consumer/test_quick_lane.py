@@ -9,9 +9,11 @@ from itertools import pairwise
 import pytest
 
 from aiokafka_lite.client import Lane
+from aiokafka_lite.consumer.fetching.answer import SETTLED_AT_ONCE
 from aiokafka_lite.consumer.fetching.quick_lane import FIRST_PAUSE_S, MOST_AT_ONCE, OVERDUE_S
 from aiokafka_lite.consumer.fetching.source import FETCH_STALL_S
 from aiokafka_lite.errors import (
+    KafkaConnectionError,
     NotLeaderForPartitionError,
     OffsetNotAvailableError,
     UnknownError,
@@ -267,6 +269,51 @@ async def test_a_refused_quick_request_is_not_repeated_in_a_hurry(start: Start) 
         quick = await fetching.cluster.next_sent_quickly()
         quick.answer(error_code=UnknownError.errno)
     assert loop.time() - began_at >= 3 * FIRST_PAUSE_S
+
+
+async def test_a_connection_that_closes_as_it_is_asked_is_tried_again_after_a_pause(
+    start: Start,
+) -> None:
+    fetching = start()
+    loop = asyncio.get_running_loop()
+    await beside_a_long_poll(fetching)
+    held = fetching.budget.used_bytes
+    fetching.cluster.pool.refusals.append(KafkaConnectionError("it is closing"))
+    fetching.seek(0, 7)
+    assert await asks_nothing_quickly(fetching)
+    assert fetching.budget.used_bytes == held
+    began_at = loop.time()
+    assert (await fetching.cluster.next_sent_quickly()).offsets == {0: 7}
+    assert loop.time() - began_at == pytest.approx(FIRST_PAUSE_S, abs=1e-3)
+
+
+async def test_a_lost_quick_answer_is_counted_and_asked_for_after_a_pause(start: Start) -> None:
+    fetching = start()
+    counts = fetching.sources.counts[1]
+    quick = await sought(fetching, {0: 7})
+    fetch_count = counts.fetch_count
+    quick.response.set_exception(KafkaConnectionError("gone"))
+    quick = await fetching.cluster.next_sent_quickly()
+    assert quick.offsets == {0: 7}
+    assert (counts.fetch_count, counts.failure_count) == (fetch_count + 1, 1)
+    quick.answer(answer(0, batch(7, 1)))
+    assert await fetching.poll() == {0: [7]}
+    assert (counts.fetch_count, counts.failure_count) == (fetch_count + 2, 1)
+
+
+async def test_a_quick_answer_that_names_very_many_others_is_settled_whole(start: Start) -> None:
+    fetching = start()
+    quick = await sought(fetching, {0: 7})
+    quick.answer(*(answer(9) for _ in range(2 * SETTLED_AT_ONCE)), answer(0, batch(7, 1)))
+    assert await fetching.poll() == {0: [7]}
+
+
+async def test_a_bug_met_in_a_quick_answer_is_raised_by_the_gets(start: Start) -> None:
+    fetching = start()
+    quick = await sought(fetching, {0: 7})
+    quick.response.set_exception(ZeroDivisionError("a bug"))
+    with pytest.raises(ZeroDivisionError):
+        await fetching.poll()
 
 
 async def test_an_error_of_one_partition_backs_that_one_off(start: Start) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
 
 import pytest
@@ -12,7 +12,9 @@ from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.fetching.sharing import CALM_S, Sharing
 from tests.support import inside, tuning
+from tests.support.buffers import batch
 from tests.support.cluster import KafkaHandle
+from tests.support.scripted_sources import Fetching, ScriptedCluster, answer, view
 from tests.support.waiting import until
 
 MOST = 32
@@ -124,6 +126,29 @@ def test_the_first_look_only_takes_note() -> None:
     sharing = Sharing(MOST, 0.5)
     assert not sharing.look(100.0, 1_000_000, 3_000)
     assert not sharing.look(100.0, 2_000_000, 3_000)
+
+
+@pytest.mark.virtual_time
+async def test_each_broker_has_the_sessions_that_its_own_partitions_are_worth() -> None:
+    fetching = Fetching(ScriptedCluster(view({number: 1 + number % 2 for number in range(400)})))
+    fetching.assign(*range(400))
+    loop = asyncio.get_running_loop()
+    read: dict[int, list[int]] = defaultdict(list)
+    while loop.time() < 2.5:
+        sent = await fetching.cluster.next_sent()
+        number, offset = next(iter(sent.offsets.items()))
+        sent.answer(answer(number, batch(offset, 1)))
+        for partition, offsets in (await fetching.poll()).items():
+            read[partition] += offsets
+        await asyncio.sleep(0.005)
+    cursors = fetching.state.assignment.values()
+    counts = Counter(fetching.sources.of(cursor) for cursor in cursors)
+    assert sorted((source.node_id, n) for source, n in counts.items() if source) == [
+        *[(1, 100)] * 2,
+        *[(2, 100)] * 2,
+    ]
+    assert all(offsets == list(range(len(offsets))) for offsets in read.values())
+    await fetching.close()
 
 
 # --- A consumer --------------------------------------------------------------------------------

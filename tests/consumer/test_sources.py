@@ -28,10 +28,11 @@ from aiokafka_lite.errors import (
     TopicAuthorizationFailedError,
     UnknownError,
     UnknownTopicIdError,
+    UnsupportedCodecError,
 )
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.structs import TopicPartition
-from tests.support.buffers import batch
+from tests.support.buffers import batch, with_unknown_codec
 from tests.support.scripted_sources import Fetching, ScriptedCluster, answer, view
 
 Start = Callable[..., Fetching]
@@ -481,6 +482,44 @@ async def test_a_lost_connection_backs_off_and_opens_a_new_session(start: Start)
     assert source.failing_since is None
     assert not source.is_failing
     assert fetching.sources.trouble(1) is None
+
+
+@pytest.mark.virtual_time
+async def test_a_connection_that_closes_as_it_is_asked_is_asked_again_after_a_backoff(
+    start: Start,
+) -> None:
+    fetching = start(retry_backoff_ms=100)
+    loop = asyncio.get_running_loop()
+    (await fetching.cluster.next_sent()).answer(session_id=5)
+    sent = await fetching.cluster.next_sent()
+    fetching.cluster.pool.refusals.append(KafkaConnectionError("it is closing"))
+    sent.answer(session_id=5)
+    failed_at = loop.time()
+    again = await fetching.cluster.next_sent()
+    assert (again.session, again.offsets) == ((5, 0), {0: 0})
+    assert 0.05 <= loop.time() - failed_at <= 0.2
+    assert fetching.sources.counts[1].failure_count == 1
+    again.answer(answer(0, batch(0, 1)))
+    assert await fetching.poll() == {0: [0]}
+
+
+async def test_nothing_is_asked_for_behind_an_error_that_was_met_meanwhile(start: Start) -> None:
+    fetching = start({0: 1, 1: 1}, max_buffered_bytes=100_000, max_partition_fetch_bytes=1_000)
+    (await fetching.cluster.next_sent()).answer(
+        answer(0, batch(0, 3) + with_unknown_codec(batch(3, 2)))
+    )
+    assert (await fetching.gets.one(())).offset == 0
+    sent = await fetching.cluster.next_sent()
+    assert sent.offsets == {0: 5, 1: 0}
+    sent.answer(answer(1, batch(0, 1, size=99_900)))  # no room: it is to be asked for alone
+    assert await fetching.cluster.sends_nothing()
+    assert await fetching.poll() == {0: [1, 2]}
+    fetching.state.pause(fetching.state.partition(TopicPartition("t", 1)))
+    assert await fetching.cluster.sends_nothing()
+    with pytest.raises(UnsupportedCodecError):
+        await fetching.poll()
+    fetching.seek(0, 5)
+    assert (await fetching.cluster.next_sent()).offsets == {0: 5}
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from aiokafka_lite.consumer.config import DEFAULT_MAX_UNCOMMITTED, ConsumerConfi
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
 from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
+from aiokafka_lite.records.batch import reseal
 from aiokafka_lite.structs import TopicPartition
 
 A = TopicPartition("t", 0)
@@ -31,6 +32,14 @@ def batch(first: int, count: int, *, codec: str = "none", size: int = 3) -> byte
         codec=codec,
         base_offset=first,
     )
+
+
+def with_unknown_codec(view: bytes) -> bytes:
+    """Return a batch with a compression that does not exist."""
+    content = bytearray(view)
+    content[22] |= 7
+    reseal(memoryview(content))
+    return bytes(content)
 
 
 class FedByHand:

@@ -18,7 +18,7 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
 from aiokafka_lite.consumer.fetching.sources import Sources
-from aiokafka_lite.errors import KafkaConnectionError
+from aiokafka_lite.errors import KafkaConnectionError, KafkaError
 from aiokafka_lite.protocol.fetch_template import PreparedFetch
 from aiokafka_lite.protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -188,6 +188,8 @@ class ScriptedConnection:
         max_version: int | None,
         on_done: Callable[[ScriptedExchange], None],
     ) -> ScriptedExchange:
+        if self._pool.refusals:
+            raise self._pool.refusals.pop()
         sent = Sent(self._node_id, self._lane, request, max_version, timeout_s)
         self._sent.append(sent)
         self._pool.sent_event.set()
@@ -204,6 +206,8 @@ class ScriptedPool:
         self.has_quick_lane = False
         self.sent_quickly: list[Sent] = []
         self.connected: list[tuple[int, object]] = []
+        # What the next requests fail with as they are written.
+        self.refusals: list[KafkaError] = []
         self.sent_event = asyncio.Event()
         self.sent_in_passing: list[tuple[int, Request[Response]]] = []
         self.lanes_in_passing: list[object] = []

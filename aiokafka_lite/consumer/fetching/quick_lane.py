@@ -125,7 +125,7 @@ class QuickLane:
             self._sources.template,
             session_id=NO_SESSION,
             session_epoch=FINAL_EPOCH,
-            max_bytes=max(1, reservation.size_bytes),
+            max_bytes=max_bytes,
             topics=parts.topics,
             forgotten=(),
             rack_id=self._sources.replicas.rack_id(now) if config.client_rack else "",
