@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.client.view import ClusterView
+from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.cursor import Sought
 from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP
@@ -28,6 +28,7 @@ from aiokafka_lite.errors import (
     TopicAuthorizationFailedError,
     UnknownError,
     UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
     UnsupportedCodecError,
 )
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
@@ -347,6 +348,100 @@ async def test_a_partition_without_leader_asks_for_metadata(start: Start) -> Non
     before = fetching.cluster.invalidations
     fetching.cluster.change(view({0: -1}))
     assert fetching.cluster.invalidations == before + 1
+
+
+@pytest.mark.virtual_time
+async def test_leaders_are_looked_for_of_topics_that_metadata_covers(start: Start) -> None:
+    fetching = start()
+    cluster = fetching.cluster
+    fetching.state.assign_from_user([TopicPartition("unknown", 0)])
+    await asyncio.sleep(0.5)
+    assert (cluster.invalidations, cluster.search_count) == (0, 0)
+    gone = TopicView("unknown", error=UnknownTopicOrPartitionError, partitions={})
+    cluster.change(view({0: 1})._replace(topics={"unknown": gone}))
+    await asyncio.sleep(0.5)
+    assert (cluster.invalidations, cluster.search_count) == (1, 0)
+    fetching.assign(0)
+    cluster.change(view({0: -1}))
+    await asyncio.sleep(0.5)
+    assert cluster.search_count > 0
+    cluster.change(view({0: 1}))
+    search_count = cluster.search_count
+    await asyncio.sleep(0.5)
+    assert cluster.search_count == search_count
+
+
+@pytest.mark.virtual_time
+async def test_a_broker_that_cannot_be_reached_is_tried_again_and_other_leaders_looked_for(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    fetching = start()
+    cluster = fetching.cluster
+    source = fetching.sources.of(fetching.state.partition(TopicPartition("t", 0)))
+    assert source is not None
+    cluster.pool.unreachable.add(1)
+    await asyncio.sleep(0.5)
+    assert source.failing_since == pytest.approx(0.0, abs=1e-3)
+    assert source.is_failing
+    assert isinstance(fetching.sources.trouble(1), KafkaConnectionError)
+    assert cluster.invalidations > 0
+    assert cluster.search_count > 0
+    assert 2 < len(cluster.pool.connected) < 20
+    cluster.pool.unreachable.clear()
+    sent = await cluster.next_sent()
+    sent.answer(answer(0, batch(0, 1)))
+    assert await fetching.poll() == {0: [0]}
+    assert source.failing_since is None
+    assert fetching.sources.trouble(1) is None
+    (await cluster.next_sent()).response.set_exception(KafkaConnectionError("gone"))
+    await cluster.next_sent()
+    assert source.failing_since is not None
+    fetching.state.assign_from_user([])
+    assert source.failing_since is None  # nothing is wanted of it
+    failed = [line for line in caplog.messages if "fetching from node 1 failed" in line]
+    assert len(failed) == 2  # one each time that it begins
+
+
+async def test_a_broker_is_connected_to_while_positions_are_looked_up(start: Start) -> None:
+    fetching = start()
+    sent = await fetching.cluster.next_sent()
+    assert fetching.cluster.pool.readied == []
+    fetching.state.assign_from_user([])
+    sent.answer()
+    await fetching.cluster.settle()
+    fetching.state.assign_from_user([TopicPartition("t", 0)])
+    assert await fetching.cluster.sends_nothing()
+    assert fetching.cluster.pool.readied == [1]
+    fetching.seek(0, 7)
+    assert (await fetching.cluster.next_sent()).offsets == {0: 7}
+
+
+@pytest.mark.parametrize(("awaited", "order"), [(None, [0, 1, 2, 0]), (2, [2])])
+async def test_partitions_whose_records_found_no_room_are_asked_for_alone_in_turns(
+    start: Start, awaited: int | None, order: list[int]
+) -> None:
+    fetching = start({0: 1, 1: 1, 2: 1}, max_buffered_bytes=10_000, max_partition_fetch_bytes=1_000)
+    waiting: asyncio.Future[object] | None = None
+    if awaited is not None:
+        tp = TopicPartition("t", awaited)
+        waiting = asyncio.ensure_future(fetching.gets.one({tp}))
+    (await fetching.cluster.next_sent()).answer(*map(answer, range(3)))
+    alone = []
+    for _ in order:
+        sent = await fetching.cluster.next_sent()
+        assert sorted(sent.offsets) == [0, 1, 2]
+        held = fetching.budget.reserve_nothing()
+        held.keep(8_000)
+        sent.answer(*(answer(number, batch(0, 1, size=3_000)) for number in range(3)))
+        assert await fetching.cluster.sends_nothing()
+        held.release()
+        sent = await fetching.cluster.next_sent()
+        assert sent.request.max_bytes >= 9_000
+        alone += sent.offsets
+        sent.answer(*map(answer, sent.offsets))
+    assert alone == order
+    if waiting is not None:
+        waiting.cancel()
 
 
 async def test_out_of_range_is_reset_by_policy(start: Start) -> None:

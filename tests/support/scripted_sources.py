@@ -206,6 +206,11 @@ class ScriptedPool:
         self.has_quick_lane = False
         self.sent_quickly: list[Sent] = []
         self.connected: list[tuple[int, object]] = []
+        # The nodes that no connection can be opened to.
+        self.unreachable: set[int] = set()
+        # The nodes that were to be connected to before anything is asked of them.
+        self.readied: list[int] = []
+        self.suspects: frozenset[int] = frozenset()
         # What the next requests fail with as they are written.
         self.refusals: list[KafkaError] = []
         self.sent_event = asyncio.Event()
@@ -216,7 +221,7 @@ class ScriptedPool:
     def connection_delay(self, node_id: int, lane: object = None) -> float:
         self.question_count += 1
         now = asyncio.get_running_loop().time()
-        if (node_id, lane) in self.connected and not self.has_quick_lane:
+        if lane is Lane.QUICK and (node_id, lane) in self.connected and not self.has_quick_lane:
             return 0.1
         return max(0.0, self.muted_until.get(node_id, 0.0) - now)
 
@@ -224,11 +229,15 @@ class ScriptedPool:
         return False
 
     def ready(self, node_id: int, lane: object = None) -> bool:
+        self.readied.append(node_id)
         return True
+
+    def suspect(self, owner: object, node_ids: frozenset[int]) -> None:
+        self.suspects = node_ids
 
     def ready_connection(self, node_id: int, lane: object = None) -> ScriptedConnection | None:
         now = asyncio.get_running_loop().time()
-        if self.muted_until.get(node_id, 0.0) > now:
+        if self.muted_until.get(node_id, 0.0) > now or node_id in self.unreachable:
             return None
         if lane is Lane.QUICK and not self.has_quick_lane:
             return None
@@ -238,6 +247,8 @@ class ScriptedPool:
 
     async def connect(self, node_id: int, lane: object = None) -> None:
         self.connected.append((node_id, lane))
+        if node_id in self.unreachable:
+            raise KafkaConnectionError("nobody listens")
         if lane is Lane.QUICK and not self.has_quick_lane:
             raise KafkaConnectionError("there is one connection only")
 
@@ -254,6 +265,7 @@ class ScriptedCluster:
         self.view = cluster_view
         self.pool = ScriptedPool()
         self.invalidations = 0
+        self.search_count = 0
         self._listeners: list[Callable[[ClusterView], None]] = []
         self._moves_listeners: list[MovesListener] = []
 
@@ -284,6 +296,9 @@ class ScriptedCluster:
 
     def invalidate(self) -> None:
         self.invalidations += 1
+
+    def look_for_leader(self) -> None:
+        self.search_count += 1
 
     async def next_sent(self, timeout_s: float = 5.0) -> Sent:
         """The next request, waiting for it."""
