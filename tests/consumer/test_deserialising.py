@@ -176,6 +176,22 @@ async def test_keys_have_theirs_and_the_bad_one_is_named(kind: str) -> None:
     assert (raised.value.offset, raised.value.is_key, raised.value.raw) == (2, True, b"bad")
 
 
+async def test_keys_alone_values_alone_or_both_are_deserialised() -> None:
+    view = records.build_batch([(1, b"k", b"v", ()), (1, None, b"bad", ())])
+    for key, value, expected in (
+        (plain, plain, ("k", "v")),
+        (plain, None, ("k", b"v")),
+        (None, plain, (b"k", "v")),
+        (Knowing(), None, ("k@t/0", b"v")),
+        (Waiting(), None, ("k@t/0", b"v")),
+    ):
+        buffers = Buffers(key_deserializer=key, value_deserializer=value)
+        buffers.put({A: view})
+        record = await buffers.gets.one(())
+        found: tuple[object, object] = record.key, record.value
+        assert found == expected
+
+
 async def test_null_is_not_given_to_deserialisers_that_know_where_it_stood() -> None:
     for kind in (Knowing(), Waiting(), AtOnce()):
         buffers = Buffers(value_deserializer=kind)

@@ -421,12 +421,11 @@ async def test_partitions_whose_records_found_no_room_are_asked_for_alone_in_tur
     start: Start, awaited: int | None, order: list[int]
 ) -> None:
     fetching = start({0: 1, 1: 1, 2: 1}, max_buffered_bytes=10_000, max_partition_fetch_bytes=1_000)
-    waiting: asyncio.Future[object] | None = None
+    waiting = None
     if awaited is not None:
-        tp = TopicPartition("t", awaited)
-        waiting = asyncio.ensure_future(fetching.gets.one({tp}))
+        waiting = asyncio.ensure_future(fetching.gets.one({TopicPartition("t", awaited)}))
     (await fetching.cluster.next_sent()).answer(*map(answer, range(3)))
-    alone = []
+    alone: list[int] = []
     for _ in order:
         sent = await fetching.cluster.next_sent()
         assert sorted(sent.offsets) == [0, 1, 2]

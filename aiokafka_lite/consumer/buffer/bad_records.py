@@ -83,10 +83,8 @@ class BadRecords:
         """Tell that what an error is about is not delivered."""
         from aiokafka_lite.consumer.events.kinds import RecordSkipped
 
-        if error.tp is None or error.offset is None:
-            raise AssertionError(
-                "the error names no partition and offset, so the record cannot be skipped"
-            )
+        assert error.tp is not None  # noqa: S101 -- `decides` is asked first
+        assert error.offset is not None  # noqa: S101
         self._events.publish(
             RecordSkipped(error.tp, error.offset, error, next_offset=error.next_offset)
         )
@@ -132,8 +130,9 @@ def describe(error: KafkaError) -> BadRecord:
     """Return what a callable is told of a record or batch that cannot be delivered."""
     from aiokafka_lite.bad_records import BadRecord
 
-    if error.tp is None or error.offset is None or error.next_offset is None:
-        raise AssertionError("the error has no partition and offset")
+    assert error.tp is not None  # noqa: S101 -- `decides` is asked first
+    assert error.offset is not None  # noqa: S101
+    assert error.next_offset is not None  # noqa: S101
     bad = BadRecord(error.tp, error.offset, error.next_offset, error)
     record = error.record if isinstance(error, DeserializationError) else None
     if not isinstance(record, ConsumerRecord):

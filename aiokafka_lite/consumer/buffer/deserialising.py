@@ -211,13 +211,11 @@ def _serialized(record: Record, payload: bytes, is_key: bool) -> Serialized:
 # --- Without waiting -----------------------------------------------------------------------
 def make_deserialize(
     key_deserializer: AnyDeserializer | None, value_deserializer: AnyDeserializer | None
-) -> Deserialize | None:
-    """Return what replaces a record's key and value in place; None if nothing has to.
+) -> Deserialize:
+    """Return what replaces a record's key and value in place.
 
     A record whose deserialiser raises is left as it was, to be tried again. Neither may wait.
     """
-    if key_deserializer is None and value_deserializer is None:
-        return None
     if is_plain(key_deserializer) and is_plain(value_deserializer):
         return _make_of_bytes(key_deserializer, value_deserializer)
     make_key = _of_record(key_deserializer, is_key=True)
@@ -267,8 +265,6 @@ def _of_record(deserializer: AnyDeserializer | None, *, is_key: bool) -> Callabl
     def payload_of(record: Record) -> bytes | None:
         return record.key if is_key else record.value
 
-    if deserializer is None:
-        return payload_of
     if isinstance(deserializer, Deserializer):
         of_item = deserializer.deserialize
 
@@ -277,8 +273,9 @@ def _of_record(deserializer: AnyDeserializer | None, *, is_key: bool) -> Callabl
             return None if payload is None else of_item(_serialized(record, payload, is_key))
 
         return make
-    if not is_plain(deserializer) or deserializer is None:
-        raise AssertionError("it may wait")
+    assert is_plain(deserializer)  # noqa: S101 -- those that may wait are awaited
+    if deserializer is None:
+        return payload_of
     of_bytes = deserializer
     return lambda record: of_bytes(payload_of(record))
 

@@ -174,8 +174,7 @@ class QuickLane:
         self._counts.fetch_count += 1
         try:
             response, topics = exchange.result_in_pieces(PartitionData)
-            if self._reservation is None:
-                raise AssertionError("a response without a request")
+            assert self._reservation is not None  # noqa: S101 -- there was a request
             if not response.error_code:
                 self._answers.begin(
                     response,

@@ -728,8 +728,7 @@ class Source:
         self._session.succeeded(response.session_id)
         if self._claim is not None or self._oversize is not None:
             self._end_exceptions()
-        if self._reservation is None:
-            raise AssertionError("a response without a request")
+        assert self._reservation is not None  # noqa: S101 -- there was a request
         if self._answers.begin(response, topics, self._reservation, now):
             self._release()
         else:
