@@ -357,7 +357,11 @@ async def test_other_errors_are_raised_once_behind_the_records() -> None:
     assert await buffers.poll() == {A: [0, 1]}
     with pytest.raises(KafkaError, match="refused"):
         await buffers.poll()
+    assert "refused" in buffers.state.latest_raised
     assert await buffers.poll() == {}
+    buffers.put({A: batch(2, 1)})
+    assert await buffers.poll() == {A: [2]}
+    assert buffers.state.latest_raised == ""
 
 
 async def test_a_stopped_consumer_wakes_its_gets() -> None:
@@ -573,6 +577,78 @@ async def test_gets_end_at_their_own_deadlines_whichever_began_first() -> None:
 
     await asyncio.gather(*(poll(timeout_s) for timeout_s in (3.0, 1.0, 2.0, 2.0)))
     assert ended == pytest.approx({3.0: 3.0, 1.0: 1.0, 2.0: 2.0}, abs=1e-3)
+
+
+# --- When memory is short ---------------------------------------------------------------------
+def left_out(buffers: Buffers) -> list[TopicPartition]:
+    """The partitions that are not fetched because reads wait for others."""
+    return [tp for tp in (A, B) if buffers.buffer.is_left_out(buffers.partition(tp))]
+
+
+async def test_others_are_fetched_no_more_and_then_dropped_until_a_get_has_what_it_waits_for() -> (
+    None
+):
+    buffers = Buffers(A, B)
+    buffers.put({A: batch(0, 3)})
+    buffers.buffer.make_room(is_behind=True)
+    assert left_out(buffers) == []  # no read waits
+    get = asyncio.ensure_future(buffers.gets.one({B}))
+    await asyncio.sleep(0)
+    assert left_out(buffers) == []
+    buffers.buffer.make_room(is_behind=True)
+    assert left_out(buffers) == [A]
+    for is_behind, fetched in ((False, 3), (True, 0)):
+        buffers.buffer.make_room(is_behind=is_behind)
+        assert buffers.partition(A).fetched == fetched
+    assert buffers.sought_count == 1
+    buffers.put({B: batch(0, 1)})
+    assert left_out(buffers) == []
+    assert buffers.sought_count == 2
+    assert (await get).partition == B.partition
+
+
+async def test_a_get_of_all_partitions_leaves_none_out_and_gets_that_end_are_not_minded() -> None:
+    buffers = Buffers(A, B)
+    gets = [asyncio.ensure_future(buffers.gets.one(wanted)) for wanted in ((), {B})]
+    await asyncio.sleep(0)
+    buffers.buffer.make_room(is_behind=True)
+    assert left_out(buffers) == []
+    gets[0].cancel()
+    await asyncio.wait(gets[:1])
+    buffers.buffer.make_room(is_behind=True)
+    assert left_out(buffers) == [A]
+    gets.append(asyncio.ensure_future(buffers.gets.one({A})))
+    await asyncio.sleep(0)
+    assert left_out(buffers) == []  # it waits for this one
+    for get, expected in ((gets[1], [B]), (gets[2], [])):
+        get.cancel()
+        await asyncio.wait([get])
+        await asyncio.sleep(0)
+        assert left_out(buffers) == expected
+
+
+async def test_gets_that_a_rebalance_holds_are_sought_nothing_for() -> None:
+    buffers = Buffers(A, B)
+    get = asyncio.ensure_future(buffers.gets.one({B}))
+    await asyncio.sleep(0)
+    buffers.state.gate.hold(Hold.LISTENER)
+    buffers.buffer.make_room(is_behind=True)
+    assert left_out(buffers) == []
+    get.cancel()
+
+
+async def test_room_is_made_of_paused_partitions_but_not_of_errors() -> None:
+    buffers = Buffers(A, B)
+    buffers.put({A: batch(0, 3)})
+    error = OffsetOutOfRangeError({B: 0}).at(B, 0)
+    buffers.buffer.put_error(buffers.partition(B), error, is_sticky=True)
+    buffers.buffer.make_room(is_behind=True)
+    assert buffers.partition(A).fetched == 3
+    for tp in (A, B):
+        buffers.state.pause(buffers.partition(tp))
+    buffers.buffer.make_room(is_behind=False)
+    assert buffers.partition(A).fetched == 0
+    assert buffers.buffer.sticky_error(buffers.partition(B)) is error
 
 
 async def test_what_was_cleared_under_the_cursor_may_be_closed() -> None:

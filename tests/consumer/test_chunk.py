@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from aiokafka_lite.consumer.buffer.chunk import LEGAL_MOVES, Chunk, ChunkState
-from aiokafka_lite.errors import IllegalStateError, KafkaError
-from tests.support.buffers import A, Buffers, batch
+from aiokafka_lite.deserializers import AsyncDeserializer, Serialized
+from aiokafka_lite.errors import DeserializationError, IllegalStateError, KafkaError
+from tests.support.buffers import A, Buffers, batch, with_unknown_codec
 
 
 def chunk_of(buffers: Buffers) -> Chunk:
@@ -74,3 +77,87 @@ async def test_an_error_stands_until_it_was_raised_or_for_good() -> None:
     assert partition.failure is not None
     buffers.state.seek(partition, 0)
     assert partition.failure is None
+
+
+async def test_an_error_that_was_raised_stands_no_more_until_it_is_met_again() -> None:
+    def refuse(value: bytes | None) -> object:
+        raise ValueError("bad")
+
+    buffers = Buffers(value_deserializer=refuse)
+    buffers.put({A: batch(0, 3, codec="gzip") + batch(3, 3, codec="gzip")})
+    chunk = chunk_of(buffers)
+    assert chunk.failure is None
+    assert chunk.inflate_estimate_s > 0
+    for _ in range(2):
+        with pytest.raises(DeserializationError):
+            await buffers.poll()
+        assert chunk.state is ChunkState.RAW
+        assert chunk.failure is None
+        assert not buffers.partition().is_full
+        assert chunk.position_after == 0
+        assert chunk.inflate_estimate_s == 0  # these records come first
+
+
+async def test_what_is_decompressed_counts_as_held_until_its_records_are_taken() -> None:
+    buffers = Buffers()
+    view = batch(0, 50, codec="gzip", size=100)
+    buffers.put({A: view})
+    chunk = chunk_of(buffers)
+    assert (chunk.held_bytes, chunk.is_begun) == (0, False)
+    chunk.decode(2)
+    assert chunk.held_bytes == buffers.budget.used_bytes - len(view) > 5_000
+    assert chunk.is_begun
+    assert len(chunk.pop(1)) == 1
+    assert chunk.held_bytes > 5_000
+    assert len(chunk.pop(None)) == 1
+    assert chunk.held_bytes == 0
+
+
+async def test_a_chunk_without_batches_has_nothing_to_decode() -> None:
+    buffers = Buffers()
+    chunk = Chunk(buffers.partition(), buffers.delivery, end_offset=3)
+    assert chunk.state is ChunkState.EXHAUSTED
+    assert (chunk.is_exhausted, chunk.can_decode, chunk.position_after) == (True, False, 3)
+    assert chunk.inflate_estimate_s == 0
+    assert Chunk(buffers.partition(), buffers.delivery, error=KafkaError("no")).position_after == 0
+
+
+async def test_a_chunk_waits_for_the_thread_and_for_the_application_that_work_on_it() -> None:
+    class Waiting(AsyncDeserializer[object]):
+        async def deserialize(self, item: Serialized) -> object:
+            return item.payload
+
+    buffers = Buffers(value_deserializer=Waiting())
+    buffers.put({A: batch(0, 3)})
+    chunk = chunk_of(buffers)
+    assert not chunk.needs_application
+    in_thread = asyncio.get_running_loop().create_future()
+    chunk.begin_inflating(in_thread)
+    assert (chunk.state, chunk.inflating) == (ChunkState.INFLATING, in_thread)
+    chunk.decode(3)
+    assert not chunk.raw
+    chunk.end_inflating()
+    assert (chunk.state, chunk.inflating) == (ChunkState.PACKED, None)
+    chunk.decode(3)
+    assert (chunk.state, chunk.needs_application) == (ChunkState.RAW, True)
+    chunk.begin_deserialising()
+    assert (chunk.state, chunk.needs_application) == (ChunkState.DESERIALISING, True)
+    chunk.end_work()
+    assert (chunk.state, chunk.needs_application) == (ChunkState.RAW, True)
+    assert await buffers.poll() == {A: [0, 1, 2]}
+
+
+async def test_an_error_waits_for_on_bad_record_only_once_all_ahead_of_it_was_taken() -> None:
+    buffers = Buffers(on_bad_record="skip")
+    buffers.put({A: batch(0, 3) + with_unknown_codec(batch(3, 1))})
+    chunk = chunk_of(buffers)
+    chunk.decode(3)
+    chunk.decode(3)
+    assert (chunk.state, chunk.is_undecided) == (ChunkState.UNDECIDED, True)
+    assert (chunk.needs_application, chunk.can_decode) == (False, False)
+    chunk.pop(None)
+    assert (chunk.needs_application, chunk.can_decode) == (True, True)
+    chunk.begin_deciding()
+    assert (chunk.is_undecided, chunk.needs_application) == (True, True)
+    chunk.end_work()
+    assert chunk.state is ChunkState.UNDECIDED

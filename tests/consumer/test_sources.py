@@ -738,6 +738,7 @@ async def test_a_broker_is_overdue_a_second_after_its_long_poll(start: Start) ->
     source = fetching.sources.of(fetching.state.partition(TopicPartition("t", 0)))
     assert source is not None
     assert not source.is_overdue(1_000.0)
+    assert not source.is_throttled
     sent = await fetching.cluster.next_sent()
     sent_at = asyncio.get_running_loop().time()
     assert source.in_flight_since == sent_at

@@ -79,9 +79,11 @@ class Buffers:
         )
         self.delivery = make_delivery(config, self.state.events)
         self.error_count = 0
+        self.sought_count = 0
         self.buffer = Buffer(
             self.state,
             on_error=self._count_error,
+            on_sought=self._count_sought,
             budget=self.budget,
             delivery=self.delivery,
             most_held_bytes=most_held_bytes,
@@ -99,6 +101,9 @@ class Buffers:
 
     def _count_error(self) -> None:
         self.error_count += 1
+
+    def _count_sought(self) -> None:
+        self.sought_count += 1
 
     def partition(self, tp: TopicPartition = A) -> Cursor:
         return self.state.partition(tp)
