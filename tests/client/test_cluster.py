@@ -1120,6 +1120,22 @@ async def test_a_try_without_an_answer_doubles_the_time_of_the_next(
     assert tries_s == pytest.approx([5.0, 1.0, 4.0], abs=0.3)
 
 
+@pytest.mark.virtual_time
+async def test_silent_nodes_are_asked_again_unless_the_caller_limits_the_time(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(quick_config(broker, request_timeout_s=40.0))
+    await cluster.start()
+    answers: list[Answer] = [Do.NOTHING]
+    broker.scripts[HeartbeatRequest] = lambda _: answers.pop() if answers else HeartbeatResponse()
+    await cluster.request_any(HeartbeatRequest())
+    assert broker.count(HeartbeatRequest) == 2
+    answers.append(Do.NOTHING)
+    with pytest.raises(KafkaConnectionError, match="no broker can be used"):
+        await cluster.request_any(HeartbeatRequest(), timeout_s=1.0)
+    assert broker.count(HeartbeatRequest) == 3
+
+
 async def test_answers_come_within_the_timeout_of_the_request(
     broker: ScriptedBroker, cluster: Cluster
 ) -> None:

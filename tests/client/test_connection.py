@@ -369,6 +369,7 @@ async def test_connection_whose_session_is_not_renewed_closes_and_nobody_waits_f
     await asyncio.sleep(0)
     waiting = asyncio.ensure_future(connection.until_renewed())
     await asyncio.sleep(0)
+    assert end == "refused" or not waiting.done()
     if end == "cancelled":
         renewing.cancel()
     elif end == "lost":
@@ -379,6 +380,17 @@ async def test_connection_whose_session_is_not_renewed_closes_and_nobody_waits_f
     assert waiting.done()
     reasons = {"refused": "wrong password", "cancelled": "by this client", "lost": "lost"}
     assert reasons[end] in str(connection.closed.result())
+
+
+async def test_connection_that_is_given_up_tells_why(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    exchange = connection.send(ask_topic("a"), timeout_s=TIMEOUT_S)
+    connection.give_up(KafkaConnectionError("no sign of life"))
+    with pytest.raises(KafkaConnectionError, match="no sign of life"):
+        await exchange
+    assert "no sign of life" in str(connection.closed.result())
 
 
 async def test_closed_connection_is_kept_by_no_timer(broker: ScriptedBroker) -> None:

@@ -161,11 +161,12 @@ async def test_leaders_move_while_records_are_sent(broker: Broker) -> None:
 async def test_a_leader_is_looked_for_when_an_answer_does_not_name_it(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ProduceRequest, "usable_max_version", property(lambda self: 9))
+    monkeypatch.setattr(sender, "NEWEST", 9)  # the first with leaders is 10
     async with timeout(10), producer_of(broker) as producer:
+        await producer.send_and_wait("t", b"v", partition=0)  # whose leader stays
         for number in range(3):
-            assert (await producer.send_and_wait("t", b"v", partition=0)).offset == number
-            broker.move_leader(TP)
+            assert (await producer.send_and_wait("t", b"v", partition=1)).offset == number
+            broker.move_leader(TopicPartition("t", 1))
 
 
 @pytest.mark.virtual_time
@@ -189,8 +190,13 @@ async def test_records_for_a_partition_without_a_leader_are_written_when_it_has_
         await producer.partitions_for("alone")
         await broker.stop_node(leader, clean=False)
         await producer.client.force_metadata_update()
+        lost = await producer.send("alone", b"lost", partition=0)
+        await asyncio.sleep(2)
+        asked = len(broker.requests.of("Metadata"))
+        await asyncio.sleep(2)
+        assert len(broker.requests.of("Metadata")) - asked >= 9, "0.2 s is the longest pause"
         with pytest.raises(KafkaTimeoutError, match="could not be sent") as caught:
-            await producer.send_and_wait("alone", b"lost", partition=0)
+            await lost
         assert isinstance(caught.value.__cause__, LeaderNotAvailableError)
         kept = await producer.send("alone", b"kept", partition=0)
         await asyncio.sleep(1)
