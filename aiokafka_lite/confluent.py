@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
+from aiokafka_lite._arguments import TEXT
 from aiokafka_lite._compat import override
 from aiokafka_lite._nearest import nearest
 from aiokafka_lite.abc import AbstractTokenProvider
@@ -682,9 +683,11 @@ def confluent_settings(
         KafkaConfigurationError: Some settings have no equal here, are unknown or have a wrong
             value. The message has all of them, each with the reason or its replacement.
         ValueError: There is no such kind.
+        TypeError: `conf` is not a dict, or a name is no str.
         OSError: A file with certificates cannot be read. `ssl.SSLError` is one.
     """
-    if kind not in DEFAULTS:
+    _check_names(conf)
+    if kind not in tuple(DEFAULTS):
         raise ValueError(f'kind must be "consumer" or "producer", not {kind!r}')
     conf = _with_defaults(conf, DEFAULTS[kind])
     protocol = str(conf.get("security.protocol", "plaintext")).upper()
@@ -716,6 +719,14 @@ def confluent_settings(
     if kind == "producer":
         _fit_request_timeout(arguments)
     return arguments
+
+
+def _check_names(conf: object) -> None:
+    if not isinstance(conf, Mapping):
+        # Its value is not shown, because it may contain a password.
+        raise TypeError(f"conf must be a dict of settings by name, not a {type(conf).__name__}")
+    for name in conf:
+        TEXT.check("the name of a setting in conf", name)
 
 
 def _with_defaults(

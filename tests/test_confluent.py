@@ -78,6 +78,22 @@ def test_servers_that_librdkafka_cannot_use_are_refused(servers: object, reason:
     assert f"- bootstrap.servers: {reason}" in refusal({"bootstrap.servers": servers})
 
 
+@pytest.mark.parametrize(
+    ("conf", "reason"),
+    [
+        (None, "conf must be a dict of settings by name, not a NoneType"),
+        ([("sasl.password", "secret")], "conf must be a dict of settings by name, not a list"),
+        ({5: "x"}, "the name of a setting in conf must be a str, not 5"),
+    ],
+)
+def test_a_configuration_of_a_wrong_type_is_refused_without_its_value(
+    conf: Any, reason: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        confluent_settings(conf)
+    assert str(caught.value) == reason
+
+
 def test_an_empty_text_is_the_default_as_in_librdkafka() -> None:
     names = ("bootstrap.servers", "client.id", "client.rack", "group.instance.id")
     assert confluent_settings(dict.fromkeys(names, "")) == confluent_settings({})

@@ -119,9 +119,15 @@ def _text(name: str, given: object) -> str:
     raise TypeError(f"{name} must be a str, not {given!r}")
 
 
+def _loop(name: str, given: object) -> object:
+    if hasattr(given, "call_soon_threadsafe"):
+        return given
+    raise TypeError(f"{name} must be an event loop, not {given!r}")
+
+
 # What checks an argument, by its annotation.
 _TYPE_CHECKS: Final[Mapping[str, Callable[[str, object], object]]] = MappingProxyType(
-    {"bool": _flag, "int": _number, "str": _text}
+    {"asyncio.AbstractEventLoop": _loop, "bool": _flag, "int": _number, "str": _text}
 )
 
 
