@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -175,7 +176,8 @@ class Commits(CommittedReader):
         self._on_error = on_error
         self.topics = ConfirmedTopics(cluster, self._backoff)
         self._sending = asyncio.Lock()
-        self._sequence = 0
+        # The numbers of commits in their order.
+        self._sequence = itertools.count()
         # Commits that came through, and whether the latest one did not.
         self.commit_count = 0
         self.failed_at: float | None = None
@@ -242,7 +244,7 @@ class Commits(CommittedReader):
             else:
                 wanted, exact = self._state.finish_named(wanted)
             commit = PendingCommit(
-                self._next(),
+                next(self._sequence),
                 wanted,
                 self.assigned_as,
                 cursors=self._state.assignment,
@@ -442,16 +444,12 @@ class Commits(CommittedReader):
             if (cursor := self._state.assignment.get(tp)) is None or not cursor.is_committed(offset)
         }
 
-    def _next(self) -> int:
-        self._sequence += 1
-        return self._sequence
-
     def _make(
         self, offsets: Offsets, departed: Departed | None, *, is_last: bool = False
     ) -> PendingCommit:
         """Make a commit that nobody asked for."""
         return PendingCommit(
-            self._next(),
+            next(self._sequence),
             offsets,
             self.assigned_as if departed is None else departed.assigned_as,
             cursors=self._state.assignment if departed is None else departed.cursors,
@@ -533,8 +531,9 @@ class Commits(CommittedReader):
         Raises:
             KafkaError: Some or all of it was refused; the rest is no longer in `commit.left`.
         """
-        for tp in [tp for tp in commit.left if self._latest.get(tp, 0) > commit.said_at[tp]]:
-            del commit.left[tp]
+        for tp, said_at in commit.said_at.items():
+            if self._latest.get(tp, said_at) > said_at:
+                commit.left.pop(tp, None)
         if commit.is_asked_for:
             self._catch_up_with_later_ones(commit)
         else:
@@ -709,7 +708,7 @@ class Commits(CommittedReader):
             if partition.position < offset.offset:
                 del commit.left[tp]
             elif tp in now and now[tp].offset > offset.offset:
-                commit.say(tp, now[tp], self._next())
+                commit.say(tp, now[tp], next(self._sequence))
 
     def _say_what_is_finished(self, commit: PendingCommit) -> None:
         """Leave out nothing that handlers have finished since it was made.
@@ -727,7 +726,7 @@ class Commits(CommittedReader):
             if self._state.assignment.get(tp) is cursor:
                 now = now or self._state.processed_offsets()
                 if tp in now and now[tp].offset >= commit.left[tp].offset:
-                    commit.say(tp, now[tp], self._next())
+                    commit.say(tp, now[tp], next(self._sequence))
 
     def _say_what_was_asked_for(self, commit: PendingCommit) -> None:
         """Take over the metadata of a commit of the same offset, which this one overtakes."""
