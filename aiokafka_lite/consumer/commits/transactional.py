@@ -8,6 +8,7 @@ next commit says what has been finished by then.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, nullcontext
 
@@ -181,11 +182,13 @@ class OffsetsInTransaction:
         offset, is_all = self._state.offset_if_finished(cursor, records)
         if is_all:
             return offset, records
-        in_order, fitting, too_many = sorted(records), 0, len(records)
-        while too_many - fitting > 1:
-            count = (fitting + too_many) // 2
-            _, is_all = self._state.offset_if_finished(cursor, frozenset(in_order[:count]))
-            fitting, too_many = (count, too_many) if is_all else (fitting, count)
+
+        def are_too_many(last: int) -> bool:
+            until_last = frozenset(each for each in records if each <= last)
+            return not self._state.offset_if_finished(cursor, until_last)[1]
+
+        in_order = sorted(records)
+        fitting = bisect_left(in_order, True, key=are_too_many)
         if not fitting and cursor.progress is not None:
             # The first that is unfinished takes no room: it gives some.
             fitting = in_order[0] == cursor.progress.first_unfinished

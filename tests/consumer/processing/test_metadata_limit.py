@@ -12,12 +12,14 @@ from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.writing import NewRecord
+from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
 from aiokafka_lite.errors import OffsetMetadataTooLargeError
 from aiokafka_lite.processing import DeadLetters, Retry
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.consumer.processing.acking import PATIENCE_S, take
 from tests.support.waiting import until
+from tests.support.worker import Worker
 
 Record = ConsumerRecord[bytes | None, bytes | None]
 A = TopicPartition("t", 0)
@@ -81,6 +83,40 @@ async def test_gaps_are_committed_with_as_much_metadata_as_the_broker_takes(
             again = await take(next_owner, 2)
             assert again[0].offset == 3
             assert again[1].offset == (5 if least else 4)
+
+
+async def test_a_transaction_finishes_as_many_records_as_metadata_have_room_for() -> None:
+    worker = Worker("127.0.0.1:1", "g")
+    state = worker.state
+    state.assign_from_user([A])
+    cursor, holder = state.partition(A), object()
+    cursor.topic_id = b"0123456789abcdef"
+    state.seek(cursor, 0)
+    state.begin_get()
+    records = [
+        ConsumerRecord("t", 0, offset, 0, 0, None, None, None, -1, -1, ())
+        for offset in range(COUNT)
+    ]
+    state.hand_out_each(cursor, records, (), lambda _: holder)
+    state.hand_out(cursor, 0, COUNT, ())
+    offsets = OffsetsInTransaction(state, worker.commits)
+    for refused, is_one_enough in ((400, True), (100, False)):
+        state.limit_metadata(refused)
+        gaps = range(1, COUNT, 2)
+        found = offsets.if_finished(cursor, {*gaps})
+        if is_one_enough:
+            assert found is not None
+            offset, finished = found
+            count = len(finished)
+            assert 0 < count < len(gaps)
+            assert finished == {*gaps[:count]}
+            assert state.offset_if_finished(cursor, finished) == (offset, True)
+            assert not state.offset_if_finished(cursor, {*gaps[: count + 1]})[1]
+        else:
+            assert found is None
+            # The first unfinished record needs no room.
+            first = offsets.if_finished(cursor, {0, *gaps[1:]})
+            assert first == (OffsetAndMetadata(1, ""), {0})
 
 
 async def test_metadata_of_the_application_are_refused_as_they_are() -> None:
