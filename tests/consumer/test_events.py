@@ -11,7 +11,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.events.stream import LOG_INTERVAL_S, Events
+from aiokafka_lite.consumer.events.stream import LOG_INTERVAL_S, MAX_LOG_SUBJECTS, Events, LogLimit
 from aiokafka_lite.errors import CommitFailedError, KafkaError, UnknownMemberIdError
 from aiokafka_lite.events import (
     EVENT_CLASSES,
@@ -30,7 +30,7 @@ from aiokafka_lite.events import (
     Throttled,
     TopicDeleted,
 )
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.events import events_so_far, next_of
@@ -38,7 +38,7 @@ from tests.support.protocols import HEARTBEAT, in_both_protocols
 from tests.support.reading import offsets_read, reading
 from tests.support.rows import rows
 
-A = TopicPartition("t", 0)
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 async def test_every_subscriber_gets_every_event_in_order() -> None:
@@ -115,6 +115,20 @@ async def test_events_of_a_consumer_come_before_its_start_and_end_with_its_stop(
 async def test_a_buffer_has_room_for_one_at_least() -> None:
     with pytest.raises(ValueError, match="max_buffered"):
         Events().subscribe(0)
+    events = Events()
+    smallest = events.subscribe(1)
+    events.publish(TopicDeleted("a"))
+    assert events_so_far(smallest) == [TopicDeleted("a")]
+
+
+async def test_a_closed_subscription_drops_unread_events() -> None:
+    events = Events()
+    subscription = events.subscribe(1)
+    for name in "ab":
+        events.publish(TopicDeleted(name))
+    subscription.close()
+    subscription.close()
+    assert events_so_far(subscription) == []
 
 
 async def test_of_events_about_the_same_one_is_logged_in_a_while(
@@ -125,12 +139,23 @@ async def test_of_events_about_the_same_one_is_logged_in_a_while(
         for at_s in (100.0, 101.0, 102.0):
             events.publish(Throttled(1, 0.5, at_s=at_s))
         events.publish(Throttled(2, 0.5, at_s=102.0))
-        events.publish(Throttled(1, 0.5, at_s=100.0 + LOG_INTERVAL_S))
+        for intervals in (1, 2):
+            events.publish(Throttled(1, 0.5, at_s=100.0 + intervals * LOG_INTERVAL_S))
     assert [record.getMessage() for record in caplog.records] == [
         "node 1 throttles this client for 0.50 s",
         "node 2 throttles this client for 0.50 s",
         "node 1 throttles this client for 0.50 s (2 like it before)",
+        "node 1 throttles this client for 0.50 s",
     ]
+
+
+def test_the_log_limit_forgets_its_subjects_when_there_are_too_many() -> None:
+    limit = LogLimit()
+    for subject in range(MAX_LOG_SUBJECTS):
+        assert limit.let_in(subject, 100.0) == ""
+    assert limit.let_in(0, 101.0) is None
+    assert limit.let_in("another", 101.0) == ""
+    assert limit.let_in(0, 102.0) == ""
 
 
 async def test_an_event_is_a_value_with_the_time_it_was_made() -> None:
@@ -145,9 +170,33 @@ async def test_an_event_is_a_value_with_the_time_it_was_made() -> None:
         "error": "KafkaError: broken",
         "next_offset": None,
     }
+    failed = CommitFailed({A: OffsetAndMetadata(5, "")}, ValueError("odd"), is_auto=True)
+    assert failed.as_dict() == {
+        "name": "commit_failed",
+        "at_s": failed.at_s,
+        "offsets": [["t", 0, 5]],
+        "error": "ValueError: odd",
+        "is_auto": True,
+    }
+    reset = OffsetReset(A, 3, 6, "out of range", OffsetRange(3, 6)).as_dict()
+    assert (reset["lost"], reset["skipped"]) == ([3, 6], None)
+    assert OffsetRange(3, 6).offset_count == 3
+    assert Assigned(frozenset({B, A}), 3).as_dict()["partitions"] == [["t", 0], ["t", 1]]
     with pytest.raises(AttributeError):
         event.offset = 8  # type: ignore[misc]
     assert not hasattr(event, "__dict__")
+
+
+@pytest.mark.parametrize(
+    ("next_offset", "text"),
+    [
+        (None, "record skipped: t/0 at 7: KafkaError: broken"),
+        (8, "record skipped: t/0 at 7: KafkaError: broken"),
+        (10, "batch skipped: t/0 at 7 to 9: KafkaError: broken"),
+    ],
+)
+async def test_offsets_of_skipped_records_are_logged(next_offset: int | None, text: str) -> None:
+    assert str(RecordSkipped(A, 7, KafkaError("broken"), next_offset)) == text
 
 
 def test_every_event_has_a_name_of_its_own() -> None:

@@ -136,7 +136,6 @@ class EventSubscription:
     def close(self) -> None:
         """Unsubscribe, drop the buffered events and end the iteration. Idempotent."""
         self._buffer.clear()
-        self._dropped_count = 0
         self.end()
 
     def __enter__(self) -> Self:
