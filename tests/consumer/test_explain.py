@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from aiokafka_lite._compat import timeout
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.client.view import PartitionView
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.monitoring.diagnosis import Cause
+from aiokafka_lite.consumer.monitoring.diagnosis import Cause, seconds
 from aiokafka_lite.errors import (
     DeserializationError,
     KafkaConnectionError,
@@ -177,7 +179,10 @@ async def test_an_error_that_waits_for_the_next_get(kafka: KafkaHandle) -> None:
     async with reading(kafka, topic, auto_offset_reset="none") as consumer:
         consumer.seek(tp, 99)
         text = await until_cause(consumer, tp, Cause.ERROR_WAITS)
-        assert re.search("the next read raises .*OffsetOutOfRangeError.*; seek to continue", text)
+        assert re.search("the next read raises .*OffsetOutOfRangeError.*; seek to continue$", text)
+        consumer.pause(tp)
+        assert consumer.explain(tp) == f"{text} (once the partition is resumed)"
+        consumer.resume(tp)
         with pytest.raises(OffsetOutOfRangeError):
             await consumer.getone()
         consumer.seek(tp, 0)
@@ -216,14 +221,53 @@ async def test_the_reason_why_gets_hand_out_nothing_is_named(broker: Broker) -> 
         gate = inside.gate(consumer)
         await until_cause(consumer, T0, Cause.AT_END)
         gate.hold(Hold.LISTENER)
-        assert "waits for the rebalance listener to return" in consumer.explain(T0)
+        assert consumer.explain(T0) == (
+            "group g (STABLE) rebalances: the partition waits for the rebalance listener to "
+            "return, and its records are withheld"
+        )
         gate.hold(Hold.CUT_OFF)
-        assert "waits for a heartbeat response" in consumer.explain(T0)
+        text = consumer.explain(T0)
+        assert text.startswith("group g (STABLE): the partition waits for a heartbeat response")
         gate.hold(Hold.LOST)
         assert inside.cause(consumer, T0) is Cause.REBALANCING
         assert "the group has removed this member" in consumer.explain(T0)
         gate.release(*Hold)
         assert inside.cause(consumer, T0) is Cause.AT_END
+
+
+@pytest.mark.parametrize(
+    ("is_run", "until_when"),
+    [
+        (False, "the block of the partition's open batch ends"),
+        (True, "earlier records are finished"),
+    ],
+    ids=["batch", "run"],
+)
+async def test_buffered_behind_records_that_are_unfinished(
+    kafka: KafkaHandle, is_run: bool, until_when: str
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, rows(0, 5))
+    tp = TopicPartition(topic, 0)
+
+    async def handle(record: object) -> None:
+        await asyncio.sleep(1_000)
+
+    async def work() -> None:
+        if is_run:
+            await consumer.run(handle, max_uncommitted=2)
+        async with consumer.batch(max_records=2):
+            await asyncio.sleep(1_000)
+
+    async with reading(kafka, topic, group_id=unique("group")) as consumer:
+        working = asyncio.create_task(work())
+        await until(
+            lambda: consumer.explain(tp).startswith(
+                "records from offset 2 on are buffered, and are delivered when " + until_when
+            )
+        )
+        working.cancel()
+        await asyncio.wait([working])
 
 
 async def test_paused_and_buffered(kafka: KafkaHandle) -> None:
@@ -279,11 +323,19 @@ async def test_a_committed_offset_that_is_asked_for(broker: Broker) -> None:
             await until_cause(consumer, T0, Cause.AT_END)
 
 
-async def test_a_position_that_is_reset(broker: Broker) -> None:
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("earliest", "the earliest offset"),
+        ("latest", "the latest offset"),
+        ("by_duration:PT1H", "an offset by time"),
+    ],
+)
+async def test_a_position_that_is_reset(broker: Broker, policy: str, words: str) -> None:
     with broker.on("ListOffsets").hold() as rule:
-        async with consumer_of(broker, "t") as consumer:
+        async with consumer_of(broker, "t", auto_offset_reset=policy) as consumer:
             text = await until_cause(consumer, T0, Cause.AWAITING_RESET)
-            assert "is being reset to the earliest offset, no committed offset" in text
+            assert text.endswith(f"is being reset to {words}, no committed offset")
             rule.release()
             await until_cause(consumer, T0, Cause.AT_END)
 
@@ -337,6 +389,20 @@ async def test_a_topic_that_nothing_is_known_of(broker: Broker) -> None:
         await until(lambda: "may have been deleted" in consumer.explain(tp))
 
 
+async def test_a_leader_that_is_not_up(broker: Broker) -> None:
+    async with consumer_of(broker, "t") as consumer:
+        await until_cause(consumer, T0, Cause.AT_END)
+        with broker.on("Metadata").hold() as rule:
+            known = inside.cluster(consumer).view
+            led_by_another = {T0.partition: PartitionView(0, 0)}
+            topic = known.topics["t"]._replace(partitions=led_by_another)
+            inside.show_metadata(consumer, known._replace(topics={"t": topic}))
+            text = await until_cause(consumer, T0, Cause.NO_LEADER)
+            assert text == "the partition's leader, node 0, is not among the brokers that are up"
+            rule.release()
+        await until_cause(consumer, T0, Cause.AT_END)
+
+
 async def test_a_broker_that_is_gone() -> None:
     async with Broker() as broker:
         broker.create_topic("t")
@@ -360,6 +426,8 @@ async def test_a_throttle(broker: Broker) -> None:
     async with consumer_of(broker, "t", fetch_max_wait_ms=10) as consumer:
         text = await until_cause(consumer, T0, Cause.THROTTLED)
         assert re.search("node 1 throttles this client for another [0-9]+ ms", text)
+        (node,) = consumer.metrics()["nodes"]  # type: ignore[misc]  # a list of rows
+        assert 0 < node["throttle_seconds"] <= 0.5
         await until_cause(consumer, T0, Cause.AT_END)
 
 
@@ -436,7 +504,11 @@ async def test_an_open_transaction(kafka: KafkaHandle) -> None:
         )
         assert await consumer.poll(timeout_ms=1) == {}
         assert consumer.health().lag == 0
-    await loop.run_in_executor(None, producer.abort_transaction, 10)
+        await loop.run_in_executor(None, producer.abort_transaction, 10)
+        async with timeout(15):
+            while inside.cause(consumer, tp) is not Cause.AT_END:
+                assert await consumer.poll(timeout_ms=10) == {}
+        assert "at the end of the log, offset 4" in consumer.explain(tp)
 
 
 async def test_a_partition_that_the_request_in_flight_does_not_have(kafka: KafkaHandle) -> None:
@@ -445,6 +517,7 @@ async def test_a_partition_that_the_request_in_flight_does_not_have(kafka: Kafka
     async with reading(kafka, topic, fetch_max_wait_ms=200) as consumer:
         await until_cause(consumer, tp, Cause.AT_END)
         consumer.pause(tp)
+        assert consumer.explain(tp) == "the partition is paused: call resume()"
         await until(lambda: not inside.is_in_flight(consumer, tp))
         await until_cause(consumer, other, Cause.AT_END)
         consumer.resume(tp)
@@ -492,6 +565,12 @@ async def test_a_fetch_that_is_about_to_be_sent(kafka: KafkaHandle) -> None:
             consumer, tp, Cause.ABOUT_TO_FETCH
         )
         await until_cause(consumer, tp, Cause.AT_END)
+
+
+def test_durations_are_milliseconds_below_a_second() -> None:
+    assert [seconds(each) for each in (0.25, 0.9994, 1.0, 61.26)] == [
+        "250 ms", "999 ms", "1.0 s", "61.3 s",
+    ]  # fmt: skip
 
 
 def test_every_cause_is_driven_by_a_test() -> None:

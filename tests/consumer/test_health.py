@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.monitoring.health import MAX_NAMED, Health
+from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
+from aiokafka_lite.consumer.events.kinds import CommitFailed
+from aiokafka_lite.consumer.monitoring.health import (
+    FAILED_COMMIT_S,
+    LONG_BLOCK_S,
+    MAX_NAMED,
+    Health,
+)
 from aiokafka_lite.consumer.monitoring.loop_probe import RECENT_S
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
@@ -20,12 +27,20 @@ from aiokafka_lite.errors import (
     KafkaConnectionError,
     KafkaStorageError,
 )
+from aiokafka_lite.protocol.messages.metadata import (
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.events import next_of
+from tests.support.ports import free_port
 from tests.support.protocols import HEARTBEAT, JOIN, in_both_protocols
 from tests.support.reading import consumer_of, offsets_read, reading
 from tests.support.rows import rows
+from tests.support.scripted_broker import ScriptedBroker
 from tests.support.waiting import until
 
 T0 = TopicPartition("t", 0)
@@ -98,18 +113,26 @@ async def test_while_it_starts(broker: Broker, protocol: str) -> None:
     await consumer.stop()
 
 
-async def test_a_join_that_takes_long_says_whom_it_waits_for(broker: Broker) -> None:
+@pytest.mark.parametrize("is_cooperative", [False, True])
+async def test_a_join_that_takes_long_says_whom_it_waits_for(
+    broker: Broker, is_cooperative: bool
+) -> None:
     settings = {"session_timeout_ms": 9_000, "rebalance_timeout_ms": 60_000}
+    if is_cooperative:
+        settings["partition_assignment_strategy"] = [CooperativeStickyPartitionAssignor]
     consumer = consumer_of(broker, "t", group_id="g", group_protocol="classic", **settings)
     with broker.on("JoinGroup").hold() as rule:
         starting = asyncio.ensure_future(consumer.start())
         await until_health(consumer, says("it joins group g (JOINING)"))
         later = asyncio.get_running_loop().time() + 12.0
         (reason, *_) = inside.health_at(consumer, later).reasons
-        assert "JOINING, for 12" in reason
-        assert "waits for members that have not joined again" in reason
-        assert "session timeout (9 s for this consumer)" in reason
-        assert "rebalance timeout (60 s for this consumer)" in reason
+        assert re.search(r"JOINING, for 1\d\.\d s", reason)
+        waits_for = (
+            "waits for members that have not joined again",
+            "session timeout (9 s for this consumer)",
+            "rebalance timeout (60 s for this consumer)",
+        )
+        assert [words in reason for words in waits_for] == [not is_cooperative] * 3
         rule.release()
         await starting
     await until_health(consumer, is_ok)
@@ -215,8 +238,26 @@ async def test_one_broker_of_two_is_named() -> None:
                 await broker.stop_node(leader, clean=False)
                 health = await until_health(consumer, says(f"node {leader} at 127.0.0.1:"))
                 assert health.verdict == "degraded"
+                assert not says("no broker can be reached")(health)
                 rule.release()
             await until_health(consumer, is_ok)
+
+
+async def test_a_broker_with_the_node_id_0_is_named_and_measured() -> None:
+    async with ScriptedBroker(node_id=1) as broker:
+        gone = MetadataResponseBroker(node_id=0, host="127.0.0.1", port=free_port())
+        broker.brokers = [broker.as_broker, gone]
+        led_by_it = MetadataResponsePartition(
+            partition_index=0, leader_id=0, leader_epoch=0, replica_nodes=[0], isr_nodes=[0]
+        )
+        broker.topics["t"] = MetadataResponseTopic(name="t", partitions=[led_by_it])
+        async with AIOKafkaConsumer(bootstrap_servers=broker.address) as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 0)
+            words = f"node 0 at 127.0.0.1:{gone.port} cannot be reached, for "
+            await until_health(consumer, says(words))
+            nodes = cast("list[dict[str, object]]", consumer.metrics()["nodes"])
+            assert [(row["node"], row["is_reachable"]) for row in nodes] == [(0, False), (1, True)]
 
 
 @in_both_protocols
@@ -231,6 +272,44 @@ async def test_a_coordinator_that_is_away(broker: Broker, protocol: str) -> None
         ):
             words = "the coordinator of group g is not known and is being looked up"
             assert (await until_health(consumer, says(words))).verdict == "degraded"
+        await until_health(consumer, is_ok)
+
+
+async def test_a_coordinator_that_cannot_be_reached_is_named() -> None:
+    async with Broker(nodes=2) as broker:
+        broker.create_topic("t", 2)
+        settings = {"group_protocol": "classic", "heartbeat_interval_ms": 9_000}
+        async with consumer_of(broker, "t", group_id="g", **settings) as consumer:
+            await until_health(consumer, is_ok)
+            assert consumer._coordinator is not None
+            node_id = consumer._coordinator.coordinator_id
+            assert node_id is not None
+            with broker.on("Metadata").hold() as rule:
+                await broker.stop_node(node_id, clean=False)
+                words = f"the coordinator of group g, node {node_id}, cannot be reached, for "
+                await until_health(consumer, says(words))
+                rule.release()
+
+
+@pytest.mark.parametrize("is_cooperative", [False, True])
+async def test_a_rebalance_that_goes_on_is_said(broker: Broker, is_cooperative: bool) -> None:
+    settings: dict[str, object] = {"group_id": "g", "group_protocol": "classic"}
+    if is_cooperative:
+        settings["partition_assignment_strategy"] = [CooperativeStickyPartitionAssignor]
+    async with consumer_of(broker, "t", **settings) as consumer:
+        await until_health(consumer, is_ok)
+        broker.create_topic("u")
+        with broker.on("JoinGroup").hold() as rule:
+            consumer.subscribe(["t", "u"])
+            await rule.reached()
+            stops = (
+                "partitions that move are withheld" if is_cooperative else "no records are returned"
+            )
+            assert says(f"group g is rebalancing (JOINING): {stops} until the rebalance ends")(
+                consumer.health()
+            )
+            assert consumer.explain(TopicPartition("u", 0)) == "group g is rebalancing (JOINING)"
+            rule.release()
         await until_health(consumer, is_ok)
 
 
@@ -320,6 +399,36 @@ async def test_a_subscribed_topic_that_is_gone_is_said_until_it_is_back(
         await until_health(consumer, lambda health: is_ok(health) and consumer.assignment())
 
 
+@pytest.mark.virtual_time
+async def test_only_some_of_many_deleted_topics_are_named(broker: Broker) -> None:
+    topics = [f"gone-{number}" for number in range(MAX_NAMED + 2)]
+    for topic in topics:
+        broker.create_topic(topic)
+    async with consumer_of(broker, "t", *topics, metadata_max_age_ms=50) as consumer:
+        await until_health(consumer, is_ok)
+        for topic in topics[:MAX_NAMED]:
+            broker.delete_topic(topic)
+        named = tuple(
+            f"topic {topic!r} is subscribed but was deleted: it has no records unless it is "
+            "recreated"
+            for topic in topics[:MAX_NAMED]
+        )
+        await until_health(consumer, lambda health: health.reasons == named)
+        for topic in topics[MAX_NAMED:]:
+            broker.delete_topic(topic)
+        both = (*named, "and 2 more subscribed topics were deleted")
+        await until_health(consumer, lambda health: health.reasons == both)
+
+
+async def test_a_pattern_that_no_topic_matches_is_said(broker: Broker) -> None:
+    async with consumer_of(broker) as consumer:
+        consumer.subscribe(pattern="none")
+        health = await until_health(consumer, is_ok)
+        assert health.reasons == (
+            "no partition is assigned: the subscribed topics have no partitions",
+        )
+
+
 async def test_nothing_subscribed_and_paused_partitions_are_said(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     async with reading(kafka) as consumer:
@@ -369,6 +478,25 @@ async def test_only_some_of_many_failing_partitions_are_named(broker: Broker) ->
             assert health.verdict == "degraded"
 
 
+async def test_a_partition_in_trouble_behind_others_is_named(broker: Broker) -> None:
+    broker.create_topic("two", 2)
+    first, second = (TopicPartition("two", number) for number in range(2))
+    async with consumer_of(broker) as consumer:
+        with broker.on("ListOffsets").hold() as rule:
+            consumer.assign([first, second])
+            await rule.reached()
+            inside.put_error(consumer, second, KafkaStorageError("broken"))
+            health = consumer.health()
+            (reason,) = health.reasons
+            assert reason.startswith("two/1: the next read raises ")
+            rule.release()
+        consumer.seek(second, 0)
+        await consumer.position(first, second)
+        await until_health(consumer, lambda health: health.last_fetch_s is not None)
+        inside.put_error(consumer, second, KafkaStorageError("broken"))
+        assert consumer.health().reasons == (reason,)
+
+
 async def test_an_error_that_waits_is_said(broker: Broker) -> None:
     async with consumer_of(broker, "t") as consumer:
         await until_health(consumer, is_ok)
@@ -388,9 +516,13 @@ async def test_a_commit_that_failed_degrades_until_one_succeeds(broker: Broker) 
         await consumer.getone()
         await until_health(consumer, is_ok)
         broker.on("OffsetCommit").fail(InvalidCommitOffsetSizeError)
+        events = consumer.events()
         with pytest.raises(InvalidCommitOffsetSizeError):
             await consumer.commit()
+        event = await next_of(events, CommitFailed)
         assert says("the latest commit failed ")(consumer.health())
+        late = inside.health_at(consumer, event.at_s + FAILED_COMMIT_S)
+        assert not says("the latest commit failed ")(late)
         await consumer.commit()
         assert consumer.health().is_ok
 
@@ -401,6 +533,8 @@ async def test_a_loop_that_was_blocked_for_long_is_said_for_a_while(broker: Brok
         inside.note_block(consumer, 2.0)
         assert says("the event loop was blocked for 2.0 s")(consumer.health())
         inside.note_block(consumer, 2.0, ago_s=RECENT_S + 1)
+        assert consumer.health().is_ok
+        inside.note_block(consumer, LONG_BLOCK_S)
         assert consumer.health().is_ok
 
 
@@ -464,6 +598,17 @@ async def test_stopped_by_its_handler_it_names_what_was_raised_and_the_latest_re
     (reason,) = consumer.health().reasons
     assert '`async with` block ended with ValueError("invalid literal for int()' in reason
     assert reason.endswith(f"after records of {topic}/0 up to offset 2 were returned")
+
+
+async def test_stopped_by_an_error_before_any_record_it_names_that(broker: Broker) -> None:
+    consumer = consumer_of(broker, "t")
+    with pytest.raises(ValueError, match="early"):
+        async with consumer:
+            raise ValueError("early")
+    assert consumer.health().reasons == (
+        "the consumer is stopped: make another one. The consumer's `async with` block ended with "
+        "ValueError('early')",
+    )
 
 
 async def test_stopped_after_a_task_died_it_still_names_what_of(broker: Broker) -> None:

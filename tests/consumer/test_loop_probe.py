@@ -85,6 +85,20 @@ async def test_the_latest_record_and_the_line_that_asks_for_more_are_named(
 
 
 @pytest.mark.virtual_time
+async def test_a_block_of_half_a_session_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    probe = LoopProbe(SubscriptionState(), session_timeout_s=2.0)
+    probe.start()
+    for blocked_s in (0.9, 1.2):
+        await asyncio.sleep(1)
+        block(blocked_s)
+    await asyncio.sleep(1)
+    probe.stop()
+    levels = [r.levelno for r in caplog.records if "event loop was blocked" in r.getMessage()]
+    assert levels == [logging.INFO, logging.WARNING]
+
+
+@pytest.mark.virtual_time
 async def test_without_a_hand_out_the_application_is_not_blamed() -> None:
     buffers = Buffers(A)
     probe = LoopProbe(buffers.state)

@@ -51,7 +51,10 @@ async def test_names_are_the_same_before_the_start_and_after_the_stop(kafka: Kaf
         topic, bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest"
     )
     before = consumer.metrics()
-    assert before["records_total"] == before["fetches_total"] == 0
+    zero = [name for name in before if name.endswith("_total") or name.startswith("processing_")]
+    assert [name for name in zero if before[name] != 0] == []
+    assert before["assigned_without_position_seconds"] == 0.0
+    assert before["partitions"] == before["nodes"] == []
     await consumer.start()
     await offsets_read(consumer, 5)
     running = consumer.metrics()
@@ -62,6 +65,10 @@ async def test_names_are_the_same_before_the_start_and_after_the_stop(kafka: Kaf
         assert metrics.keys() == before.keys()
     assert after["records_total"] == 5
     assert number(after, "fetched_bytes_total") == number(running, "fetched_bytes_total") > 0
+    (row,), (after_row,) = rows_of(running, "partitions"), rows_of(after, "partitions")
+    assert 0 <= number(row, "last_fetch_age_seconds") < 20
+    assert isinstance(row["node"], int)
+    assert (after_row["node"], after_row["standstill_seconds"]) == (None, 0.0)
 
 
 async def test_records_are_counted_however_they_are_read(kafka: KafkaHandle) -> None:
@@ -147,6 +154,15 @@ async def test_fetches_their_latency_and_failures_are_counted_per_node() -> None
             assert node["is_reachable"] is True
             assert node["address"] == broker.bootstrap_servers
             assert node["fetches_total"] == metrics["fetches_total"]
+            assert node["down_seconds"] is None
+            await broker.stop_node(1, clean=False)
+            metrics = await until_metrics(
+                consumer, lambda m: not rows_of(m, "nodes")[0]["is_reachable"]
+            )
+            (node,) = rows_of(metrics, "nodes")
+            assert 0 <= number(node, "down_seconds") < 20
+            assert (node["address"], node["throttle_seconds"]) == (broker.bootstrap_servers, 0.0)
+            await broker.start_node(1)
 
 
 async def test_a_broker_that_left_the_cluster_is_not_reachable() -> None:
@@ -175,6 +191,7 @@ async def test_buffered_bytes_are_those_of_the_budget(kafka: KafkaHandle) -> Non
         )
         assert number(metrics, "buffered_bytes") >= 100_000
         assert metrics["buffered_limit_bytes"] == 1_000_000
+    assert consumer.metrics()["buffered_bytes"] == 0
 
 
 async def test_lost_offsets_are_counted(kafka: KafkaHandle) -> None:

@@ -295,15 +295,15 @@ def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[st
 def _partition_troubles(engine: Engine, running: Running, now: float) -> Iterator[str]:
     found: list[tuple[TopicPartition, Diagnosis]] = []
     counts: Counter[Cause] = Counter()
+    posted = () if engine.gate.posted_error is None else (Cause.ERROR_WAITS,)
+    said = SAID_OF_ALL.union(posted)
     for tp, partition in engine.state.assignment.items():
         still_s = running.watchdog.standstill_s(partition, now)
         is_still = still_s >= LONG_STANDSTILL_S
         if not is_still and not _may_be_in_trouble(engine, running, partition):
             continue
         diagnosis = diagnose(engine, tp, now)
-        if diagnosis.cause in SAID_OF_ALL:
-            continue
-        if diagnosis.cause is Cause.ERROR_WAITS and engine.gate.posted_error is not None:
+        if diagnosis.cause in said:
             continue
         if diagnosis.cause not in TROUBLES:
             if not is_still:

@@ -148,8 +148,7 @@ class LoopProbe:
     def fired(self, now: float, lag_s: float) -> None:
         """Take note of how late the timer was."""
         self.lag_s = lag_s
-        if lag_s > self.max_lag_s:
-            self.max_lag_s = lag_s
+        self.max_lag_s = max(self.max_lag_s, lag_s)
         hand_out_count = self._state.hand_out_count
         if lag_s > BLOCKED_S:
             self._tell(now, lag_s, has_handed_out=hand_out_count != self._hand_out_count)
