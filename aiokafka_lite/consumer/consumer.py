@@ -184,9 +184,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             )
         self._ready, self._gets = self._engine.ready, self._engine.gets
         self._gate = self._engine.gate
-        self._iterate_over(self._ready.cursor)
-        # Set by `start`: whether `getone` was replaced, and the wrappers of `getmany`.
-        self._is_by_getone = False
+        self._choose_way()
+        # Set by `start`: the wrappers of `getmany`.
         self._wrapped_poll: (
             Callable[..., Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]] | None
         ) = None
@@ -1446,7 +1445,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     async def topics(self) -> set[str]:
         """Return the names of all readable topics, except internal ones."""
         self._engine.owner.check()
-        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        request = MetadataRequest(topics=None)
         with self._engine.until_stopped() as running:
             response = await running.cluster.request_any(request)
         return {

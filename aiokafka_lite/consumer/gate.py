@@ -164,8 +164,6 @@ class Gate:
             KafkaTimeoutError: The listener did not finish taking partitions.
             KafkaError: What was posted, once.
         """
-        if not self.is_troubled:
-            return
         if self._refuse is not None:
             raise self._refuse()
         if self._death is not None:

@@ -568,18 +568,14 @@ class Engine:
         for work, limit in limits.items():
             work.is_wanted_by(limit)
         acted = Event()
-        observe = acted.set
-        state.observers.add_listener(observe)
-        try:
-            while waiting := [limit for _, limit in undone() if limit > self._loop.time()]:
-                acted.clear()
-                try:
-                    async with timeout_at(min(waiting)):
-                        await acted.wait()
-                except asyncio.TimeoutError:
-                    pass
-        finally:
-            state.observers.forget(observe)
+        state.observers.add_listener(acted.set)  # forgotten with the parts
+        while waiting := [limit for _, limit in undone() if limit > self._loop.time()]:
+            acted.clear()
+            try:
+                async with timeout_at(min(waiting)):
+                    await acted.wait()
+            except asyncio.TimeoutError:
+                pass
         if left := undone():
             log.warning(
                 "stopping: the application did not finish all records in time. The partitions' "

@@ -58,6 +58,8 @@ SCOPE_NAMES: Final = ("fetch", "positions", "group", "cluster")
 FRAME_OVERHEAD_BYTES: Final = 1 << 20
 # Each step of a stop gets this even when the time is used up: most need no network.
 LEAST_STEP_S: Final = 0.05
+# A heartbeat of the thread may be tried again within a session, perhaps at another broker.
+ATTEMPTS_IN_A_SESSION: Final = 4
 
 T = TypeVar("T")
 
@@ -180,9 +182,9 @@ class Running:
         # Imported now: a loop that is blocked in an import would keep the thread waiting.
         from aiokafka_lite.client.blocking_cluster import BlockingCluster
 
-        # So that there is time for another attempt, perhaps at another broker, in a session.
         client = config.client_config(
-            max_frame_bytes=max_frame_bytes(config), at_most_s=config.session_timeout_s / 4
+            max_frame_bytes=max_frame_bytes(config),
+            at_most_s=config.session_timeout_s / ATTEMPTS_IN_A_SESSION,
         )
         mechanism = self._credentials.of_thread()
         if mechanism is not None:
@@ -272,7 +274,7 @@ class Running:
 
     async def _end(self, deadline: float) -> None:
         """Wait until tasks have ended and sockets are closed."""
-        for scope in self.scopes[:-1]:
+        for scope in (self.scopes.fetching, self.scopes.positions, self.scopes.grouping):
             await _bounded(scope.close(), deadline, f"end {scope.name} tasks")
         await _bounded(self.cluster.close(), deadline, "close connections")
         await _bounded(self.scopes.connecting.close(), deadline, "end cluster tasks")

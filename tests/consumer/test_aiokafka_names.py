@@ -140,6 +140,9 @@ async def test_a_subscription_that_changed_needs_a_rejoin(kafka: KafkaHandle) ->
         assert consumer._coordinator is not None
         assert consumer._coordinator._rejoin_needed_fut.done()
         assert consumer._subscription.topics == {first, second}
+        await consumer._subscription.wait_for_assignment()
+        assert {tp.topic for tp in consumer.assignment()} == {first, second}
+        assert not consumer._coordinator._rejoin_needed_fut.done()
 
 
 async def test_names_answer_without_a_group(kafka: KafkaHandle) -> None:

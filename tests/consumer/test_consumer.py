@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import linecache
 import logging
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -193,6 +196,7 @@ async def test_offsets_are_found_by_time_and_at_both_ends(kafka: KafkaHandle) ->
         asked = {tp: 1_500}
         assert await consumer.offsets_for_times(asked) == {tp: OffsetAndTimestamp(1, 2_000)}
         assert asked == {tp: 1_500}
+        assert await consumer.offsets_for_times({tp: 1}) == {tp: OffsetAndTimestamp(0, 1_000)}
         assert await consumer.offsets_for_times({tp: 9_000}) == {tp: None}
         with pytest.raises(ValueError, match="negative"):
             await consumer.offsets_for_times({tp: -1})
@@ -243,10 +247,14 @@ async def test_what_brokers_said_can_be_asked_for(kafka: KafkaHandle) -> None:
     tp = TopicPartition(topic, 0)
     await kafka.produce(topic, 0, rows(0, 4))
     async with reading(kafka, topic) as consumer:
+        begun_at = time.time()
         await offsets_read(consumer, 4)
+        await asyncio.sleep(0.005)
         assert consumer.highwater(tp) == 4
         assert consumer.last_stable_offset(tp) == 4
-        assert (consumer.last_poll_timestamp(tp) or 0) > 1_600_000_000_000
+        polled_at_ms = consumer.last_poll_timestamp(tp)
+        assert polled_at_ms is not None
+        assert int(begun_at * 1000) <= polled_at_ms < time.time() * 1000
         assert consumer.partitions_for_topic(topic) == {0}
         assert topic in await consumer.topics()
         with pytest.raises(AssertionError):
@@ -412,15 +420,21 @@ async def test_cancelled_start_leaves_nothing_behind(kafka: KafkaHandle) -> None
         if starting.cancel():
             with pytest.raises(asyncio.CancelledError):
                 await starting
-            scopes = ("fetch:", "positions:", "group:", "cluster:")
-            left = {task.get_name() for task in asyncio.all_tasks() - before}
-            assert not [name for name in left if name.startswith(scopes)]
+            assert tasks_left(before) == []
         await consumer.stop()
+
+
+def tasks_left(before: set[asyncio.Task[Any]]) -> list[str]:
+    """Return the names of a consumer's tasks that were not there before."""
+    scopes = ("fetch:", "positions:", "group:", "cluster:")
+    names = [task.get_name() for task in asyncio.all_tasks() - before]
+    return [name for name in names if name.startswith(scopes)]
 
 
 async def test_start_can_be_tried_again_after_a_failure(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
-    await kafka.produce(topic, 0, rows(0, 1))
+    await kafka.produce(topic, 0, rows(0, 2))
+    before = asyncio.all_tasks()
     consumer = AIOKafkaConsumer(
         topic, bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest"
     )
@@ -431,14 +445,22 @@ async def test_start_can_be_tried_again_after_a_failure(kafka: KafkaHandle) -> N
         await starting
     await consumer.start()
     assert (await consumer.getone()).offset == 0
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="only once"):
         await consumer.start()
+    assert (await consumer.getone()).offset == 1
     await consumer.stop()
+    assert tasks_left(before) == []
 
 
 async def test_gets_before_the_start_say_so() -> None:
     consumer = AIOKafkaConsumer("t")
-    for get in (consumer.getone, consumer.getmany, consumer.poll, consumer.topics):
+    for get in (
+        consumer.getone,
+        consumer.getmany,
+        consumer.poll,
+        consumer.__anext__,
+        consumer.topics,
+    ):
         with pytest.raises(IllegalStateError, match="start"):
             await get()
     await consumer.stop()
@@ -451,12 +473,18 @@ async def test_a_wrong_bootstrap_address_is_a_connection_error() -> None:
     await consumer.stop()
 
 
-async def test_an_unclosed_consumer_says_so() -> None:
+@pytest.mark.parametrize("is_debugged", [False, True])
+async def test_an_unclosed_consumer_says_so(is_debugged: bool) -> None:
     told: list[dict[str, object]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
-    with pytest.warns(ResourceWarning, match="Unclosed AIOKafkaConsumer"):
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context))
+    loop.set_debug(is_debugged)
+    with pytest.warns(ResourceWarning, match="Unclosed AIOKafkaConsumer") as warned:
         AIOKafkaConsumer("t")  # nothing else holds it
-    assert [context["message"] for context in told] == ["Unclosed AIOKafkaConsumer"]
+    assert warned[0].filename == __file__
+    (context,) = told
+    assert context["message"] == "Unclosed AIOKafkaConsumer"
+    assert ("source_traceback" in context) == is_debugged
 
 
 @pytest.mark.parametrize("servers", ["127.0.0.1:1", "127.0.0.1:99999"])
@@ -499,8 +527,10 @@ async def _make(make: Callable[[], AIOKafkaConsumer]) -> None:
 
 
 async def test_deprecated_arguments_warn() -> None:
-    with pytest.warns(DeprecationWarning, match="loop"):
+    with pytest.warns(DeprecationWarning, match="loop") as warned:
         await _make(lambda: AIOKafkaConsumer("t", loop=asyncio.get_running_loop()))
+    line = linecache.getline(warned[0].filename, warned[0].lineno)
+    assert "AIOKafkaConsumer(" in line
     with pytest.warns(DeprecationWarning, match="api_version"):
         await _make(lambda: AIOKafkaConsumer("t", api_version="auto"))
 

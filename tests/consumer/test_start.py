@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from aiokafka_lite.client.wire import Wire
 from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.prepared import AnyRequest, prepared
 from aiokafka_lite.protocol.schema import Response
+from tests.support import inside
 from tests.support.protocols import classic_only
 from tests.support.reading import consumer_of
 from tests.support.waiting import until
@@ -50,6 +52,20 @@ async def test_start_by_assign_asks_nothing_twice(broker: Broker) -> None:
     # The first metadata are those of the brokers: nobody has said yet which topics matter.
     assert general == ["ApiVersions", "Metadata", "Metadata", "ListOffsets"]
     assert set(fetch) == {"Fetch"}
+
+
+async def test_parts_of_a_start_that_failed_are_not_kept_by_the_next_start(broker: Broker) -> None:
+    consumer = consumer_of(broker, "t")
+    starting = asyncio.ensure_future(consumer.start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait([starting])
+    del starting
+    failed = inside.latest_parts(consumer)
+    await consumer.start()
+    gc.collect()
+    assert failed() is None
+    await consumer.stop()
 
 
 async def test_partitions_assigned_before_the_start_are_read_with_the_metadata_of_the_start(

@@ -7,6 +7,7 @@ embedded broker saw. What is here, nobody but a test wants to know or to do.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Collection, Coroutine, Mapping, Set
 from typing import Literal, NamedTuple
 
@@ -40,6 +41,13 @@ Kind = Literal["fetch", "positions", "group", "cluster"]
 
 def _running(consumer: AIOKafkaConsumer) -> Running:
     return consumer._engine.running
+
+
+def latest_parts(consumer: AIOKafkaConsumer) -> weakref.ref[Running]:
+    """The parts of the latest start, which this does not keep."""
+    parts = consumer._engine.parts
+    assert parts is not None
+    return weakref.ref(parts)
 
 
 # --- The cluster ------------------------------------------------------------------------------
