@@ -9,7 +9,16 @@ import textwrap
 import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
-from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.assignors import RangePartitionAssignor
+from aiokafka_lite.consumer.config import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    ConsumerConfig,
+    check_handler,
+    check_hold,
+    check_max_records,
+    check_topics,
+)
 
 
 def test_each_argument_is_an_attribute_of_its_name() -> None:
@@ -63,9 +72,13 @@ def test_arguments_of_aiokafka_without_a_meaning_here_are_accepted() -> None:
         ({"max_poll_records": 0}, "max_poll_records"),
         ({"max_poll_records": 1.5}, "max_poll_records"),
         ({"max_poll_records": True}, "max_poll_records"),
-        ({"fetch_max_bytes": 0}, "fetch_max_bytes"),
-        ({"fetch_max_wait_ms": -1}, "fetch_max_wait_ms"),
-        ({"session_timeout_ms": 0}, "session_timeout_ms"),
+        *[({name: 0}, name) for name in POSITIVE],
+        *[({name: -1}, name) for name in NOT_NEGATIVE],
+        ({"rebalance_timeout_ms": 0}, "rebalance_timeout_ms"),
+        ({"rebalance_hold_ms": -1}, "rebalance_hold_ms"),
+        ({"max_records_per_partition": 0}, "max_records_per_partition"),
+        ({"group_protocol": "kip848"}, "group_protocol"),
+        ({"ack_mode": "manual"}, "ack_mode"),
         ({"session_timeout_ms": 2**31}, r"session_timeout_ms must be at most 2\*\*31 - 1"),
         ({"max_poll_interval_ms": 2**31}, "max_poll_interval_ms"),
         ({"rebalance_timeout_ms": 2**31}, "rebalance_timeout_ms"),
@@ -83,6 +96,21 @@ def test_values_that_cannot_be_used_are_refused(arguments: dict[str, object], re
         ConsumerConfig(**arguments)  # type: ignore[arg-type]
 
 
+def test_the_least_values_are_accepted() -> None:
+    least = {
+        **dict.fromkeys(POSITIVE, 1),
+        **dict.fromkeys(NOT_NEGATIVE, 0),
+        "rebalance_timeout_ms": 1,
+        "rebalance_hold_ms": 0,
+        "max_poll_records": 1,
+        "max_records_per_partition": 1,
+    }
+    config = ConsumerConfig(**least)  # type: ignore[arg-type]
+    assert {name: getattr(config, name) for name in least} == least
+    check_hold(0)
+    check_max_records(1)
+
+
 def test_a_wrong_isolation_level_is_found_only_when_it_is_checked() -> None:
     config = ConsumerConfig(isolation_level="serializable")
     with pytest.raises(ValueError, match="isolation_level"):
@@ -95,11 +123,103 @@ def test_the_rebalance_timeout_is_the_session_timeout_by_default() -> None:
 
 
 def test_everything_inside_is_in_seconds() -> None:
-    config = ConsumerConfig(
-        fetch_max_wait_ms=250, request_timeout_ms=1_500, connections_max_idle_ms=None
+    names = (
+        "fetch_max_wait",
+        "request_timeout",
+        "auto_commit_interval",
+        "max_poll_interval",
+        "session_timeout",
+        "rebalance_timeout",
+        "rebalance_hold",
+        "heartbeat_interval",
     )
-    assert (config.fetch_max_wait_s, config.request_timeout_s) == (0.25, 1.5)
+    given = {f"{name}_ms": 250 * count for count, name in enumerate(names, 1)}
+    config = ConsumerConfig(connections_max_idle_ms=None, **given)  # type: ignore[arg-type]
+    assert [getattr(config, f"{name}_s") for name in names] == [
+        0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0,
+    ]  # fmt: skip
+    assert config.handler_hold_s == config.rebalance_hold_s
     assert config.connections_max_idle_s is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "joins_as"),
+    [
+        ({}, "auto"),
+        ({"group_protocol": "consumer"}, "consumer"),
+        ({"partition_assignment_strategy": [RangePartitionAssignor]}, "classic"),
+        (
+            {
+                "group_protocol": "consumer",
+                "partition_assignment_strategy": [RangePartitionAssignor],
+            },
+            "consumer",
+        ),
+    ],
+)
+def test_a_given_assignor_decides_for_the_classic_protocol_unless_another_is_named(
+    settings: dict[str, object], joins_as: str
+) -> None:
+    assert ConsumerConfig(**settings).joins_as == joins_as  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "deserializers", [{}, {"key_deserializer": int}, {"value_deserializer": int}]
+)
+def test_one_deserializer_is_enough(deserializers: dict[str, object]) -> None:
+    config = ConsumerConfig(**deserializers)  # type: ignore[arg-type]
+    assert config.has_deserializers == bool(deserializers)
+    assert not config.without_callables().has_deserializers
+
+
+@pytest.mark.parametrize(
+    ("topics", "error"),
+    [
+        ("t", TypeError),
+        (5, TypeError),
+        ([["t"]], TypeError),
+        ([b"t"], ValueError),
+        ([5], ValueError),
+        ([""], ValueError),
+        (["\ud800"], ValueError),
+    ],
+)
+def test_invalid_topic_names_are_refused(topics: object, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        check_topics(topics)  # type: ignore[arg-type]
+
+
+class Handler:
+    async def __call__(self, record: object) -> None:
+        """Handle a record."""
+
+
+async def handle(record: object) -> None:
+    """Handle a record."""
+
+
+async def handle_with_outputs(record: object, outputs: object) -> None:
+    """Handle a record."""
+
+
+def test_a_handler_is_an_async_function_of_its_arguments() -> None:
+    check_handler(handle, 1)
+    check_handler(Handler(), 1)
+    check_handler(handle_with_outputs, 2)
+    for handler, argument_count, reason in (
+        (Handler, 1, "must be an async def"),
+        (print, 1, "must be an async def"),
+        (handle, 2, "must take two arguments"),
+        (handle_with_outputs, 1, "must take a record"),
+    ):
+        with pytest.raises(TypeError, match=reason):
+            check_handler(handler, argument_count)
+
+
+@pytest.mark.parametrize("max_hold_ms", [-1, -0.5, float("nan"), True, "1"])
+def test_a_hold_is_a_number_of_at_least_zero(max_hold_ms: object) -> None:
+    with pytest.raises(ValueError, match="max_hold_ms"):
+        check_hold(max_hold_ms)
 
 
 def test_no_secret_is_in_the_repr() -> None:
