@@ -89,6 +89,20 @@ async def test_position_of_several_has_one_deadline_and_names_what_is_missing(
             assert caught.value.tp in (A, B, C)
 
 
+async def test_a_wait_for_a_position_ends_when_the_partition_is_unassigned(
+    broker: Broker,
+) -> None:
+    with broker.on("ListOffsets").hold() as rule:
+        async with reading(handle(broker)) as consumer:
+            consumer.assign([A, B])
+            waiting = asyncio.ensure_future(consumer.position(A))
+            await rule.reached()
+            consumer.incremental_unassign([A])
+            with pytest.raises(IllegalStateError, match="not assigned"):
+                await asyncio.wait_for(waiting, 5)
+            rule.release()
+
+
 async def test_position_of_several_raises_what_keeps_one_from_being_found(
     kafka: KafkaHandle,
 ) -> None:

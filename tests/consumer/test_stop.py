@@ -359,6 +359,27 @@ async def test_what_waits_for_a_rebalance_ends_with_the_stop(broker: Broker) -> 
         assert kinds == [ConsumerStoppedError, ConsumerStoppedError, StopAsyncIteration]
 
 
+async def test_commits_that_wait_for_an_assignment_end_with_the_stop(broker: Broker) -> None:
+    settings = {"group_protocol": "classic", "enable_auto_commit": False, "rebalance_hold_ms": 0}
+    consumer = await started(broker.bootstrap_servers, **settings)
+    with broker.on("SyncGroup").hold() as rule:
+        consumer.subscribe(["t", "u"])
+        await rule.reached()
+        committing = asyncio.ensure_future(consumer.commit({TP: 5}))
+        await asyncio.sleep(0)
+        reading_back = asyncio.ensure_future(consumer.committed(TP))
+        await asyncio.sleep(0.01)
+        assert not committing.done()
+        assert not reading_back.done()
+        async with timeout(GRACE_S):
+            await consumer.stop(timeout=0.1)
+            with pytest.raises(CommitFailedError):
+                await committing
+            (found,) = await asyncio.gather(reading_back, return_exceptions=True)
+    assert found is None or isinstance(found, ConsumerStoppedError)
+    assert broker.committed("g") == {}
+
+
 # --- Whatever the broker does ------------------------------------------------------------------
 FAULTS: dict[str, Callable[[Broker], Rule]] = {
     "silent": lambda b: b.on(None).silence(times=None),
@@ -469,6 +490,16 @@ async def test_stops_at_once_and_afterwards_say_the_same(broker: Broker, protoco
     assert answers == [FIVE, FIVE, FIVE]
     assert await consumer.stop() == FIVE
     assert len(goodbyes(broker)) <= 1
+
+
+@pytest.mark.virtual_time
+async def test_a_stop_without_time_takes_the_steps_that_need_no_network(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = consumer_of(broker.bootstrap_servers, "t", group_id=None)
+    await consumer.start()
+    await consumer.stop(timeout=0)
+    assert "could not" not in caplog.text
 
 
 @pytest.mark.every_loop

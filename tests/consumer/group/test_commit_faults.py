@@ -18,6 +18,7 @@ from aiokafka_lite.errors import (
     KafkaTimeoutError,
     MaxPollIntervalError,
 )
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.protocol.schema import Message, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -232,6 +233,20 @@ async def test_positions_of_a_deleted_topic_drop_out_of_a_commit(broker: Scripte
 
 
 @pytest.mark.virtual_time
+async def test_an_offset_that_is_named_of_a_deleted_topic_fails_once_metadata_lack_it(
+    broker: ScriptedBroker,
+) -> None:
+    gone = TopicPartition("gone", 0)
+    async with worker_of(broker, "t", "gone") as worker:
+        del broker.topics["gone"]
+        broker.script(OffsetCommitRequest, *[knowing(broker, "t")] * 1_000)
+        with pytest.raises(errors.UnknownTopicOrPartitionError):
+            await worker.commits.commit({gone: 7, TP: 5}, timeout_s=60)
+
+    assert broker.offsets == {("t", 0): (5, "")}
+
+
+@pytest.mark.virtual_time
 async def test_giving_partitions_back_does_not_wait_for_a_deleted_topic(
     broker: ScriptedBroker,
 ) -> None:
@@ -256,6 +271,53 @@ async def test_a_topic_that_one_broker_does_not_know_yet_is_committed(
         broker.script(OffsetCommitRequest, knowing(broker))
         await worker.commits.commit()
     assert broker.offsets == {("t", 0): (5, "")}
+
+
+async def test_a_topic_stays_in_a_commit_while_metadata_are_missing(
+    broker: ScriptedBroker,
+) -> None:
+    async with worker_of(broker) as worker:
+        worker.work(TP, 5)
+        broker.script(OffsetCommitRequest, *[knowing(broker)] * 100)
+        metadata = broker.hold(MetadataRequest)
+        with pytest.raises(KafkaTimeoutError):
+            await worker.commits.commit(timeout_s=0.2)
+        metadata.release()
+
+
+# --- Other assignments -------------------------------------------------------------------
+def subscribe(consumer: AIOKafkaConsumer) -> None:
+    consumer.unsubscribe()
+    consumer.subscribe(["t"])
+
+
+def assign(consumer: AIOKafkaConsumer) -> None:
+    consumer.unsubscribe()
+    consumer.assign([TP])
+
+
+@pytest.mark.parametrize(("first", "then"), [(assign, subscribe), (subscribe, assign)])
+async def test_a_commit_is_not_made_under_an_assignment_of_another_kind(
+    first: Callable[[AIOKafkaConsumer], None],
+    then: Callable[[AIOKafkaConsumer], None],
+) -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        handle = KafkaHandle("embedded", broker.bootstrap_servers)
+        settings = {"enable_auto_commit": False, "retry_backoff_ms": 100}
+        async with reading(handle, group_id="g", **settings) as consumer:  # type: ignore[arg-type]
+            first(consumer)
+            await until(lambda: consumer.assignment() == {TP})
+            rule = broker.on("OffsetCommit").fail(errors.CoordinatorLoadInProgressError)
+            committing = asyncio.ensure_future(consumer.commit({TP: 1}))
+            await until(lambda: rule.hits == 1)
+            then(consumer)
+            with pytest.raises(CommitFailedError):
+                await asyncio.wait_for(committing, PATIENCE_S)
+            await until(lambda: consumer.assignment() == {TP})
+            await consumer.commit({TP: 2})
+            assert broker.committed("g") == {TP: 2}
+        assert len(broker.requests.of("OffsetCommit")) == 2
 
 
 # --- Lost answers --------------------------------------------------------------------------

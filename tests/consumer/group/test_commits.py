@@ -777,10 +777,12 @@ async def test_a_commit_ends_in_time_when_nobody_answers(broker: ScriptedBroker)
         held.set_result(None)
 
 
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("kind", [errors.UnknownTopicOrPartitionError, errors.UnknownTopicIdError])
 async def test_a_commit_to_a_deleted_topic_ends_in_time_and_says_why(
-    broker: ScriptedBroker,
+    broker: ScriptedBroker, kind: type[BrokerResponseError]
 ) -> None:
-    deleted = refused_commit(errors.UnknownTopicOrPartitionError)
+    deleted = refused_commit(kind)
     broker.script(OffsetCommitRequest, *[deleted] * 100)
 
     async with worker_of(broker) as worker:

@@ -70,6 +70,17 @@ async def test_an_interval_that_is_given_is_kept_between_commits() -> None:
 
 
 @pytest.mark.virtual_time
+async def test_read_records_are_committed_once_an_interval() -> None:
+    async with reading(ack_mode="implicit") as (broker, consumer):
+        for _ in range(COUNT):
+            await consumer.getone()
+            await asyncio.sleep(0.1)
+        assert commits(broker) == 0
+        await asyncio.sleep(2.0)
+        assert commits(broker) == 1
+
+
+@pytest.mark.virtual_time
 async def test_after_run_what_is_read_is_committed_once_an_interval_again() -> None:
     async with reading(ack_mode="implicit") as (broker, consumer):
 
