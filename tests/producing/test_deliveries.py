@@ -387,6 +387,23 @@ async def test_offsets_of_a_recreated_topic_are_not_committed_with_those_of_the_
         assert await committed(copying.kafka, copying.group, tp) in (None, 0)
 
 
+async def test_a_deleted_topic_is_not_created_by_a_commit_of_its_offsets() -> None:
+    settings = {"allow_auto_create_topics": False}
+    async with (
+        timeout(PATIENCE_S),
+        on_broker(transaction_version=1) as (broker, copying),
+        copying.both(**settings) as (consumer, producer),
+    ):
+        await consumer.getone()
+        consumer.pause()
+        with pytest.raises(CommitFailedError, match="deleted"):
+            async with producer.transaction() as tx:
+                await tx.send("copies", b"copy")
+                broker.delete_topic("source")
+                tx.commit_offsets({copying.tp: 1}, consumer.group_metadata())
+        assert not broker.has_topic("source")
+
+
 @pytest.mark.virtual_time
 @pytest.mark.parametrize(("names_topics", "most"), [(True, 3), (False, 1)])
 async def test_brokers_are_asked_for_topic_ids_once_a_second_if_requests_name_topics(
