@@ -9,11 +9,17 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.errors import CommitFailedError, IllegalStateError, KafkaError
+from aiokafka_lite.errors import (
+    CommitFailedError,
+    CoordinatorLoadInProgressError,
+    IllegalStateError,
+    KafkaError,
+)
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.protocols import in_both_protocols
 from tests.support.rows import rows
+from tests.support.waiting import until
 
 PATIENCE_S = 20.0
 
@@ -78,6 +84,22 @@ async def test_a_stop_leaves_the_group_after_the_commits_that_are_on_their_way()
             assert not stopping.done()
         await committing
         assert await stopping == {}
+        assert await committed(kafka, tp, "g") == 1
+
+
+async def test_a_stop_waits_for_a_commit_that_is_tried_again() -> None:
+    async with timeout(PATIENCE_S), Broker() as broker:
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        tp = await topic_of_ten(kafka)
+        settings = {"enable_auto_commit": False, "retry_backoff_ms": 300}
+        consumer = consumer_of(kafka, tp, "g", **settings)
+        await consumer.start()
+        await consumer.getone()
+        refused = broker.on("OffsetCommit").fail(CoordinatorLoadInProgressError)
+        committing = asyncio.create_task(consumer.commit({tp: 1}))
+        await until(lambda: refused.hits == 1)
+        assert await consumer.stop() == {}
+        await committing
         assert await committed(kafka, tp, "g") == 1
 
 

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
@@ -426,7 +426,7 @@ async def test_a_throttle(broker: Broker) -> None:
     async with consumer_of(broker, "t", fetch_max_wait_ms=10) as consumer:
         text = await until_cause(consumer, T0, Cause.THROTTLED)
         assert re.search("node 1 throttles this client for another [0-9]+ ms", text)
-        (node,) = consumer.metrics()["nodes"]  # type: ignore[misc]  # a list of rows
+        (node,) = cast("list[dict[str, float]]", consumer.metrics()["nodes"])
         assert 0 < node["throttle_seconds"] <= 0.5
         await until_cause(consumer, T0, Cause.AT_END)
 

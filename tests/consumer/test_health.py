@@ -117,7 +117,7 @@ async def test_while_it_starts(broker: Broker, protocol: str) -> None:
 async def test_a_join_that_takes_long_says_whom_it_waits_for(
     broker: Broker, is_cooperative: bool
 ) -> None:
-    settings = {"session_timeout_ms": 9_000, "rebalance_timeout_ms": 60_000}
+    settings: dict[str, object] = {"session_timeout_ms": 9_000, "rebalance_timeout_ms": 60_000}
     if is_cooperative:
         settings["partition_assignment_strategy"] = [CooperativeStickyPartitionAssignor]
     consumer = consumer_of(broker, "t", group_id="g", group_protocol="classic", **settings)

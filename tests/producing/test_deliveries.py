@@ -396,11 +396,15 @@ async def test_a_deleted_topic_is_not_created_by_a_commit_of_its_offsets() -> No
     ):
         await consumer.getone()
         consumer.pause()
-        with pytest.raises(CommitFailedError, match="deleted"):
+
+        async def copy() -> None:
             async with producer.transaction() as tx:
                 await tx.send("copies", b"copy")
                 broker.delete_topic("source")
                 tx.commit_offsets({copying.tp: 1}, consumer.group_metadata())
+
+        with pytest.raises(CommitFailedError, match="deleted"):
+            await copy()
         assert not broker.has_topic("source")
 
 
