@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 from aiokafka_lite.consumer.assignment.observers import Departure, Observers
 
 
@@ -80,3 +83,22 @@ def test_progress_is_told_once_and_a_departure_to_all_who_ask_for_it() -> None:
     observers.forget(told.append)
     observers.departed(departure)
     assert len(told) == 3
+
+
+def test_observers_that_were_forgotten_or_called_for_the_last_time_are_kept_by_nothing() -> None:
+    observers = Observers()
+    registrations = observers.collect()
+    lasting = Part(observers)
+    forgotten, called = Part(observers), Part(Observers())
+    observers.on_next_progress(called.hear)
+    observers.progressed()
+    observers.progressed()
+    assert called.told == 1
+    observers.forget(forgotten.hear)
+    left = [weakref.ref(forgotten), weakref.ref(called)]
+    del forgotten, called
+    gc.collect()
+    assert [each() for each in left] == [None, None]
+    registrations.close()
+    tell_all(observers)
+    assert lasting.told == 0

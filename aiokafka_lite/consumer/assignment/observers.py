@@ -34,6 +34,13 @@ class Registrations:
         """Note one that was added."""
         self._entries.append((listeners, observer))
 
+    def drop(self, listeners: Listeners, observer: Callable[..., None]) -> None:
+        """Drop one that was forgotten before."""
+        for number, (added_to, each) in enumerate(self._entries):
+            if added_to is listeners and each == observer:
+                del self._entries[number]
+                return
+
     def close(self) -> None:
         """Forget them: what they belong to is stopped. Idempotent."""
         for listeners, observer in self._entries:
@@ -98,6 +105,7 @@ class Observers:
         ):
             if observer in listeners:
                 listeners.remove(observer)
+                self._collecting.drop(listeners, observer)
 
     def collect(self) -> Registrations:
         """Collect the observers that are added from now on; closing the result forgets them."""
@@ -124,6 +132,7 @@ class Observers:
         told = self.of_progress[:]
         self.of_progress.clear()
         for observer in told:
+            self._collecting.drop(self.of_progress, observer)
             observer()
 
     def acted(self) -> None:
