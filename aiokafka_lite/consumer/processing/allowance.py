@@ -137,19 +137,17 @@ class Allowance:
     # --- What is finished ------------------------------------------------------------------
     def finished(self, cursor: Cursor, record: Record) -> None:
         """Note that a record is finished; partitions may have more then."""
-        self._add_bytes(cursor, -_size_bytes(record))
-        self._changed(cursor)
+        self._changed(cursor, -_size_bytes(record))
 
     def counted_anew(self, cursor: Cursor) -> None:
         """Count anew what handlers have of a partition."""
-        self._weigh(cursor)
-        self._changed(cursor)
+        self._changed(cursor, _held_bytes(cursor) - self._bytes[cursor])
 
     def forget_unassigned(self) -> None:
         """Forget the partitions that are assigned no more; others may have more then."""
         was_full = self._is_full
-        for cursor in [each for each in self._bytes if not each.is_assigned]:
-            self._total -= self._counts.pop(cursor, 0)
+        for cursor in [each for each in self._counts if not each.is_assigned]:
+            self._total -= self._counts.pop(cursor)
             self._total_bytes -= self._bytes.pop(cursor)
         self._look_around(was_full=was_full)
 
@@ -157,11 +155,12 @@ class Allowance:
         """Hold nothing any more."""
         self._budget.take_for_processing(0)
 
-    def _changed(self, cursor: Cursor) -> None:
+    def _changed(self, cursor: Cursor, by_bytes: int) -> None:
         was_full = self._is_full
+        self._add_bytes(cursor, by_bytes)
         self._count(cursor)
         if not self._counts[cursor]:
-            self._add_bytes(cursor, -self._bytes.get(cursor, 0))
+            self._add_bytes(cursor, -self._bytes[cursor])
         self._look_around(was_full=was_full)
         self._let_have_more(cursor)
 
@@ -188,7 +187,7 @@ class Allowance:
         return self._total >= self._most or self._total_bytes >= self._most_bytes
 
     def _has_enough(self, cursor: Cursor) -> bool:
-        sharing = max(1, len(self._state.assignment))
+        sharing = len(self._state.assignment)
         if self._total >= self._most and self._counts[cursor] * sharing >= self._most:
             return True
         return self._total_bytes >= self._most_bytes and self._room_bytes(cursor) <= 0
@@ -196,9 +195,10 @@ class Allowance:
     def _room_bytes(self, cursor: Cursor) -> int:
         """Return how many bytes of a partition may be handed out now."""
         left_bytes = self._most_bytes - self._total_bytes
-        if left_bytes > 0:
+        sharing = len(self._state.assignment)
+        if left_bytes > 0 or not sharing:
             return left_bytes
-        share_bytes = self._budget.limit_bytes // SHARED_PART // max(1, len(self._state.assignment))
+        share_bytes = self._budget.limit_bytes // SHARED_PART // sharing
         return share_bytes - self._bytes.get(cursor, 0)
 
     def _count(self, cursor: Cursor) -> None:
@@ -207,9 +207,7 @@ class Allowance:
         self._counts[cursor] = count
 
     def _weigh(self, cursor: Cursor) -> None:
-        progress = cursor.progress
-        size_bytes = 0 if progress is None else sum(map(_job_bytes, progress.holders()))
-        self._add_bytes(cursor, size_bytes - self._bytes.get(cursor, 0))
+        self._add_bytes(cursor, _held_bytes(cursor) - self._bytes[cursor])
 
     def _add_bytes(self, cursor: Cursor, by_bytes: int) -> None:
         self._bytes[cursor] = self._bytes.get(cursor, 0) + by_bytes
@@ -219,6 +217,11 @@ class Allowance:
 def _uncommitted(cursor: Cursor) -> int:
     progress = cursor.progress
     return 0 if progress is None else progress.uncommitted_count
+
+
+def _held_bytes(cursor: Cursor) -> int:
+    progress = cursor.progress
+    return 0 if progress is None else sum(map(_job_bytes, progress.holders()))
 
 
 def _size_bytes(record: Record) -> int:

@@ -137,3 +137,89 @@ def test_each_partition_has_its_share_of_records_when_there_are_as_many_as_may_b
     handed.finish(B, 1)
     assert not handed.cursor(B).has_enough
     assert handed.cursor(A).has_enough
+
+
+def test_when_there_are_exactly_as_many_records_as_may_be_a_finished_one_lets_all_have_more() -> (
+    None
+):
+    handed = Handed(most=10)
+    handed.out(A, 5)
+    handed.out(B, 5)
+    assert handed.cursor(B).has_enough
+    handed.finish(A, 1)
+    assert not handed.cursor(B).has_enough
+
+
+def test_when_exactly_half_of_the_bytes_are_in_use_a_finished_one_lets_all_have_more(
+    handed: Handed,
+) -> None:
+    handed.out(A, 40, 1000)
+    handed.out(B, 10, 1000)
+    handed.finish(A, 10)
+    assert handed.cursor(B).has_enough
+    handed.finish(A, 1)
+    assert not handed.cursor(B).has_enough
+
+
+def test_what_was_finished_is_counted_at_a_bound_and_not_each_time(handed: Handed) -> None:
+    few = Handed(most=10)
+    few.out(A, 5)
+    few.finish(A, 5)
+    few.out(B, 5)
+    assert not few.cursor(B).has_enough
+
+    # An eighth of the bytes is handed out uncounted.
+    handed.out(A, 5, 1000)
+    handed.finish(A, 5)
+    handed.out(A, 5, 1000)
+    assert handed.budget.room_bytes == 75_000
+    handed.finish(A, 5)
+    handed.out(A, 4, 1000)
+    assert handed.budget.room_bytes == 71_000
+    handed.out(A, 6, 1000)
+    assert handed.budget.room_bytes == 70_000
+    assert not handed.allowance.is_exact
+
+
+def test_each_record_is_counted_while_a_bound_is_near(handed: Handed) -> None:
+    few = Handed(most=10)
+    few.out(A, 10)
+    few.finish(A, 5)
+    assert few.allowance.is_exact
+    few.finish(A, 1)
+    assert not few.allowance.is_exact
+
+    handed.out(A, 30, 1000)
+    assert not handed.allowance.is_exact
+    handed.out(A, 10, 1000)
+    handed.finish(A, 20)
+    assert handed.allowance.is_exact
+    handed.finish(A, 1)
+    assert not handed.allowance.is_exact
+
+
+def test_records_that_are_passed_over_or_committed_have_no_bytes(handed: Handed) -> None:
+    cursor = handed.cursor(A)
+    record: ConsumerRecord[Any, Any] = ConsumerRecord("t", 0, 0, 0, 0, None, b"", None, 0, 1000, ())
+    for _ in range(100):
+        handed.allowance.admit(cursor, [record])
+        handed.allowance.handed_out(cursor)
+    assert cursor.worked_by is None
+    assert handed.out(A, 100, 1000) == 40
+    # A handler has committed all but the last.
+    assert cursor.progress is not None
+    cursor.progress.finish_before(39)
+    handed.jobs = handed.jobs[39:]
+    handed.finish(A, 1)
+    assert handed.budget.room_bytes == 80_000
+
+
+def test_without_partitions_it_holds_nothing(handed: Handed) -> None:
+    for tp in (A, B):
+        handed.out(tp, 1, 500_000)
+    cursor = handed.cursor(A)
+    handed.state.change([A, B], [])
+    handed.allowance.counted_anew(cursor)
+    handed.allowance.forget_unassigned()
+    assert not list(handed.allowance)
+    assert handed.budget.room_bytes == 80_000
