@@ -340,6 +340,7 @@ class Outbox:
         """Let go on what waits for records that are not to be finished here any more."""
         if self._waits_from:
             self._place_anew([*self._entries, *self._waiting])
+            self._is_blocked = False
             self._came.set()
 
     def _await(self, jobs: Iterable[Job]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence, Set
 from contextlib import asynccontextmanager
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -14,11 +14,22 @@ import pytest
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.processing.lanes import Job
-from aiokafka_lite.consumer.processing.outbox import FIRST_PAUSE_S, Entry, Outbox
+from aiokafka_lite.consumer.processing.outbox import (
+    FIRST_PAUSE_S,
+    LONGEST_END_S,
+    MOST_BYTES,
+    MOST_ENTRIES,
+    Entry,
+    Outbox,
+)
 from aiokafka_lite.errors import (
+    CommitFailedError,
     IllegalStateError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
+    OffsetMetadataTooLargeError,
+    ProducerFenced,
+    TransactionAbortableError,
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -44,14 +55,17 @@ class FakeJob:
 
 
 class FakeCursor:
-    tp = TP
     seeks = 0
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
 
     def epoch_before(self, offset: int) -> int:
         return -1
 
 
-CURSOR: Final = FakeCursor()
+CURSOR: Final = FakeCursor(TP)
+OTHER: Final = FakeCursor(TopicPartition("t", 1))
 
 
 class Transactions:
@@ -76,6 +90,10 @@ class Transactions:
         self.told: list[tuple[str, list[int]]] = []
         self.known = {"known"}
         self.found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        # What the offsets say besides.
+        self.metadata = ""
+        # The records of each time that there was room.
+        self.moved: list[list[int]] = []
 
     async def lend(self) -> Transactions:
         return self
@@ -118,7 +136,10 @@ class Transactions:
         self, cursor: Cursor, records: Set[int]
     ) -> tuple[OffsetAndMetadata, Set[int]] | None:
         fitting = {each for each in records if each <= self.room_to}
-        return (OffsetAndMetadata(0, ""), fitting) if fitting else None
+        return (OffsetAndMetadata(0, self.metadata), fitting) if fitting else None
+
+    def note_refused_metadata(self, offsets: object) -> None:
+        self.metadata = ""
 
     async def tell_apart(self, offsets: object) -> None:
         pass
@@ -142,8 +163,8 @@ class Transactions:
     def outbox_failed(self, error: BaseException) -> None:
         self.told.append((type(error).__name__, []))
 
-    def outbox_moved(self, jobs: object) -> None:
-        pass
+    def outbox_moved(self, jobs: Iterable[FakeJob]) -> None:
+        self.moved.append([job.offset for job in jobs])
 
 
 @pytest.fixture
@@ -193,6 +214,7 @@ async def test_what_came_meanwhile_shares_a_transaction(
     assert transactions.written == [["0"], ["1", "2", "3"]]
     assert transactions.finished == [0, 1, 2, 3]
     assert [each for each, _ in transactions.told] == ["noted", "noted"]
+    assert transactions.moved == [[0], [1, 2, 3]]
 
 
 async def test_an_entry_whose_record_is_anothers_by_now_is_dropped(
@@ -209,6 +231,11 @@ async def test_an_entry_whose_record_is_anothers_by_now_is_dropped(
     await settle()
     assert transactions.written == [["0"], ["4"]]
     assert ("again", [3]) in transactions.told
+    last = entry(5)
+    cast("Any", last.jobs[0]).is_current = False
+    outbox.put(last)
+    await settle()
+    assert transactions.moved == [[0], [4], []]
 
 
 async def test_one_that_is_refused_is_found_among_others_and_these_keep_their_order(
@@ -248,6 +275,131 @@ async def test_what_came_of_later_records_of_its_lanes_waits_for_a_list_that_is_
     assert [name for names in transactions.written[2:] for name in names] == [
         *("2 again", "5", "6", "7", "3 again", "8", "10")
     ]
+
+
+async def test_one_that_is_refused_takes_no_other_out_of_its_transaction(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    transactions.refused_names = {"2": MessageSizeTooLargeError("2")}
+    for number in range(5):
+        outbox.put(entry(number, lanes="a"))
+    await settle()
+    assert transactions.written == [["0", "1", "3", "4"]]
+    assert transactions.moved == [[2], [0, 1, 3, 4]]
+
+
+async def test_one_that_waits_is_written_though_others_find_no_room_in_the_metadata(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    transactions.gate.clear()
+    outbox.put(entry(0))
+    await settle()
+    half = entry(1, 2, lanes="ab")
+    for each in (half, entry(3, lanes="b"), entry(7)):
+        outbox.put(each)
+    cast("Any", half.jobs[0]).is_current = False
+    transactions.room_to = 5
+    transactions.gate.set()
+    await settle()
+    assert transactions.written == [["0"]]
+    cast("Any", half.jobs[1]).is_current = False
+    outbox.look_again()
+    await settle()
+    assert transactions.written[1:] == [["3"]]
+
+
+async def test_what_is_of_other_partitions_is_handled_again_when_one_is_given_up(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    transactions.gate.clear()
+    outbox.put(entry(0))
+    await settle()
+    mixed = entry(1, 2)
+    cast("Any", mixed.jobs[1]).cursor = OTHER
+    outbox.put(mixed)
+    assert outbox.undone([OTHER.tp]) == {OTHER.tp: Range(2, 3)}
+    assert outbox.undone([TopicPartition("u", 0)]) == {}
+    outbox.give_up([TP])
+    assert transactions.told == [("again", [2])]
+    assert outbox.undone([OTHER.tp]) == {}
+    assert outbox.is_writing([TP])
+    assert not outbox.is_writing([OTHER.tp])
+
+
+@pytest.mark.parametrize("most", ["entries", "bytes"])
+async def test_a_transaction_is_bounded(
+    transactions: Transactions, outbox: Outbox, most: str
+) -> None:
+    transactions.gate.clear()
+    outbox.put(entry(0))
+    await settle()
+    transactions.room_to = 2 * MOST_ENTRIES
+    sizes = {1: MOST_BYTES // 2, 2: MOST_BYTES // 2 - 1, 3: 1} if most == "bytes" else {}
+    count = len(sizes) or MOST_ENTRIES
+    for number in range(1, count + 3):
+        each = entry(number)
+        each.size = sizes.get(number, 10)
+        outbox.put(each)
+    transactions.gate.set()
+    await settle()
+    assert [len(names) for names in transactions.written] == [1, count, 2]
+
+
+async def test_what_waits_at_the_close_fails_and_the_transaction_that_is_cut_off_begins_anew(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    loop = asyncio.get_running_loop()
+    transactions.gate.clear()
+    outbox.put(entry(0))
+    await settle()
+    letter = asyncio.ensure_future(
+        outbox.deliver(cast("Any", FakeJob(1)), cast("Any", FakeOutput("letter")))
+    )
+    await settle()
+    began_at = loop.time()
+    await outbox.close(wait_s=3)
+    assert loop.time() - began_at == 3
+    assert transactions.told == [("begun anew", [])]
+    with pytest.raises(IllegalStateError, match="run\\(\\) has ended"):
+        await letter
+
+
+async def test_a_close_that_is_cancelled_waits_some_seconds_for_its_transaction(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    loop = asyncio.get_running_loop()
+    transactions.gate.clear()
+    outbox.put(entry(0))
+    await settle()
+    closing = asyncio.ensure_future(outbox.close())
+    await asyncio.sleep(60)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert closing.cancelled()
+    assert loop.time() == 60 + LONGEST_END_S
+
+
+async def test_a_commit_that_fails_by_the_group_is_tried_again(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    aborted = TransactionAbortableError("of another error")
+    aborted.__cause__ = KafkaTimeoutError("passes")
+    transactions.errors = [CommitFailedError("a rebalance"), aborted]
+    outbox.put(entry(0))
+    await asyncio.sleep(1)
+    assert transactions.written == [["0"]]
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_metadata_that_are_refused_are_left_out(
+    transactions: Transactions, outbox: Outbox, *, is_told: bool
+) -> None:
+    transactions.metadata = "finished ranges" if is_told else ""
+    transactions.errors = [OffsetMetadataTooLargeError("too large")]
+    outbox.put(entry(0))
+    await settle()
+    assert transactions.written == ([["0"]] if is_told else [])
+    assert (("OffsetMetadataTooLargeError", []) in transactions.told) is not is_told
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
@@ -342,7 +494,7 @@ async def test_an_error_that_passes_is_tried_again_and_one_that_stays_ends_it(
     assert "1 records wait for a commit" in "".join(outbox.troubles())
     await asyncio.sleep(4 * FIRST_PAUSE_S)
     assert not transactions.written
-    await asyncio.sleep(2)
+    await asyncio.sleep(5 * FIRST_PAUSE_S)
     assert transactions.written == [["0"]]
     assert not list(outbox.troubles())
     transactions.errors = [KafkaTimeoutError("passes again")]
@@ -382,8 +534,11 @@ async def test_it_is_full_from_so_many_bytes_on(transactions: Transactions, outb
     transactions.gate.clear()
     for number in range(9):
         outbox.put(entry(number))
+    smaller = entry(9)
+    smaller.size = 9
+    outbox.put(smaller)
     assert not outbox.is_full
-    outbox.put(entry(9))
+    outbox.put(entry(10))
     assert outbox.is_full
     outbox.give_up([TP])
     assert not outbox.is_full
@@ -397,3 +552,110 @@ async def test_what_comes_after_the_close_is_refused_and_holds_nobody_up(outbox:
     job, output = cast("Any", FakeJob(1)), cast("Any", FakeOutput("letter"))
     with pytest.raises(IllegalStateError, match="no longer written"):
         await outbox.deliver(job, output)
+
+
+# --- With a producer of its own, and callers that wait --------------------------------------------
+class Replaceable(Transactions):
+    """A producer that is replaced if it fails; nobody but callers of `deliver` hears of errors."""
+
+    can_replace = True  # type: ignore[misc]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lend_errors: list[Exception] = []
+        # Of lends after the next dismissal.
+        self.later_errors: list[Exception] = []
+        self.lent_at: list[float] = []
+        self.dismissed = 0
+        self.is_committed = True
+
+    async def lend(self) -> Transactions:
+        self.lent_at.append(asyncio.get_running_loop().time())
+        if self.lend_errors:
+            raise self.lend_errors.pop(0)
+        return self
+
+    async def dismiss(self) -> None:
+        self.dismissed += 1
+        self.fatal_error = None
+        self.lend_errors, self.later_errors = self.later_errors, []
+
+    async def are_committed(self, offsets: object) -> bool:
+        return self.is_committed
+
+
+@pytest.fixture
+async def letters(replaceable: Replaceable) -> AsyncIterator[Outbox]:
+    any_of: Any = replaceable
+    outbox = Outbox(any_of, any_of, any_of.finish, random.Random(1))
+    await outbox.open()
+    replaceable.lent_at.clear()
+    yield outbox
+    await outbox.close()
+    assert replaceable.dismissed
+
+
+@pytest.fixture
+async def replaceable() -> Replaceable:
+    return Replaceable()
+
+
+async def deliver(outbox: Outbox, offset: int, *, is_current: bool = True) -> None:
+    job = FakeJob(offset)
+    job.is_current = is_current
+    await outbox.deliver(cast("Any", job), cast("Any", FakeOutput(str(offset))))
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_a_producer_that_fails_is_replaced_and_the_group_says_what_was_committed(
+    replaceable: Replaceable, letters: Outbox, *, is_committed: bool
+) -> None:
+    replaceable.is_committed = is_committed
+    replaceable.last_error = ProducerFenced("another has the transactional id")
+    replaceable.errors = [replaceable.last_error]
+    replaceable.later_errors = [KafkaTimeoutError("not yet")] * 3
+    (found,) = await asyncio.gather(deliver(letters, 1), return_exceptions=True)
+    times = replaceable.lent_at[1:]
+    pauses = [after - before for before, after in pairwise(times)]
+    assert pauses == [pytest.approx(s, rel=0.21) for s in (0.1, 0.2, 0.4)]
+    assert replaceable.dismissed == 1
+    assert (found is None) is is_committed
+    assert replaceable.finished == ([1] if is_committed else [])
+    await deliver(letters, 2)
+    assert replaceable.written == [["2"]]
+
+
+async def test_without_a_producer_each_letter_that_waits_fails_and_later_ones_are_written(
+    replaceable: Replaceable, letters: Outbox
+) -> None:
+    replaceable.lend_errors = [KafkaTimeoutError("no broker")]
+    found = await asyncio.gather(*(deliver(letters, n) for n in (1, 2)), return_exceptions=True)
+    assert [type(each) for each in found] == [KafkaTimeoutError, KafkaTimeoutError]
+    replaceable.errors = [KafkaTimeoutError("no answer")]
+    with pytest.raises(KafkaTimeoutError, match="no answer"):
+        await deliver(letters, 3)
+    await deliver(letters, 4)
+    assert replaceable.written == [["4"]]
+    for _ in range(9):
+        assert not letters.is_full
+        await deliver(letters, 5)
+
+
+async def test_a_letter_without_room_in_the_metadata_or_without_its_partition_fails_alone(
+    replaceable: Replaceable, letters: Outbox
+) -> None:
+    replaceable.room_to = 5
+    found = await asyncio.gather(
+        deliver(letters, 1),
+        deliver(letters, 7),
+        deliver(letters, 2, is_current=False),
+        return_exceptions=True,
+    )
+    assert [type(each) for each in found] == [
+        type(None),
+        OffsetMetadataTooLargeError,
+        CommitFailedError,
+    ]
+    replaceable.room_to = 1_000
+    await deliver(letters, 8)
+    assert replaceable.written == [["1"], ["8"]]
