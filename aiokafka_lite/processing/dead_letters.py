@@ -128,6 +128,9 @@ class DeadLetters:
         TypeError: An argument has another type.
     """
 
+    #: Of the topic, known once it is open.
+    _partition_count: int
+
     def __init__(
         self,
         topic: str,
@@ -161,7 +164,6 @@ class DeadLetters:
         self._transaction_timeout_ms = transaction_timeout_ms
         self._writer: Writer | None = None
         self._group_id = ""
-        self._partition_count = 1
 
     def __repr__(self) -> str:
         return f"DeadLetters({self.topic!r})"

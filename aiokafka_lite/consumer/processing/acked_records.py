@@ -34,13 +34,14 @@ class AckedRecords(ReadyRecords):
 
     __slots__ = ("_acks", "_began_at", "_passed_over_count", "_receipts", "partition")
 
+    #: Records of the open chunk before those that are returned: they were finished before.
+    _passed_over_count: int
+
     def __init__(self, state: SubscriptionState, buffer: Buffer, acks: Acks) -> None:
         self._acks = acks
         # Whose records are open; None: nothing is.
         self.partition: Cursor | None = None
         self._receipts: list[RecordReceipt] = []
-        # Records of the chunk before those: they were finished before.
-        self._passed_over_count = 0
         # When the time slice began in which records are returned.
         self._began_at = 0.0
         super().__init__(state, buffer)
@@ -77,7 +78,6 @@ class AckedRecords(ReadyRecords):
         super().clear()
         self.partition = None
         self._receipts = []
-        self._passed_over_count = 0
 
     @override
     def _is_of(self, wanted: Wanted) -> bool:
@@ -96,15 +96,13 @@ class AckedRecords(ReadyRecords):
     def settle(self) -> None:
         """Note what was returned, and move the position behind it."""
         partition, chunk = self.partition, self._chunk
-        if partition is None:
-            return
         settled_count, taken_count = self._settled_count, self.cursor.taken_count
         for receipt in self._receipts[settled_count:taken_count]:
             receipt.handed_out_at = self._began_at
             receipt.is_waiting = False
         self._settled_count = taken_count
         self._state.record_count += taken_count - settled_count
-        if chunk is None:
+        if chunk is None or partition is None:
             return
         count = self._passed_over_count + taken_count
         decoded = chunk.decoded
@@ -119,17 +117,14 @@ class AckedRecords(ReadyRecords):
     def close(self) -> None:
         """Settle, and give back what was not returned."""
         self.settle()
-        partition, chunk = self.partition, self._chunk
-        if partition is None:
-            return
-        left = self._receipts[self._settled_count :]
-        count = self._passed_over_count + self._settled_count
+        chunk, settled_count = self._chunk, self._settled_count
+        left = self._receipts[settled_count:]
         self.clear()
         if chunk is None:
-            self._acks.put_back(partition, left)
+            self._acks.put_back(left)
             return
-        self._acks.take_back(partition, left)
-        self._buffer.give_back(chunk, count)
+        self._acks.take_back(left)
+        self._buffer.give_back(chunk, self._passed_over_count + settled_count)
 
     @override
     def _discard(self, partition: Cursor) -> None:
@@ -139,9 +134,9 @@ class AckedRecords(ReadyRecords):
         left, chunk = self._receipts[self._settled_count :], self._chunk
         self.clear()
         if chunk is None:
-            self._acks.put_back(partition, left)
+            self._acks.put_back(left)
         else:
-            self._acks.take_back(partition, left)
+            self._acks.take_back(left)
 
     @override
     def _park_if_paused(self, partition: Cursor) -> None:

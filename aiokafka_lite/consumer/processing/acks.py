@@ -224,24 +224,27 @@ class Acks:
             How many records before them were finished before, and the receipts.
         """
         cursor, epochs = chunk.partition, chunk.epochs
-        uncommitted = 0 if cursor.progress is None else cursor.progress.uncommitted_count
-        records = chunk.decoded[: max(1, min(most, self._most - uncommitted))]
+        records = chunk.decoded[: min(most, self._most)]
+        if cursor.progress is not None:
+            records = records[: max(1, self._most - cursor.progress.uncommitted_count)]
         passed_over_count, end = self._state.pass_over_finished(cursor, records, epochs)
         records = records[passed_over_count:end]
         return passed_over_count, self._receipts(cursor, records, epochs, None)
 
-    def take_back(self, cursor: Cursor, receipts: list[RecordReceipt]) -> None:
-        """Forget records that were prepared, and not returned."""
-        if not receipts or cursor.progress is None:
+    def take_back(self, receipts: list[RecordReceipt]) -> None:
+        """Forget records of a partition that were prepared, and not returned."""
+        if not receipts:
             return
-        cursor.progress.go_back_to(receipts[0].offset)
-        self._state.settle_progress(cursor)
-        self._take_more(cursor)
+        cursor = receipts[0].cursor
+        if cursor.progress is not None:
+            cursor.progress.go_back_to(receipts[0].offset)
+            self._state.settle_progress(cursor)
+            self._take_more(cursor)
 
-    def put_back(self, cursor: Cursor, receipts: list[RecordReceipt]) -> None:
-        """Keep refused records that were not returned."""
+    def put_back(self, receipts: list[RecordReceipt]) -> None:
+        """Keep refused records of a partition that were not returned."""
         if receipts:
-            self._refusals.put_back(cursor, receipts)
+            self._refusals.put_back(receipts[0].cursor, receipts)
 
     # --- Again --------------------------------------------------------------------------------
     def _first_refused(

@@ -152,8 +152,6 @@ class Attempts:
 
     def begin(self, job: Job, now: float) -> None:
         """Note that a record goes to its handler."""
-        if job.is_dead:
-            return
         job.began_at = now
         if job.error is None:
             job.success_count = self.success_count
@@ -326,7 +324,7 @@ class Attempts:
             "%s: the dead letter could not be written: %s", place_of(job), one_line(failure)
         )
         delay_s = delay_after(
-            min(self._dead_letter_failures, 30) - 1,
+            self._dead_letter_failures - 1,
             FIRST_DEAD_DELAY_S,
             LAST_DEAD_DELAY_S,
             self._rng,

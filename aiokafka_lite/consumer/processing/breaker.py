@@ -118,22 +118,19 @@ class Breaker:
         self._settings = settings
         self._rng = rng
         self.is_closed = True
-        self.is_probing = False
-        self.is_suspicion = False
+        # The last: whether the probe is a record that has not failed before.
+        self.is_probing = self.is_suspicion = self._is_probe_new = False
         self.since = 0.0
         self.probe_at = 0.0
         self.reason = ""
+        # A window begins with a failure. Its failures, and how many calls had succeeded before it.
         self._window_ends_at = 0.0
-        self._failures = 0
-        # How many calls had succeeded when the window began: with a failure.
-        self._succeeded_before = 0
-        # How many calls had succeeded before those that have all failed; since when these have,
-        # the latest of them, and how many probes were among them.
-        self._succeeded_before_failures = -1
+        self._failures = self._succeeded_before = 0
+        # How many calls had succeeded before those that have all failed (None: no call has failed);
+        # since when these have, the latest of them, and how many probes were among them.
+        self._succeeded_before_failures: int | None = None
         self._failing_since = self._failed_at = 0.0
         self._failed_probes = 0
-        # Whether the probe is a record that has not failed before.
-        self._is_probe_new = False
 
     def admits(self, now: float, *, has_failed: bool) -> bool:
         """Whether one more record may be tried; if it is the probe, no other until it ends."""
@@ -199,7 +196,6 @@ class Breaker:
 
     def _close(self) -> None:
         self.is_closed, self.is_probing = True, False
-        self._failures = 0
         self._window_ends_at = 0.0
 
     def failed(self, now: float, reason: str, success_count: int, *, is_probe: bool) -> bool:

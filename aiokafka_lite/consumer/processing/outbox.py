@@ -261,7 +261,7 @@ class Outbox:
         self._asked_for: dict[str, asyncio.Task[None]] = {}
         self._knows: Callable[[str], bool] = _not_open
         self._size = 0
-        self._most_bytes = 0
+        self._most_bytes = math.inf
         self._encoded: Callable[..., Output] = _not_open
         self._came = Event()
         # Nothing can be written until another entry comes.
@@ -389,7 +389,6 @@ class Outbox:
             wait_s: How long to wait for that end. Then its partitions begin from what is committed.
         """
         self._is_closing = True
-        self._came.set()
         try:
             if self._task is not None and self._is_holding:
                 await _until_done(self._task, wait_s)
@@ -716,7 +715,7 @@ class Outbox:
             for _ in entry.outputs:
                 if (error := refused.get(next(numbers))) is not None:
                     errors.setdefault(entry, error)
-        if len(errors) > 1 and len(entries) > 1:
+        if len(errors) > 1:
             # They may have been in one batch, which one of them spoilt.
             for entry in errors:
                 entry.is_alone = True
@@ -766,7 +765,7 @@ class Outbox:
         )
         self._error = error
         self._failures += 1
-        return delay_after(min(self._failures, 30) - 1, FIRST_PAUSE_S, LAST_PAUSE_S, self._rng)
+        return delay_after(self._failures - 1, FIRST_PAUSE_S, LAST_PAUSE_S, self._rng)
 
     def _task_failed(self, error: BaseException) -> None:
         """Write nothing more."""

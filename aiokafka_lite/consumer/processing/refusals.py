@@ -72,14 +72,13 @@ class Refusals:
     def _ring(self) -> None:
         self._alarm = None
         self._look()
-        if self._alarm is None:
-            self._set_alarm()
+        self._set_alarm()
         self._on_due()
 
     def _look(self) -> None:
         """Find what is due by now."""
-        later, now = self._later, self._loop.time()
-        while later and later[0][0] <= now:
+        later = self._later
+        while later and later[0][0] <= self._loop.time():
             receipt = heapq.heappop(later)[2]
             if receipt.is_current:
                 self._due.setdefault(receipt.cursor, deque()).append(receipt)
@@ -93,8 +92,6 @@ class Refusals:
     # --- What goes ------------------------------------------------------------------------
     def first(self, may_be_served: Callable[[Cursor], bool]) -> Cursor | None:
         """Return the partition that is first in turn, of those that have records due."""
-        if not self._later and not self._due:
-            return None
         self._look()
         used_up: list[Cursor] = []
         found: Cursor | None = None

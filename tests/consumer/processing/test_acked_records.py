@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.assignment.cursor import Range
+from aiokafka_lite.consumer.processing.acked_batch import AckedBatch
+from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
 from aiokafka_lite.errors import IllegalStateError, WrongLoopError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.consumer.processing.acking import Record
@@ -27,7 +30,10 @@ class Reader:
 
     def __init__(self, *partitions: TopicPartition, max_uncommitted: int = 10_000) -> None:
         self.buffers = Buffers(*partitions, ack_mode="explicit", max_uncommitted=max_uncommitted)
-        self.state, self.gets = self.buffers.state, self.buffers.gets
+        self.state = self.buffers.state
+        (acks,) = self.state.works
+        assert isinstance(acks, Acks)
+        self.acks, self.gets = acks, self.buffers.gets
         for tp in partitions:
             self.buffers.put({tp: batch(0, 10)}, node_id=tp.partition)
 
@@ -35,8 +41,7 @@ class Reader:
         return [await self.gets.one(()) for _ in range(count)]
 
     def in_hand(self) -> dict[TopicPartition, Range]:
-        (acks,) = self.state.works
-        return acks.undone(self.state.assignment)
+        return self.acks.undone(self.state.assignment)
 
     def to_commit(self, tp: TopicPartition = A) -> OffsetAndMetadata:
         return self.state.processed_offsets()[tp]
@@ -62,8 +67,10 @@ async def test_a_read_of_lists_goes_on_behind_it() -> None:
     reader = Reader(A)
     await reader.read(3)
     assert await reader.buffers.poll(max_records=2) == {A: [3, 4]}
+    assert reader.buffers.partition().position == 5
     assert [record.offset for record in await reader.read(2)] == [5, 6]
     assert reader.in_hand() == {A: Range(0, 7)}
+    assert reader.state.record_count == 7
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 7])
@@ -79,6 +86,137 @@ async def test_a_seek_forgets_what_is_not_returned(offset: int) -> None:
     assert all(record.ack() for record in records)
     assert reader.to_commit().offset == 10
     assert reader.in_hand() == {}
+
+
+async def test_reads_of_one_partition_keep_the_place_in_another() -> None:
+    reader = Reader(A, B)
+
+    async def read(tp: TopicPartition, count: int = 1) -> list[int]:
+        return [(await reader.gets.one(frozenset({tp}))).offset for _ in range(count)]
+
+    assert [*await read(A, 2), *await read(B, 2), *await read(A), *await read(B)] == [0, 1] * 2 + [
+        2
+    ] * 2
+    first = await reader.gets.one(frozenset({A}))
+    first.nack()
+    assert [*await read(B), *await read(A, 2), *await read(B)] == [3, 3, 4, 4]
+    tp = TopicPartition("other", 0)
+    assert reader.acks.undone([tp, B, A]) == {A: Range(0, 5), B: Range(0, 5)}
+
+
+async def test_what_a_seek_leaves_of_refused_records_is_returned_again() -> None:
+    reader = Reader(A)
+    for record in await reader.read(10):
+        record.nack()
+    assert [record.offset for record in await reader.read(2)] == [0, 1]
+    reader.state.seek(reader.buffers.partition(), 5)
+    reader.buffers.put({A: batch(5, 5)})
+    assert sorted(record.offset for record in await reader.read(8)) == list(range(2, 10))
+
+
+async def test_records_are_counted_by_where_they_are() -> None:
+    reader = Reader(A)
+    first, second, third, _ = await reader.read(4)
+    assert reader.acks.counts() == {"at_work": 4, "waiting_for_retry": 0, "uncommitted": 4}
+    (record,) = await reader.read()
+    assert record.offset == 4
+    assert second.ack()
+    third.nack(delay_ms=60_000)
+    assert reader.acks.counts() == {"at_work": 3, "waiting_for_retry": 1, "uncommitted": 5}
+    assert reader.state.processing_totals["finished_total"] == 1
+    assert reader.state.processing_totals["failed_total"] == 1
+    await asyncio.sleep(2)
+    explained = reader.acks.explain(reader.buffers.partition(), 5.0)
+    assert "was returned 5.0 s ago" in explained
+    assert "(1 later records are finished, 4 records are unfinished)" in explained
+    first.nack(delay_ms=60_000)
+    assert reader.in_hand() == {A: Range(3, 5)}
+    assert "waits to be returned again" in reader.acks.explain(reader.buffers.partition(), 5.0)
+
+
+async def test_a_record_that_holds_its_partition_up_is_a_trouble() -> None:
+    reader = Reader(A, max_uncommitted=3)
+    first, *_ = await reader.read(1)
+    assert not list(reader.acks.troubles(1.0))
+    assert await reader.buffers.poll(max_records=2) == {A: [1, 2]}
+    (trouble,) = reader.acks.troubles(1.0)
+    assert trouble == reader.acks.explain(reader.buffers.partition(), 1.0)
+    assert first.ack()
+    assert not list(reader.acks.troubles(1.0))
+
+
+async def test_a_poll_raises_what_the_application_has_to_hear() -> None:
+    def refuse() -> None:
+        raise IllegalStateError("told by a poll")
+
+    reader = Reader(A)
+    gets = AckedGets(reader.state, reader.buffers.buffer, refuse, reader.acks)
+    with pytest.raises(IllegalStateError, match="told by a poll"):
+        await gets.some(0, None)
+    assert await reader.buffers.poll() == {A: list(range(10))}
+
+
+async def test_an_acknowledgement_tells_a_rebalance_or_a_stop_that_waits() -> None:
+    reader = Reader(A)
+    told: list[int] = []
+    reader.state.observers.of_gets.append(lambda: told.append(1))
+    first, second, third, fourth = await reader.read(4)
+    told.clear()
+    first.ack()
+    assert not told
+    second.nack()
+    assert len(told) == 1
+    reader.acks.is_wanted_by(10.0)
+    third.ack()
+    assert len(told) == 2
+    await reader.acks.end(10.0)
+    assert not fourth.ack()
+
+
+async def test_a_block_that_fails_again_waits_longer_each_time() -> None:
+    reader = Reader(A)
+    times: list[float] = []
+    done: list[int] = []
+    while len(times) < 5:
+        found = await reader.gets.many((), None, 1)
+        block = AckedBatch(reader.state, None)
+        block.open(found)
+        (record,) = found[A]
+        if record.offset == 0:
+            times.append(asyncio.get_running_loop().time())
+        block.close(is_done=record.offset > 0)
+        done += [record.offset] * (record.offset > 0)
+    first, *delays = [after - before for before, after in pairwise(times)]
+    assert first < 0.0005
+    assert delays == [pytest.approx(s, rel=0.3) for s in (0.1, 0.2, 0.4)]
+    assert done == list(range(1, 10))
+
+
+async def test_a_block_holds_what_it_has_not_acknowledged_or_refused() -> None:
+    reader = Reader(A, B)
+    found = {A: [await reader.gets.one(frozenset({A})) for _ in range(4)]}
+    (other,) = [await reader.gets.one(frozenset({B}))]
+    block = AckedBatch(reader.state, None)
+    block.open(found)
+    assert reader.in_hand() == {B: Range(0, 1)}
+    assert len(reader.acks.receipts()) == 5
+    found[A][0].ack()
+    found[A][3].nack(delay_ms=60_000)
+    assert block.undone([A, B]) == {A: Range(1, 3)}
+    assert block.undone([B]) == {}
+    assert (block.held(), block.lost()) == ({A}, frozenset())
+    block.give_up([B], 1.0)
+    assert not block.revoking.is_set()
+    block.give_up([A], 2.0)
+    assert block.revoking.is_set()
+    reader.state.seek(reader.buffers.partition(), 2)
+    assert block.undone([A, B]) == {A: Range(1, 2)}
+    assert block.lost() == {A}
+    block.close(is_done=True)
+    assert other.ack()
+    assert reader.in_hand() == {}
+    with pytest.raises(IllegalStateError, match="the block of the batch has ended"):
+        block.require_delivered()
 
 
 async def test_a_pause_gives_the_turn_to_others_and_keeps_the_rest() -> None:

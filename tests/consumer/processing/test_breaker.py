@@ -28,31 +28,44 @@ def opened(breaker: Breaker) -> Breaker:
     return breaker
 
 
-def test_it_opens_when_enough_calls_fail_in_a_window(breaker: Breaker) -> None:
+@pytest.mark.parametrize("succeeded", [5, 9])
+def test_it_opens_when_enough_calls_fail_in_a_window(breaker: Breaker, succeeded: int) -> None:
     # A hundred succeeded before the first failure: no window had begun.
     assert not breaker.failed(1.0, "no", 100, is_probe=False)
-    opens = [breaker.failed(5.0, "no", 105, is_probe=False) for _ in range(4)]
-    assert opens == [False, False, False, True]
+    opens = [
+        breaker.failed(10.9, "no", 100 + succeeded, is_probe=False) for _ in range(succeeded - 1)
+    ]
+    assert opens == [*[False] * (succeeded - 2), True]
     assert not breaker.is_closed
-    assert breaker.reason == "5 of 10 calls failed, the latest with no"
-    assert not breaker.admits(5.5, has_failed=True)
+    assert breaker.reason == (f"{succeeded} of {2 * succeeded} calls failed, the latest with no")
+    assert not breaker.admits(11.5, has_failed=False)
+
+
+def test_a_call_that_is_cut_off_while_it_is_closed_changes_nothing(breaker: Breaker) -> None:
+    breaker.abandoned(1.0)
+    assert breaker.is_closed
+    assert not breaker.is_suspicion
 
 
 def test_failures_of_an_earlier_window_do_not_count(breaker: Breaker) -> None:
     for n in range(9):
         assert not breaker.failed(float(n), "no", 0, is_probe=False)
-    assert not breaker.failed(10.5, "no", 0, is_probe=False)
+    assert not breaker.failed(10.0, "no", 0, is_probe=False)
     assert breaker.is_closed
 
 
 def test_one_record_is_tried_after_the_pause_and_no_other_beside_it(breaker: Breaker) -> None:
     opened(breaker)
     assert 0.8 <= breaker.probe_at <= 1.2
+    assert not breaker.may_probe(breaker.probe_at - 0.01)
+    assert breaker.may_probe(breaker.probe_at)
     assert breaker.admits(1.2, has_failed=True)
     assert breaker.is_probing
+    assert not breaker.may_probe(1.2)
     assert not breaker.admits(100.0, has_failed=True)
     assert breaker.succeeded(is_probe=True)
     assert breaker.is_closed
+    assert not breaker.is_probing
     assert breaker.admits(1.3, has_failed=True)
 
 
@@ -81,7 +94,9 @@ def test_what_began_before_neither_opens_nor_closes_it(breaker: Breaker) -> None
 def test_on_a_suspicion_a_record_that_has_not_failed_is_tried_at_once(breaker: Breaker) -> None:
     breaker.open(0.0, "one record fails", is_suspicion=True)
     assert not breaker.admits(0.1, has_failed=True)
+    assert breaker.may_probe(0.1)
     assert breaker.admits(0.1, has_failed=False)
+    assert not breaker.may_probe(0.1)
     assert not breaker.admits(0.1, has_failed=False)
     breaker.failed(0.2, "that one, too", 0, is_probe=True)
     assert not breaker.admits(0.3, has_failed=False)
@@ -112,6 +127,39 @@ def test_a_suspicion_outlives_a_probe_of_the_same_record_but_not_of_another(
     assert not breaker.is_closed
 
 
+def test_failures_begin_anew_after_a_success_and_after_a_long_time_without_records(
+    breaker: Breaker,
+) -> None:
+    assert breaker.begins_anew(0.0, 1.0, 0, is_new=True)
+    assert breaker.gives_up_at == 901.0
+    assert not breaker.begins_anew(2.0, 3.0, 0, is_new=True)
+    assert breaker.gives_up_at == 901.0
+    assert breaker.begins_anew(4.0, 5.0, 1, is_new=True)
+    assert breaker.gives_up_at == 905.0
+    assert not breaker.begins_anew(904.9, 910.0, 1, is_new=True)
+    assert not breaker.begins_anew(2000.0, 2000.0, 1, is_new=False)
+    assert breaker.begins_anew(2900.0, 2901.0, 1, is_new=True)
+    assert breaker.gives_up_at == 3801.0
+
+
+def test_one_record_counts_as_bad_after_some_probes_and_several_after_a_time(
+    breaker: Breaker,
+) -> None:
+    assert breaker.begins_anew(0.0, 0.0, 0, is_new=True)
+    opened(breaker)
+    for _ in range(SETTINGS.probes):
+        assert not breaker.gives_up(1.0, is_alone=True)
+        assert breaker.admits(breaker.probe_at, has_failed=True)
+        breaker.failed(breaker.probe_at, "no", 0, is_probe=True)
+    assert breaker.gives_up(1.0, is_alone=True)
+    assert not breaker.gives_up(899.9, is_alone=False)
+    assert breaker.gives_up(900.0, is_alone=False)
+    assert breaker.begins_anew(901.0, 902.0, 1, is_new=True)
+    opened(breaker)
+    assert breaker.probe_at <= 1.2
+    assert not breaker.gives_up(1000.0, is_alone=True)
+
+
 def test_a_probe_that_is_cut_off_is_followed_by_another(breaker: Breaker) -> None:
     opened(breaker)
     assert breaker.admits(2.0, has_failed=True)
@@ -136,6 +184,19 @@ def test_a_probe_that_is_cut_off_is_followed_by_another(breaker: Breaker) -> Non
 def test_settings_that_make_no_sense_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="|".join(arguments)):
         CircuitBreaker(**arguments)
+
+
+def test_the_least_settings_are_accepted() -> None:
+    CircuitBreaker(
+        failure_rate=1,
+        min_calls=1,
+        probes=1,
+        window_ms=1,
+        give_up_ms=1,
+        first_pause_ms=1,
+        max_pause_ms=1,
+    )
+    Retry(attempts=1, first_delay_ms=0, max_delay_ms=0)
 
 
 # --- Retries ----------------------------------------------------------------------------------

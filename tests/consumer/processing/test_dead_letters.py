@@ -164,12 +164,14 @@ async def test_with_fewer_partitions_those_of_a_partition_stay_together(
 async def test_without_its_topic_run_does_not_begin(
     kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letters, "LONGEST_LOOK_S", 0.5)
+    monkeypatch.setattr(dead_letters, "LONGEST_LOOK_S", 0.25)
     topic = await kafka.create_topic()
     missing = unique("missing")
+    letters = DeadLetters(missing, producer=None)
     async with AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers) as consumer:
-        with pytest.raises(UnknownTopicOrPartitionError, match=f"no topic '{missing}'"):
-            await consumer.run(refuse_two, dead_letter=DeadLetters(missing, producer=None))
+        for _ in range(2):
+            with pytest.raises(UnknownTopicOrPartitionError, match=f"no topic '{missing}'"):
+                await consumer.run(refuse_two, dead_letter=letters)
         assert (await consumer.getmany()) == {}
 
 
@@ -293,6 +295,9 @@ async def test_what_is_too_large_for_its_topic_leaves_a_stub_if_so_wished(
 async def test_what_to_do_with_too_large_letters_is_one_of_three() -> None:
     with pytest.raises(ValueError, match='"keep", "drop" or "stub"'):
         DeadLetters("dead", too_large="cut")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="must be a positive number"):
+        DeadLetters("dead", transaction_timeout_ms=0)
+    DeadLetters("dead", transaction_timeout_ms=1)
 
 
 async def test_a_second_death_has_the_headers_of_the_second_only(kafka: KafkaHandle) -> None:

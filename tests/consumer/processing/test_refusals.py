@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
+from typing import Any, cast
 
 import pytest
 
 from aiokafka_lite.consumer.processing.acks import AckedGets
+from aiokafka_lite.consumer.processing.refusals import Refusals
 from tests.consumer.processing.acking import Record
 from tests.support.buffers import A, B, Buffers, batch
 
@@ -157,6 +160,41 @@ async def test_a_limit_is_exact_and_keeps_the_records_beyond_it(
         assert max(map(len, found.values())) <= (of_each or most)
         again += [record for each in found.values() for record in each]
     assert len(set(map(id, again))) == 7
+
+
+class Receipt:
+    """A record that was refused once."""
+
+    refusal_count = 1
+    is_current = True
+    cursor = "a partition"
+
+
+async def test_each_time_at_which_records_are_due_wakes_reads_once() -> None:
+    woken_at: list[float] = []
+    loop = asyncio.get_running_loop()
+    refusals = Refusals(lambda: woken_at.append(loop.time()), random.Random(1))
+    for delay_s in (2, 1, 3):
+        refusals.put(cast("Any", Receipt()), delay_s)
+    await asyncio.sleep(2.5)
+    assert woken_at == [1, 2]
+    assert len(refusals) == 3
+    refusals.clear()
+    await asyncio.sleep(2.5)
+    assert woken_at == [1, 2]
+    assert len(refusals) == 0
+    assert refusals.first(lambda _: True) is None
+
+
+async def test_as_many_partitions_as_the_buffer_has_are_served_after_refused_records() -> None:
+    refusals = Refusals(lambda: None, random.Random(1))
+    assert refusals.have_their_turn
+    refusals.served(2)
+    assert not refusals.have_their_turn
+    refusals.others_served(1)
+    assert not refusals.have_their_turn
+    refusals.others_served(1)
+    assert refusals.have_their_turn
 
 
 async def test_a_refused_record_that_is_acknowledged_while_it_waits_is_not_returned() -> None:
