@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +15,8 @@ import pytest
 from aiokafka_lite.consumer.processing.handling import Handling
 from aiokafka_lite.consumer.processing.lanes import Job
 from aiokafka_lite.consumer.processing.run import Run
-from aiokafka_lite.processing import Retry
+from aiokafka_lite.errors import ConsumerStoppedError
+from aiokafka_lite.processing import CircuitBreaker, Retry
 from aiokafka_lite.structs import TopicPartition
 from tests.support.buffers import A, B, Buffers, batch, no_transactions
 from tests.support.waiting import until
@@ -105,6 +108,8 @@ async def test_handlers_that_a_rebalance_cuts_off_give_their_places_to_others(
         case.buffers.put({B: batch(0, 10)})
         await until(lambda: len(case.done) == 10)
         assert case.run.counts()["at_work"] == 0
+        budget = case.buffers.budget
+        assert budget.limit_bytes - budget.room_bytes == 10 * len(b"0xxx")
 
 
 async def test_a_retry_of_a_partition_that_went_holds_up_nothing_when_it_comes_back() -> None:
@@ -187,3 +192,82 @@ async def test_a_record_that_an_outbox_returns_begins_at_once() -> None:
         case.run.handle_again([job])
         await asyncio.sleep(1)
         assert case.done == [(0, 0)]
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+async def test_a_probe_that_a_rebalance_cuts_off_is_followed_by_another(
+    batch_size: int | None,
+) -> None:
+    case = Case(batch_size=batch_size, retry=Retry(), breaker=CircuitBreaker(min_calls=1))
+    case.failures = [ConnectionError()]
+    case.buffers.put({A: batch(0, 1)})
+    async with case.running():
+        await until(lambda: not case.failures)
+        case.held[A] = asyncio.Event()
+        await until(lambda: len(case.begun) == 2)
+        case.take_away(A)
+        cut_off_at = asyncio.get_running_loop().time()
+        case.buffers.put({B: batch(0, 1)})
+        await until(lambda: case.done == [(1, 0)])
+        assert 0.8 <= asyncio.get_running_loop().time() - cut_off_at < 1.3
+        assert not case.run.is_paused
+
+
+async def test_nothing_keeps_a_run_that_has_ended() -> None:
+    case = Case(breaker=CircuitBreaker(min_calls=1, first_pause_ms=30_000))
+    case.failures = [ConnectionError()]
+    case.buffers.put({A: batch(0, 2)})
+    async with case.running():
+        await until(lambda: not case.failures)
+        case.buffers.put({B: batch(0, 1)})
+        await asyncio.sleep(1)
+        assert case.begun == [(0, [0])]
+        assert case.run.counts() == {
+            "at_work": 0,
+            "ready": 1,
+            "waiting_for_retry": 1,
+            "uncommitted": 3,
+            "in_outbox": 0,
+        }
+    assert case.buffers.budget.room_bytes == case.buffers.budget.limit_bytes
+    run = weakref.ref(case.run)
+    del case.run
+    gc.collect()
+    assert run() is None
+
+
+async def test_what_run_cannot_begin_with_is_its_failure() -> None:
+    case, error = Case(), ValueError("no producer")
+    with pytest.raises(ValueError, match="no producer"), case.run.opened():
+        raise error
+    assert case.buffers.state.run_failure is error
+
+
+@pytest.mark.parametrize("error", [ConsumerStoppedError("stopped"), ValueError("a task failed")])
+async def test_what_reads_raise_ends_run_and_a_stop_is_no_failure(error: Exception) -> None:
+    case = Case()
+    gate = case.buffers.state.gate
+    is_stop = isinstance(error, ConsumerStoppedError)
+    with case.run.opened():
+        task = asyncio.ensure_future(case.run.run())
+        await asyncio.sleep(1)
+        if is_stop:
+            gate.refuse(lambda: error)
+        else:
+            gate.die(error)
+        await asyncio.wait([task], timeout=10)
+        assert task.done()
+        assert (task.exception() is None) is is_stop
+
+
+async def test_no_more_records_are_taken_than_handlers_may_soon_begin() -> None:
+    case = Case(order=None)
+    case.held[A] = asyncio.Event()
+    case.buffers.put({A: batch(0, 6)})
+    async with case.running():
+        await until(lambda: len(case.begun) == 2)
+        case.buffers.put({A: batch(6, 500)})
+        await asyncio.sleep(1)
+        assert case.run.counts()["uncommitted"] == 6  # two for each handler are ready
+        case.held.pop(A).set()
+        await until(lambda: len(case.done) == 506)
