@@ -198,6 +198,15 @@ def test_each_record_is_counted_while_a_bound_is_near(handed: Handed) -> None:
     assert not handed.allowance.is_exact
 
 
+def test_a_record_that_does_not_fit_ends_what_is_handed_out(handed: Handed) -> None:
+    sizes = (30_000, 20_000, 5_000)
+    records: list[ConsumerRecord[Any, Any]] = [
+        ConsumerRecord("t", 0, offset, 0, 0, None, b"", None, 0, size, ())
+        for offset, size in enumerate(sizes)
+    ]
+    assert handed.allowance.admit(handed.cursor(A), records) == 1
+
+
 def test_records_that_are_passed_over_or_committed_have_no_bytes(handed: Handed) -> None:
     cursor = handed.cursor(A)
     record: ConsumerRecord[Any, Any] = ConsumerRecord("t", 0, 0, 0, 0, None, b"", None, 0, 1000, ())
@@ -218,8 +227,10 @@ def test_without_partitions_it_holds_nothing(handed: Handed) -> None:
     for tp in (A, B):
         handed.out(tp, 1, 500_000)
     cursor = handed.cursor(A)
+    assert cursor in handed.allowance
     handed.state.change([A, B], [])
     handed.allowance.counted_anew(cursor)
     handed.allowance.forget_unassigned()
+    assert cursor not in handed.allowance
     assert not list(handed.allowance)
     assert handed.budget.room_bytes == 80_000
