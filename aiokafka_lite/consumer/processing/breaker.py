@@ -133,9 +133,7 @@ class Breaker:
         self._failed_probes = 0
 
     def admits(self, now: float, *, has_failed: bool) -> bool:
-        """Whether one more record may be tried; if it is the probe, no other until it ends."""
-        if self.is_closed:
-            return True
+        """Whether a record may be tried while it is not closed: no other then, until it ends."""
         is_due = now >= self.probe_at or (self.is_suspicion and not has_failed)
         if is_due and not self.is_probing:
             self.is_probing = True

@@ -264,9 +264,8 @@ class Outbox:
         self._most_bytes = math.inf
         self._encoded: Callable[..., Output] = _not_open
         self._came = Event()
-        # Nothing can be written until another entry comes.
-        self._is_blocked = False
-        self._is_holding = self._is_closing = False
+        # The first: nothing can be written until another entry comes.
+        self._is_blocked = self._is_holding = self._is_closing = False
         self._error: BaseException | None = None
         self._failures = 0
         # The producer, if it cannot be replaced.

@@ -156,6 +156,7 @@ def test_when_exactly_half_of_the_bytes_are_in_use_a_finished_one_lets_all_have_
     handed.out(A, 40, 1000)
     handed.out(B, 10, 1000)
     handed.finish(A, 10)
+    assert handed.cursor(A).has_enough
     assert handed.cursor(B).has_enough
     handed.finish(A, 1)
     assert not handed.cursor(B).has_enough
@@ -176,7 +177,9 @@ def test_what_was_finished_is_counted_at_a_bound_and_not_each_time(handed: Hande
     handed.finish(A, 5)
     handed.out(A, 4, 1000)
     assert handed.budget.room_bytes == 71_000
-    handed.out(A, 6, 1000)
+    handed.out(A, 2, 1000)
+    assert handed.budget.room_bytes == 69_000
+    handed.out(A, 4, 1000)
     assert handed.budget.room_bytes == 70_000
     assert not handed.allowance.is_exact
 
@@ -196,6 +199,32 @@ def test_each_record_is_counted_while_a_bound_is_near(handed: Handed) -> None:
     assert handed.allowance.is_exact
     handed.finish(A, 1)
     assert not handed.allowance.is_exact
+
+
+def test_the_last_byte_may_be_handed_out(handed: Handed) -> None:
+    handed.out(A, 39, 1000)
+    handed.out(A, 1, 999)
+    assert handed.out(B, 100, 1000) == 1
+    assert handed.out(B, 9, 1000) == 9
+    assert handed.cursor(B).has_enough
+
+    handed = Handed()
+    handed.out(A, 40, 1000)
+    handed.out(B, 9, 1000)
+    handed.out(B, 1, 999)
+    assert not handed.cursor(B).has_enough
+
+
+def test_what_a_seek_back_leaves_is_counted_anew(handed: Handed) -> None:
+    handed.out(A, 40, 1000)
+    cursor = handed.cursor(A)
+    assert cursor.progress is not None
+    cursor.progress.go_back_to(20)
+    handed.allowance.counted_anew(cursor)
+    assert handed.budget.room_bytes == 60_000
+    assert not cursor.has_enough
+    handed.allowance.close()
+    assert handed.budget.room_bytes == 80_000
 
 
 def test_a_record_that_does_not_fit_ends_what_is_handed_out(handed: Handed) -> None:
