@@ -4,10 +4,9 @@
     make mutants N=300 SEED=7             draw 300 changes, try each
     make mutants N=50 PATHS='consumer/commits consumer/membership'
 
-Each change is made in a copy of the tree, and tests that run its line are run, in three groups of
-some seconds each: those that run the fewest lines, those whose files are named like the changed
-one, and others at random. A change survives if all of them pass. A test that fails without the
-change too does not count.
+Tests that run the line of a change are run with it, in three groups of some seconds each: those
+that run the fewest lines, those whose files are named like the changed one, and others at random.
+A change survives if all of them pass. A test that fails without the change too does not count.
 
 A change that alters nothing that a test could see is listed in equivalents.txt with the reason, and
 is not drawn.
@@ -16,25 +15,19 @@ is not drawn.
 from __future__ import annotations
 
 import argparse
-import os
-import queue
 import random
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from enum import Enum
-from pathlib import Path
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
-from tests.mutants.changes import Change, changes_of
-from tests.mutants.contexts import FILE, Contexts, kept, name_of_test
+import pytest
+
+from tests.mutants.changes import changes_of
+from tests.mutants.contexts import FILE, Contexts, kept
+from tests.mutants.trials import NOTICED, Mutant, Outcome, Soundness, Trial, Trials
 from tests.support.durations import ROOT
 
 _PACKAGE: Final = "aiokafka_lite"
@@ -42,35 +35,6 @@ _NEITHER: Final = ("cli", "spark", "extras")
 """Folders of which no change is drawn unless PATHS names them: their tests start processes."""
 
 _EQUIVALENTS: Final = ROOT / "tests" / "mutants" / "equivalents.txt"
-_NOT_COPIED: Final = (".venv", ".git", "__pycache__", "out", "results", "build", ".*_cache")
-_START_S: Final = 30.0
-"""How long pytest may take to begin."""
-
-
-class Outcome(Enum):
-    KILLED = "killed"
-    TIMED_OUT = "timed out"
-    SURVIVED = "survived"
-    NOT_RUN = "no test runs the line"
-
-
-class Mutant(NamedTuple):
-    """A change of a file, whose path is that of the tree."""
-
-    file: str
-    change: Change
-
-    @property
-    def package(self) -> str:
-        return "/".join(self.file.split("/")[1:-1][:2]) or "."
-
-    @property
-    def key(self) -> str:
-        """Return how equivalents.txt names it: with the line's text, as its number may change."""
-        return f"{self.file}: {self.change.around}: {self.change}"
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.change.line}: {self.change}"
 
 
 def equivalents(text: str) -> frozenset[str]:
@@ -167,65 +131,6 @@ def within(tests: Iterable[str], seconds_of: Mapping[str, float], seconds: float
     return chosen
 
 
-@contextmanager
-def copied_tree() -> Iterator[Path]:
-    """Make a copy of the tree to change."""
-    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
-        tree = Path(name) / "tree"
-        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*_NOT_COPIED))
-        yield tree
-
-
-def run(tests: Sequence[str], tree: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run tests on a copy of the tree until one fails."""
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly",
-         "-p", "tests.mutants.choice", *tests],
-        cwd=tree, capture_output=True, text=True, timeout=timeout_s, check=False,
-        env=os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
-
-
-class Trial:
-    """Tries changes, and remembers the tests that fail without any."""
-
-    def __init__(self, contexts: Contexts) -> None:
-        self._seconds_of = contexts.seconds
-        self._sound: set[str] = set()
-        self._unsound: set[str] = set()
-
-    def outcome(self, mutant: Mutant, groups: Sequence[Sequence[str]], tree: Path) -> Outcome:
-        """Run groups of tests on the changed package until one of the tests fails."""
-        path = tree / mutant.file
-        source = (ROOT / mutant.file).read_text(encoding="utf-8")
-        changed = mutant.change.apply(source)
-        for group in groups:
-            while tests := [test for test in group if test not in self._unsound]:
-                path.write_text(changed, encoding="utf-8")
-                try:
-                    done = run(tests, tree, self._timeout_s(tests))
-                except subprocess.TimeoutExpired:
-                    return Outcome.TIMED_OUT
-                finally:
-                    path.write_text(source, encoding="utf-8")
-                if done.returncode == 0:
-                    break
-                failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-                if failed is None or self._is_sound(name_of_test(failed[1]), tree):
-                    return Outcome.KILLED
-        return Outcome.SURVIVED if groups else Outcome.NOT_RUN
-
-    def _timeout_s(self, tests: Sequence[str]) -> float:
-        return _START_S + 3 * sum(self._seconds_of.get(test, 0.0) for test in tests)
-
-    def _is_sound(self, test: str, tree: Path) -> bool:
-        """Run a test without a change: whether it passes."""
-        if test not in self._sound | self._unsound:
-            done = run([test], tree, self._timeout_s([test]))
-            (self._unsound if done.returncode else self._sound).add(test)
-        return test in self._sound
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw changes and try them."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants")
@@ -244,41 +149,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     count_of = breadth(contexts)
     mutants = drawn(given.paths, given.count, given.seed)
     outcomes: dict[Mutant, Outcome] = {}
-    trees: queue.SimpleQueue[Path] = queue.SimpleQueue()
-    trial, begun_at = Trial(contexts), time.monotonic()
+    soundness, begun_at = Soundness(), time.monotonic()
 
-    def attempt(mutant: Mutant) -> None:
-        tree = trees.get()
+    def begin(mutant: Mutant) -> Trial:
         groups = groups_of_tests(mutant, contexts, count_of, given.seconds, given.seed)
-        try:
-            outcomes[mutant] = outcome = trial.outcome(mutant, groups, tree)
-        finally:
-            trees.put(tree)
-        if outcome in (Outcome.SURVIVED, Outcome.NOT_RUN):
-            count = sum(map(len, groups))
-            print(f"{outcome.value} ({count} tests): {mutant}", flush=True)
+        return soundness.trial(mutant, groups)
+
+    def tell(mutant: Mutant, outcome: Outcome) -> None:
+        outcomes[mutant] = outcome
+        if outcome not in NOTICED:
+            print(f"{outcome.value}: {mutant}", flush=True)
         if len(outcomes) % 20 == 0:
             minutes = (time.monotonic() - begun_at) / 60
             print(f"-- {len(outcomes)} of {len(mutants)} tried in {minutes:.0f} min", flush=True)
 
-    with ExitStack() as stack:
-        for _ in range(given.workers):
-            trees.put(stack.enter_context(copied_tree()))
-        pool = stack.enter_context(ThreadPoolExecutor(given.workers))
-        for _ in pool.map(attempt, mutants):
-            pass
+    trials = Trials(mutants, begin, tell, contexts.seconds, given.workers)
+    status = pytest.main(
+        ["-qq", "-s", "-p", "no:cacheprovider", "-p", "no:randomly", str(ROOT / "tests")], [trials]
+    )
     print(share_by_package(outcomes))
-    return 0
+    return int(status)
 
 
 def share_by_package(outcomes: dict[Mutant, Outcome]) -> str:
     """Return a table: how many changes of each package were noticed."""
-    drawn_of = Counter(mutant.package for mutant in outcomes)
-    killed_of = Counter(
-        mutant.package
-        for mutant, outcome in outcomes.items()
-        if outcome in (Outcome.KILLED, Outcome.TIMED_OUT)
-    )
+    tried = {
+        mutant: outcome for mutant, outcome in outcomes.items() if outcome is not Outcome.NOT_TRIED
+    }
+    drawn_of = Counter(mutant.package for mutant in tried)
+    killed_of = Counter(mutant.package for mutant, outcome in tried.items() if outcome in NOTICED)
     rows = [
         f"{package:<28} {killed_of[package]:>4} of {count:>4} killed"
         for package, count in sorted(drawn_of.items())

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import pytest
 
 from tests.mutants import __main__ as mutants
-from tests.mutants.__main__ import Mutant, Outcome, Trial
 from tests.mutants.changes import changes_of
 from tests.mutants.contexts import Contexts
+from tests.mutants.trials import Mutant
 
 FILE = "aiokafka_lite/module.py"
 SOURCE = "def f(a):\n    return a < 3\n"
@@ -45,54 +42,3 @@ def test_an_equivalent_change_has_a_reason_and_is_found_after_its_line_has_moved
     assert mutants.equivalents(f"# a comment\n\n{LESS.key}  # it is never 3\n") == {moved.key}
     with pytest.raises(ValueError, match="the reason is missing"):
         mutants.equivalents(LESS.key)
-
-
-class Tree:
-    """A tree of one module; its tests are functions that get the module's text."""
-
-    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.path = path
-        self.source = path / FILE
-        self.source.parent.mkdir()
-        self.source.write_text(SOURCE)
-        self.failing: dict[str, str] = {}
-        self.ran: list[list[str]] = []
-        monkeypatch.setattr(mutants, "ROOT", path)
-        monkeypatch.setattr(mutants, "run", self._run)
-
-    def _run(self, tests: Sequence[str], tree: Path, timeout_s: float) -> object:
-        self.ran.append(list(tests))
-        text = self.source.read_text()
-        failed = [test for test in tests if self.failing.get(test, "-") in text]
-
-        class Done:
-            returncode = 1 if failed else 0
-            stdout = f"FAILED {failed[0]}[a-b] - AssertionError" if failed else ""
-
-        return Done()
-
-
-@pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
-    return Tree(tmp_path, monkeypatch)
-
-
-def test_a_change_is_killed_by_a_test_that_fails_because_of_it(tree: Tree) -> None:
-    tree.failing = {"b": "<="}
-    trial = Trial(contexts({}))
-    assert trial.outcome(LESS, [["a"], ["b", "c"], ["d"]], tree.path) is Outcome.KILLED
-    assert tree.ran == [["a"], ["b", "c"], ["b"]]
-    assert tree.source.read_text() == SOURCE
-
-
-def test_a_test_that_fails_without_the_change_is_left_out(tree: Tree) -> None:
-    tree.failing = {"b": "return"}
-    trial = Trial(contexts({}))
-    assert trial.outcome(LESS, [["a", "b"]], tree.path) is Outcome.SURVIVED
-    assert tree.ran == [["a", "b"], ["b"], ["a"]]
-    assert trial.outcome(LESS, [["b"], ["c"]], tree.path) is Outcome.SURVIVED
-    assert tree.ran[3:] == [["c"]]
-
-
-def test_a_change_of_a_line_that_no_test_runs_is_told_apart(tree: Tree) -> None:
-    assert Trial(contexts({})).outcome(LESS, [], tree.path) is Outcome.NOT_RUN
