@@ -105,7 +105,8 @@ async def test_what_is_decompressed_counts_as_held_until_its_records_are_taken()
     chunk = chunk_of(buffers)
     assert (chunk.held_bytes, chunk.is_begun) == (0, False)
     chunk.decode(2)
-    assert chunk.held_bytes == buffers.budget.used_bytes - len(view) > 5_000
+    # The memory may be one of a larger batch, taken from a pool.
+    assert 5_000 < chunk.held_bytes <= buffers.budget.used_bytes - len(view)
     assert chunk.is_begun
     assert len(chunk.pop(1)) == 1
     assert chunk.held_bytes > 5_000

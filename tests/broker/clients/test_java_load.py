@@ -7,6 +7,7 @@ import json
 import pytest
 
 from aiokafka_lite.broker.thread import BrokerThread
+from tests.support.java import JavaTools
 from tests.support.java_runner import JavaRunner
 
 pytestmark = pytest.mark.java
@@ -33,14 +34,16 @@ def test_performance_tools_write_and_read(
     assert figures[heads.index("data.consumed.in.nMsg")] == str(COUNT)
 
 
-def test_verifiable_tools_write_and_read(java_runner: JavaRunner, broker: BrokerThread) -> None:
+async def test_verifiable_tools_write_and_read(java_tools: JavaTools, broker: BrokerThread) -> None:
     common = ("--topic", "t", "--bootstrap-server", broker.bootstrap_servers)
-    written = java_runner.run("verifiable-producer", *common, "--max-messages", "200")
+    written = await java_tools.run(
+        "org.apache.kafka.tools.VerifiableProducer", *common, "--max-messages", "200"
+    )
     events = [json.loads(line) for line in written.stdout.splitlines()]
     sent = [event["value"] for event in events if event["name"] == "producer_send_success"]
     assert sorted(map(int, sent)) == list(range(200))
-    read = java_runner.run(
-        "verifiable-consumer", *common, "--max-messages", "200",
+    read = await java_tools.run(
+        "org.apache.kafka.tools.VerifiableConsumer", *common, "--max-messages", "200",
         "--group-id", "g", "--verbose", "--reset-policy", "earliest",
     )  # fmt: skip
     events = [json.loads(line) for line in read.stdout.splitlines()]
