@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from aiokafka_lite.client import Lane
+from aiokafka_lite.consumer.assignment.cursor import Place
 from aiokafka_lite.consumer.fetching.answer import SETTLED_AT_ONCE
 from aiokafka_lite.consumer.fetching.quick_lane import FIRST_PAUSE_S, MOST_AT_ONCE, OVERDUE_S
 from aiokafka_lite.consumer.fetching.source import FETCH_STALL_S
@@ -269,6 +270,22 @@ async def test_a_refused_quick_request_is_not_repeated_in_a_hurry(start: Start) 
         quick = await fetching.cluster.next_sent_quickly()
         quick.answer(error_code=UnknownError.errno)
     assert loop.time() - began_at >= 3 * FIRST_PAUSE_S
+
+
+async def test_a_late_quick_answer_leaves_a_partition_alone_that_has_another_leader(
+    start: Start,
+) -> None:
+    fetching = start()
+    quick = await sought(fetching, {0: 7})
+    fetching.cluster.change(view({0: 2, 1: 1}, epoch=1))
+    sent = await fetching.cluster.next_sent()
+    assert (sent.node_id, sent.offsets) == (2, {0: 7})
+    quick.answer(answer(0, batch(7, 3)))
+    assert await asks_nothing_quickly(fetching)
+    assert await fetching.poll(0) == {}
+    assert fetching.state.partition(TopicPartition("t", 0)).place is Place.IN_FLIGHT
+    sent.answer(answer(0, batch(7, 1)))
+    assert await fetching.poll() == {0: [7]}
 
 
 async def test_a_connection_that_closes_as_it_is_asked_is_tried_again_after_a_pause(

@@ -260,6 +260,19 @@ async def test_who_lacks_bytes_and_cannot_use_them_does_not_keep_others_from_fet
     assert (await fetching.cluster.next_sent()).node_id == 2
 
 
+@pytest.mark.virtual_time
+async def test_a_paused_partition_that_fills_the_budget_is_dropped_for_the_others(
+    start: Start,
+) -> None:
+    fetching = start({0: 1, 1: 1}, max_buffered_bytes=100_000, max_partition_fetch_bytes=20_000)
+    (await fetching.cluster.next_sent()).answer(answer(0, batch(0, 1, size=90_000)))
+    assert await fetching.cluster.sends_nothing()
+    partition = fetching.state.partition(TopicPartition("t", 0))
+    fetching.state.pause(partition)
+    assert (await fetching.cluster.next_sent()).offsets == {1: 0}
+    assert partition.fetched == 0
+
+
 async def test_a_moved_leader_is_asked_and_the_old_one_s_answer_not_doubled(start: Start) -> None:
     fetching = start()
     old = await fetching.cluster.next_sent()
@@ -758,6 +771,18 @@ async def test_a_task_without_partitions_ends(start: Start) -> None:
     assert fetching.scope.task_names == []
     fetching.assign(0)
     assert (await fetching.cluster.next_sent()).offsets == {0: 0}
+
+
+async def test_a_task_that_waits_for_a_paused_partition_ends_with_it(start: Start) -> None:
+    fetching = start({0: 1})
+    sent = await fetching.cluster.next_sent()
+    fetching.state.pause(fetching.state.partition(TopicPartition("t", 0)))
+    sent.answer(answer(0))
+    assert await fetching.cluster.sends_nothing()
+    assert fetching.scope.task_names != []
+    fetching.state.assign_from_user([])
+    await fetching.cluster.settle()
+    assert fetching.scope.task_names == []
 
 
 async def test_errors_that_retrying_cannot_mend_reach_the_gets(start: Start) -> None:
