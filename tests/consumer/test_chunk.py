@@ -145,7 +145,7 @@ async def test_a_chunk_waits_for_the_thread_and_for_the_application_that_work_on
     assert (chunk.state, chunk.needs_application) == (ChunkState.DESERIALISING, True)
     chunk.end_work()
     assert (chunk.state, chunk.needs_application) == (ChunkState.RAW, True)
-    assert await buffers.poll() == {A: [0, 1, 2]}
+    assert (await buffers.poll())[A][0] == 0  # the others too, unless the time slice is over
 
 
 async def test_an_error_waits_for_on_bad_record_only_once_all_ahead_of_it_was_taken() -> None:
