@@ -13,6 +13,23 @@ from aiokafka_lite._tasks import TaskScope
 PATIENCE_S: Final = 20.0
 
 
+class Waited(Protocol):
+    """What tells of its changes those who wait."""
+
+    async def wait_for_change(self) -> None: ...
+
+
+async def is_woken(waited: Waited, change: Callable[[], object]) -> bool:
+    """Make a change; return whether it wakes the one who waits for one."""
+    waiting = asyncio.create_task(waited.wait_for_change())
+    await asyncio.sleep(0)
+    change()
+    await asyncio.sleep(0)
+    is_done = waiting.done()
+    waiting.cancel()
+    return is_done
+
+
 class HasScope(Protocol):
     """What runs tasks that may fail."""
 

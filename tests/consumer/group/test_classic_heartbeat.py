@@ -20,9 +20,10 @@ from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import Interruption, Member, MemberState
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import Identity
-from aiokafka_lite.consumer.membership.stand_in import Outcome, Pulse, StandIn
+from aiokafka_lite.consumer.membership.stand_in import Outcome, StandIn
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tests.support.pulses import Thread
 from tests.support.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.virtual_time
@@ -57,26 +58,6 @@ class ScriptedCoordinator:
         elif answer is not None:
             raise answer
         return HeartbeatResponse()
-
-
-class Thread:
-    """Notes the pulses in place of the thread."""
-
-    is_there = True
-    count = 0
-
-    def __init__(self) -> None:
-        self.pulses = list[Pulse | None]()
-
-    def rest(self) -> None:
-        self.pulses.append(None)
-
-    def note_next(
-        self, voice: object, sent_as: Identity, node: object, *, next_s: float, interval_s: float,
-        left_s: float,
-    ) -> bool:  # fmt: skip
-        self.pulses.append(Pulse(voice, sent_as, node, next_s, interval_s, left_s))  # type: ignore[arg-type]
-        return True
 
 
 class Beating:

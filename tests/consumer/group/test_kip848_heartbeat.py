@@ -22,12 +22,13 @@ from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember, Loss, MemberState
 from aiokafka_lite.consumer.membership.lease import Lease
 from aiokafka_lite.consumer.membership.protocol import Identity
-from aiokafka_lite.consumer.membership.stand_in import Outcome, Pulse, StandIn
+from aiokafka_lite.consumer.membership.stand_in import Outcome, StandIn
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from tests.support.pulses import Thread
 
 pytestmark = pytest.mark.virtual_time
 
@@ -406,32 +407,6 @@ async def test_an_outcome_of_a_former_membership_changes_nothing() -> None:
     it.heartbeat.hear_of_stand_in(Outcome(other, other, None, error, 0.0), 0.0)
     assert it.member.is_member
     assert not it.gate.holds
-
-
-class Thread:
-    """Notes the pulses, and lets the loop speak when the test says so."""
-
-    is_there = True
-    count = 0
-
-    def __init__(self) -> None:
-        self.pulses = list[Pulse | None]()
-        self.may_speak = asyncio.Event()
-        self.may_speak.set()
-
-    def rest(self) -> None:
-        self.pulses.append(None)
-
-    def note_next(
-        self, voice: object, sent_as: Identity, node: object, *, next_s: float, interval_s: float,
-        left_s: float,
-    ) -> bool:  # fmt: skip
-        self.pulses.append(Pulse(voice, sent_as, node, next_s, interval_s, left_s))  # type: ignore[arg-type]
-        return self.may_speak.is_set()
-
-    async def wait_for_turn(self, note_next: Callable[[], bool], wait_for_change: object) -> None:
-        if not note_next():
-            await self.may_speak.wait()
 
 
 async def test_the_thread_is_told_when_the_loop_is_heard_next_and_how_long_it_may_stand_in() -> (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable
 
@@ -37,6 +36,7 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     TopicPartitions,
 )
 from aiokafka_lite.structs import TopicPartition
+from tests.support.waiting import is_woken
 
 T, U = bytes([1]) * 16, bytes([2]) * 16
 NAMES = {T: "t", U: "u"}
@@ -174,11 +174,7 @@ async def test_whatever_a_member_hears_wakes_those_who_wait_for_it() -> None:
         lambda: member.drop(member.identity, Loss.EPOCH),
     )
     for change in changes:
-        waiting = asyncio.create_task(member.wait_for_change())
-        await asyncio.sleep(0)
-        change()
-        await asyncio.sleep(0)
-        assert waiting.done()
+        assert await is_woken(member, change)
     assert member.state is MemberState.LEAVING  # it is dropped all the same
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -18,6 +17,7 @@ from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import IllegalStateError, KafkaError
 from aiokafka_lite.structs import TopicPartition
+from tests.support.waiting import is_woken
 
 
 def joined(generation: int = 1, member_id: str = "m-1") -> Member:
@@ -145,11 +145,7 @@ async def test_whatever_happens_to_a_member_wakes_those_who_wait_for_it() -> Non
         member.lose_membership,
     )
     for happen in changes:
-        waiting = asyncio.create_task(member.wait_for_change())
-        await asyncio.sleep(0)
-        happen()
-        await asyncio.sleep(0)
-        assert waiting.done()
+        assert await is_woken(member, happen)
 
 
 def test_losses_are_the_gravest_interruptions() -> None:
