@@ -11,7 +11,7 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import FunctionType, MappingProxyType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
 # The bits of a whole number up to which it becomes a float.
 LONGEST_INT: Final = 1_024
@@ -45,7 +45,7 @@ def expected(name: str, wanted: str, given: object) -> str:
     return f"{name} must be {wanted}, not {shown}"
 
 
-def is_int(given: object) -> bool:
+def is_int(given: object) -> TypeGuard[int]:
     """Return whether a value is an int, and not a flag."""
     return isinstance(given, int) and not isinstance(given, bool)
 
@@ -54,7 +54,7 @@ def is_number(given: object) -> bool:
     """Return whether a value is a float other than NaN, or an int that a float can hold."""
     if isinstance(given, float):
         return given == given
-    return isinstance(given, int) and is_int(given) and given.bit_length() < LONGEST_INT
+    return is_int(given) and given.bit_length() < LONGEST_INT
 
 
 def one_of(*choices: str) -> Kind:
@@ -69,7 +69,7 @@ def is_partition(given: object) -> bool:
     return isinstance(given[0], str) and is_int(given[1])
 
 
-def is_list(given: object) -> bool:
+def is_list(given: object) -> TypeGuard[Iterable[object]]:
     """Return whether a value is iterable, and neither text nor bytes."""
     return isinstance(given, Iterable) and not isinstance(given, str | bytes)
 

@@ -26,7 +26,7 @@ MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled"
 
 
 def _are(given: object, kind: type) -> bool:
-    return is_list(given) and all(isinstance(each, kind) for each in given)  # type: ignore[attr-defined]
+    return is_list(given) and all(isinstance(each, kind) for each in given)
 
 
 _RACKS: Final = Kind("a list of a str for each node", lambda given: _are(given, str))

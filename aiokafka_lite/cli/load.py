@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
+from aiokafka_lite._arguments import is_int
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.broker.writing import RecordRefusedError, TopicWriter
 from aiokafka_lite.cli.problems import CommandError, LineProblem, plain_text
@@ -285,6 +286,6 @@ def _headers(value: Json) -> Iterator[tuple[str, bytes | None]]:
 def _integer(name: str, value: Json, highest: int) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= highest:
+    if not is_int(value) or not 0 <= value <= highest:
         raise LineProblem(f"{name} has to be a whole number from 0 to {highest}")
     return value

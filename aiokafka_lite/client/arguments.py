@@ -13,7 +13,7 @@ from operator import index
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, SupportsIndex
 
-from aiokafka_lite._arguments import is_list
+from aiokafka_lite._arguments import is_int, is_list
 from aiokafka_lite._compat import override
 from aiokafka_lite._settings import Settings
 from aiokafka_lite.client.config import (
@@ -97,7 +97,7 @@ def check_tp(tp: TopicPartition) -> TopicPartition:
 
 def _number(name: str, given: object) -> int:
     """Return a whole number; a float is rounded, as 0.57 s times 1000 is 569.9999999999999 ms."""
-    if isinstance(given, int) and not isinstance(given, bool):
+    if is_int(given):
         return given
     if isinstance(given, float) and math.isfinite(given):
         return round(given)

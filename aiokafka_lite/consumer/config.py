@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeGuard, cast
 
-from aiokafka_lite._arguments import is_list, is_number
+from aiokafka_lite._arguments import is_int, is_list, is_number
 from aiokafka_lite._compat import KT, VT, override
 from aiokafka_lite._version import __version__
 from aiokafka_lite.abc import ConsumerRebalanceListener
@@ -719,9 +719,7 @@ def check_offset(offset: object) -> int:
 
 
 def _is_offset(offset: object) -> TypeGuard[int]:
-    if not isinstance(offset, int) or isinstance(offset, bool):
-        return False
-    return 0 <= offset <= MOST_LONG
+    return is_int(offset) and 0 <= offset <= MOST_LONG
 
 
 def check_timestamps(timestamps: Mapping[TopicPartition, float]) -> dict[TopicPartition, int]:
@@ -853,8 +851,8 @@ def check_hold(max_hold_ms: object) -> None:
     """
     if max_hold_ms is None:
         return
-    is_number = isinstance(max_hold_ms, (int, float)) and not isinstance(max_hold_ms, bool)
-    if not is_number or not max_hold_ms >= 0:  # type: ignore[operator]  # and not for NaN
+    # NaN is not at least 0.
+    if not (is_int(max_hold_ms) or isinstance(max_hold_ms, float)) or not max_hold_ms >= 0:
         raise ValueError(
             f"max_hold_ms must be a number of at least 0, or None, not {max_hold_ms!r}"
         )
@@ -868,6 +866,6 @@ def check_max_records(max_records: object, name: str = "max_records") -> None:
     """
     if max_records is None:
         return
-    if not isinstance(max_records, int) or isinstance(max_records, bool) or max_records < 1:
+    if not is_int(max_records) or max_records < 1:
         says = AIOKAFKAS_LIMITS.get(name, f"{name} must be a positive int")
         raise ValueError(f"{says} or None, not {max_records!r}")

@@ -10,6 +10,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final, Protocol, runtime_checkable
 
+from aiokafka_lite._arguments import is_int
 from aiokafka_lite._compat import Self
 from aiokafka_lite._record_py import record_delivery
 from aiokafka_lite._transaction import BegunTransaction
@@ -211,8 +212,7 @@ def checked_offsets(offsets: object) -> Offsets:
         if getattr(tp, "_fields", None) != TopicPartition._fields:
             raise TypeError(f"Key should be TopicPartition instance, not {tp!r}")
         offset, metadata = value if isinstance(value, tuple) else (value, "")
-        is_int = isinstance(offset, int) and not isinstance(offset, bool)
-        if not is_int or not 0 <= offset <= MOST_LONG or not isinstance(metadata, str):
+        if not is_int(offset) or not 0 <= offset <= MOST_LONG or not isinstance(metadata, str):
             raise ValueError(
                 "an offset to commit must be an int from 0 to 2**63 - 1, or an (offset, metadata) "
                 f"tuple, not {value!r}"

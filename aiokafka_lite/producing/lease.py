@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiokafka_lite._arguments import is_int
 from aiokafka_lite._tasks import own_copy
 from aiokafka_lite.errors import (
     IllegalArgumentError,
@@ -264,7 +265,7 @@ class ProducerLease:
 
 
 def _checked_partition(number: object) -> int:
-    if isinstance(number, bool) or not isinstance(number, int):
+    if not is_int(number):
         raise TypeError(f"partition must be an int or None, not {number!r}")
     if number < 0:
         raise ValueError(f"partition must not be negative, but is {number}")

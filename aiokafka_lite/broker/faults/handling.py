@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from aiokafka_lite._arguments import expected, is_int
-from aiokafka_lite.broker.faults.refusals import Place, Refusal
+from aiokafka_lite.broker.faults.refusals import Place, Refusal, is_error_class
 from aiokafka_lite.broker.faults.rules import Error, RequestAction, topic_names
 from aiokafka_lite.errors import BrokerResponseError, for_code
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
@@ -102,8 +102,7 @@ class Fail(RequestAction):
 
 
 def _code_and_text(error: Error) -> tuple[int, str]:
-    is_class = isinstance(error, type) and issubclass(error, BrokerResponseError)
-    if not (is_class or is_int(error) or isinstance(error, BrokerResponseError)):
+    if not (is_int(error) or is_error_class(error) or isinstance(error, BrokerResponseError)):
         wanted = "an error that brokers respond with, such as NotLeaderForPartitionError, or a code"
         raise TypeError(expected("error", wanted, error))
     if isinstance(error, int) and not -(2**15) <= error < 2**15:

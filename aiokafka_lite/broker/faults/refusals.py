@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
@@ -337,6 +338,11 @@ def _depth_of_topics(levels: Sequence[Level]) -> int | None:
 
 
 NO_ERRORS: Final[frozenset[int]] = frozenset()
+
+
+def is_error_class(given: object) -> bool:
+    """Return whether a value is a class of errors that brokers respond with."""
+    return isinstance(given, type) and issubclass(given, BrokerResponseError)
 
 
 def error_codes(answer: Response) -> frozenset[int]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from aiokafka_lite import _compat
 from aiokafka_lite._arguments import Kind, checks_arguments, is_int
-from aiokafka_lite.broker.faults.refusals import NO_ERRORS
+from aiokafka_lite.broker.faults.refusals import NO_ERRORS, is_error_class
 from aiokafka_lite.broker.faults.rules import Api, api_key_of
 from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.protocol.messages.alter_user_scram_credentials import (
@@ -117,11 +117,10 @@ class SeenRequest:
         )
 
 
-def _is_error(given: object) -> bool:
-    return is_int(given) or (isinstance(given, type) and issubclass(given, BrokerResponseError))
-
-
-_ERROR: Final = Kind("an error class that brokers respond with, or a code", _is_error)
+_ERROR: Final = Kind(
+    "an error class that brokers respond with, or a code",
+    lambda given: is_int(given) or is_error_class(given),
+)
 
 
 @checks_arguments({"type[BrokerResponseError] | int": _ERROR})

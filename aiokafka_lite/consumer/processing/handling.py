@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
 
+from aiokafka_lite._arguments import is_int
 from aiokafka_lite.client.arguments import ClientArguments
 from aiokafka_lite.consumer.buffer.chunk import serialized
 from aiokafka_lite.consumer.config import is_async_callable
@@ -100,7 +101,7 @@ def retry_of(retry: object) -> Retry:
     """
     if retry is None:
         return ONCE
-    if isinstance(retry, int) and not isinstance(retry, bool):
+    if is_int(retry):
         return Retry(attempts=retry)
     if not isinstance(retry, Retry):
         raise TypeError(f"retry must be Retry(…), a number of attempts, or None, not {retry!r}")
@@ -155,7 +156,7 @@ class Handling:
             number = getattr(self, name)
             if number is None and name == "batch_size":
                 continue
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            if not is_int(number) or number < 1:
                 raise ValueError(f"{name} must be a positive int, not {number!r}")
         if self.order not in ("key", "partition", None):
             raise ValueError(f'order must be "key", "partition" or None, not {self.order!r}')
