@@ -17,6 +17,7 @@ from aiokafka_lite.client.view import (
     PartitionView,
     TopicView,
 )
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.positions.leader_lookup import (
     EpochEnd,
@@ -24,6 +25,7 @@ from aiokafka_lite.consumer.positions.leader_lookup import (
     FoundOffset,
     OffsetLookup,
 )
+from aiokafka_lite.consumer.positions.log_ends import STALE_S, LogEnds
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     KafkaError,
@@ -79,7 +81,7 @@ class Leaders:
         self.requests.append(request)
         answer = self.answers.pop(0)
         if isinstance(answer, asyncio.Future):
-            await answer
+            answer = await answer
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -124,6 +126,26 @@ def offsets(leaders: Leaders, scope: TaskScope) -> OffsetLookup:
     return OffsetLookup(config, cast("Any", leaders), scope, random.Random(1))
 
 
+@pytest.fixture
+def log_ends(leaders: Leaders, offsets: OffsetLookup, scope: TaskScope) -> LogEnds:
+    """Ends of logs of which partition 1 is being fetched."""
+    config = ConsumerConfig(isolation_level="read_committed")
+    return LogEnds(
+        config,
+        cast("Any", leaders),
+        offsets,
+        lambda cursor: cursor.tp == B,
+        scope=scope,
+        rng=random.Random(1),
+    )
+
+
+def started(tp: TopicPartition) -> Cursor:
+    cursor = Cursor(tp)
+    cursor.start_at(0, -1, -1, is_in_work=False)
+    return cursor
+
+
 def listed(*answers: tuple[int, int, int]) -> ListOffsetsResponse:
     """An answer with the partition, the offset, and the error code of each."""
     partitions = [
@@ -149,7 +171,7 @@ async def test_each_partition_is_found_or_fails_for_a_reason(
     leaders: Leaders, offsets: OffsetLookup
 ) -> None:
     leaders.answers = [
-        listed((0, 20, 0), (1, 0, TopicAuthorizationFailedError.errno), (7, 5, 0)),
+        listed((7, 5, 0), (0, 20, 0), (1, 0, TopicAuthorizationFailedError.errno)),
     ]
     found, failures = await offsets.ask(1, {A: -1, B: -2, C: 100})
     assert found == {A: FoundOffset(20, 7, 5)}
@@ -236,6 +258,12 @@ async def test_a_refusal_that_does_not_pass_ends_the_look_up(
     assert len(leaders.requests) == 1
 
 
+async def test_a_bug_in_a_task_ends_the_look_up(leaders: Leaders, offsets: OffsetLookup) -> None:
+    leaders.answers = [ZeroDivisionError("a bug")]
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        await offsets.find({A: -1}, asyncio.get_running_loop().time() + 1)
+
+
 async def test_a_leader_that_becomes_known_is_asked_at_once(
     leaders: Leaders, offsets: OffsetLookup
 ) -> None:
@@ -270,6 +298,45 @@ async def test_a_partition_that_stays_away_is_unknown_after_a_while(
         await offsets.until_listed([A, C])
     assert caught.value.tp == C
     assert GONE_AFTER_S <= asyncio.get_running_loop().time() < 2 * GONE_AFTER_S
+
+
+@pytest.mark.parametrize(
+    ("heard_at", "is_stale"), [(None, True), (100.0 - STALE_S, False), (99.0 - STALE_S, True)]
+)
+async def test_the_end_of_a_log_is_stale_unless_a_broker_has_named_it_lately_or_will(
+    log_ends: LogEnds, *, heard_at: float | None, is_stale: bool
+) -> None:
+    cursor = started(A)
+    if heard_at is not None:
+        cursor.heard_at(heard_at)
+    assert log_ends.is_stale(cursor, 100.0) is is_stale
+    asked_for = started(B)
+    assert not log_ends.is_stale(asked_for, 100.0)
+    cursor.await_reset(-1, "")
+    assert not log_ends.is_stale(cursor, 100.0)
+
+
+async def test_the_end_of_a_log_is_taken_unless_a_broker_has_named_it_meanwhile(
+    leaders: Leaders, log_ends: LogEnds
+) -> None:
+    leaders.view = seen(4)
+    loop = asyncio.get_running_loop()
+    heard, stale, gone = (started(TopicPartition("t", number)) for number in (0, 2, 3))
+    no_leader = started(TopicPartition("u", 0))
+    asked = loop.create_future()
+    leaders.answers = [asked]
+    log_ends.ask([heard, stale, gone, no_leader])
+    await asyncio.sleep(0.1)
+    log_ends.ask([stale])  # the first question is not answered yet
+    await asyncio.sleep(0.1)
+    assert len(leaders.requests) == 1
+    heard.answered(loop.time(), 9, 9, 0)
+    gone.end_assignment()
+    asked.set_result(listed((0, 20, 0), (2, 30, 0), (3, 50, 0)))
+    await asyncio.sleep(0.1)
+    ends = [cursor.high_watermark for cursor in (heard, stale, gone, no_leader)]
+    assert ends == [9, 30, None, None]
+    assert stale.last_stable_offset == 30  # read_committed
 
 
 async def test_ends_of_epochs_are_found_or_fail(leaders: Leaders) -> None:

@@ -161,6 +161,13 @@ async def test_partitions_that_fail_together_are_asked_about_together() -> None:
     await asked.scope.close()
 
 
+async def test_others_are_asked_about_while_one_pauses(asked: Asked) -> None:
+    await asked.advance(a=A)
+    await asked.answer(1, failed=(A,))
+    await asked.advance(a=A, b=B)
+    assert asked.questions[1:] == [(2, {B: "b"})]
+
+
 @pytest.mark.parametrize("view", [seen(2, 2), seen(1, 2, epoch=6)], ids=["node", "epoch"])
 async def test_another_leader_is_asked_at_once(asked: Asked, view: ClusterView) -> None:
     await asked.advance(a=A)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Hashable, Mapping
+from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from aiokafka_lite._compat import timeout_at
@@ -121,9 +122,12 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
         for wish in nobody:
             self._miss_leader(wish, wanted[wish][0], delays)
         for node_id, questions in asked.items():
-            self._pending[node_id] = self._scope.spawn(
+            task = self._pending[node_id] = self._scope.spawn(
                 self._put(node_id, questions), name=f"{self._name} node {node_id}"
             )
+            # The scope knows of a failure by then.
+            task.add_done_callback(partial(self._ended, node_id))
+            self._watch(node_id)
         waiting = (f.retry_at for f in self._failures.values() if f.retry_at > now)
         return min(waiting, default=None)
 
@@ -145,15 +149,9 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
         self, node_id: int, asked: Mapping[WishT, tuple[TopicPartition, QuestionT, Leader]]
     ) -> None:
         """Ask a node, and pass on what it answers."""
-        self._watch(node_id)
-        try:
-            found, failures = await self._ask(
-                node_id, {tp: question for tp, question, _ in asked.values()}
-            )
-        finally:
-            del self._pending[node_id]
-            self._end_watch(node_id)
-            self._on_end()
+        found, failures = await self._ask(
+            node_id, {tp: question for tp, question, _ in asked.values()}
+        )
         delays: dict[int, float] = {}
         for wish, (tp, _, leader) in asked.items():
             if self._leader(tp) != leader:
@@ -175,10 +173,12 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
         # Else the loop was blocked: its answer may have come, and nobody has read it.
         self._watch(node_id)
 
-    def _end_watch(self, node_id: int) -> None:
+    def _ended(self, node_id: int, _: object) -> None:
+        del self._pending[node_id]
         self._timers.pop(node_id).cancel()
         if node_id in self._overdue:
             self._suspect(self._overdue - {node_id})
+        self._on_end()
 
     def _suspect(self, overdue: frozenset[int]) -> None:
         self._overdue = overdue

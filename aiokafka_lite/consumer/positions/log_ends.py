@@ -72,11 +72,9 @@ class LogEnds:
     def ask(self, stale: list[Cursor]) -> None:
         """Ask for the ends of these logs, of those that have a leader."""
         view = self._cluster.view
-        if len(stale) > MOST_ASKED:
-            stale = self._rng.sample(stale, MOST_ASKED)
         wanted = {
             cursor: (cursor.tp, LATEST_TIMESTAMP)
-            for cursor in stale
+            for cursor in self._rng.sample(stale, min(len(stale), MOST_ASKED))
             if view.leader(cursor.tp) is not None
         }
         if self._requests is None and wanted:
