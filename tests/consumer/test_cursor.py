@@ -20,9 +20,7 @@ from hypothesis.stateful import (
 
 from aiokafka_lite.client import Lane
 from aiokafka_lite.consumer.assignment.cursor import (
-    LEGAL_MOVES,
     MOST_CHUNKS,
-    RESTING,
     Cursor,
     Loan,
     Place,
@@ -112,14 +110,6 @@ def test_each_place_is_reached_by_a_name_that_says_why(keeper: Keeper) -> None:
     }
 
 
-def test_every_place_has_its_moves_and_only_one_leads_into_flight() -> None:
-    assert LEGAL_MOVES.keys() == set(Place)
-    assert [place for place, after in LEGAL_MOVES.items() if Place.IN_FLIGHT in after] == [
-        Place.READY
-    ]
-    assert all(after >= RESTING | {Place.UNPOSITIONED} for after in LEGAL_MOVES.values())
-
-
 def test_only_what_is_ready_is_lent(keeper: Keeper) -> None:
     for place, cursor in in_each_place(keeper).items():
         if place is Place.READY:
@@ -129,11 +119,13 @@ def test_only_what_is_ready_is_lent(keeper: Keeper) -> None:
                 cursor.lend(10)
 
 
-@pytest.mark.parametrize("switch", ["pause", "begin_revocation"])
-def test_what_is_paused_or_given_back_is_not_lent(cursor: Cursor, switch: str) -> None:
+@pytest.mark.parametrize(("switch", "undo"), [("pause", "resume"), ("begin_revocation", "keep")])
+def test_what_is_paused_or_given_back_is_not_lent(cursor: Cursor, switch: str, undo: str) -> None:
     getattr(started(cursor), switch)()
     with pytest.raises(IllegalStateError):
         cursor.lend(10)
+    getattr(cursor, undo)()
+    cursor.lend(10)
 
 
 CALLS_IN: dict[str, Callable[[Cursor], object]] = {
@@ -262,6 +254,41 @@ def test_a_back_off_outlives_an_error_that_is_raised(cursor: Cursor) -> None:
     assert cursor.place is Place.BACKING_OFF
     cursor.end_back_off()
     assert cursor.place is Place.READY
+
+
+def test_there_is_room_for_two_chunks_unless_nothing_can_be_fetched_behind_the_first(
+    cursor: Cursor,
+) -> None:
+    assert not started(cursor).is_full
+    for chunk, place in (
+        (Part(5), Place.READY),
+        (Part(9), Place.FULL),
+        (Part(), Place.FULL),
+        (Part(9, KafkaError("bad")), Place.FAILED),
+    ):
+        if cursor.is_full:
+            drop(cursor)
+        buffer(cursor, chunk)
+        assert (cursor.place, cursor.is_full) == (place, place is not Place.READY)
+
+
+@pytest.mark.parametrize("event", ["await_validation", "refetch"])
+def test_what_was_buffered_is_fetched_again_after(cursor: Cursor, event: str) -> None:
+    buffer(started(cursor), Part(5))
+    assert cursor.fetched == 5
+    drop(cursor)
+    getattr(cursor, event)()
+    assert cursor.fetched == 0
+
+
+def test_a_partition_keeps_the_id_of_its_topic_while_no_leader_is_known_and_of_the_assigned_one(
+    cursor: Cursor, keeper: Keeper
+) -> None:
+    cursor.read_from(None)
+    assert cursor.topic_id == ID
+    assigned = Cursor(TP, None, ID)
+    assigned.read_from(keeper, 3, bytes(reversed(ID)))
+    assert assigned.topic_id == ID
 
 
 # --- At random --------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
+ID, OTHER, UNKNOWN, OF_OLD_BROKERS = bytes(range(16)), bytes(range(16, 32)), b"", bytes(16)
 ME = object()
 WORK = object()
 
@@ -96,8 +97,8 @@ def test_the_epochs_of_the_latest_records_are_kept() -> None:
 
 def test_a_batch_that_begins_at_the_position_replaces_the_one_before_it() -> None:
     cursor = started(5)
-    cursor.advance(7, ((0, 3), (5, 4)))
-    assert cursor.epoch_starts == (EpochStart(4, NO_EPOCH), EpochStart(5, 4))
+    cursor.advance(7, ((0, 3), (5, 9)))
+    assert cursor.epoch_starts == (EpochStart(4, NO_EPOCH), EpochStart(5, 9))
 
 
 def test_the_epoch_of_what_is_finished_is_that_of_its_last_record() -> None:
@@ -158,6 +159,20 @@ def test_epochs_that_begin_again_are_noticed_once(
         assert not cursor.knows_void_epochs(current, void)
 
 
+def test_a_comparison_of_epochs_ends_with_them_and_another_search_goes_on() -> None:
+    cursor = read()
+    cursor.track(with_finished(5))
+    cursor.await_validation()
+    cursor.forget_epochs(7)
+    assert cursor.search is None
+    assert cursor.progress is not None
+    assert not cursor.progress.has_finished_before
+    cursor.await_reset(-1, "")
+    search = cursor.search
+    cursor.forget_epochs(8)
+    assert cursor.search is search
+
+
 # --- Returned and committed offsets ------------------------------------------------------------
 def test_records_that_were_returned_are_uncommitted_from_the_committed_offset_on() -> None:
     cursor = started(10)
@@ -195,6 +210,75 @@ def test_the_end_of_returned_records_stays_known_while_a_sought_position_is_look
     cursor = read()
     cursor.await_committed()
     assert cursor.handed_out_to is None
+
+
+def test_without_a_position_it_is_not_known_what_is_finished() -> None:
+    cursor = read()
+    cursor.process_to(5)
+    assert cursor.finished_to == 5
+    cursor.await_reset(-1, "")
+    assert cursor.finished_to is None
+
+
+def test_only_a_position_that_is_given_up_for_the_committed_offset_is_in_doubt() -> None:
+    assert not Cursor(TopicPartition("t", 0)).is_in_doubt
+    cursor = read()
+    assert not cursor.is_in_doubt
+    cursor.await_reset(-1, "")
+    assert not cursor.is_in_doubt
+    cursor.await_committed()
+    assert cursor.is_in_doubt
+
+
+@pytest.mark.parametrize("to", ["the committed offset", "another log"])
+def test_nothing_stays_finished_of_a_partition_that_goes_to(to: str) -> None:
+    cursor, progress = read(), with_finished(5)
+    progress.hand_out([0, 1], [ME, ME])
+    cursor.track(progress)
+    if to == "another log":
+        cursor.forget_log(OTHER)
+    else:
+        cursor.await_committed()
+    assert progress.first_unfinished is None
+    assert not progress.has_finished_before
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "committed_of", "is_noted"),
+    [
+        (ID, ID, True),
+        (ID, OTHER, False),
+        (ID, UNKNOWN, True),
+        (ID, OF_OLD_BROKERS, True),
+        (UNKNOWN, OTHER, True),
+        (OF_OLD_BROKERS, OTHER, True),
+    ],
+)
+def test_what_was_committed_of_another_topic_is_not_of_this_log(
+    topic_id: bytes, committed_of: bytes, *, is_noted: bool
+) -> None:
+    cursor, committed = read(), OffsetAndMetadata(5, "")
+    cursor.read_from(None, 1, topic_id)
+    cursor.note_committed(committed, NO_EPOCH, committed_of)
+    assert cursor.committed == (committed if is_noted else None)
+    cursor = read()
+    cursor.read_from(None, 1, topic_id)
+    cursor.note_committed(committed, NO_EPOCH, topic_id)
+    cursor.read_from(None, 1, committed_of)
+    assert cursor.committed == (committed if is_noted else None)
+
+
+@pytest.mark.parametrize(
+    ("read_in", "committed_in", "is_known"),
+    [(3, 3, True), (3, 4, False), (3, NO_EPOCH, True), (NO_EPOCH, 4, True)],
+)
+def test_what_was_committed_in_another_epoch_is_of_records_that_were_truncated(
+    read_in: int, committed_in: int, *, is_known: bool
+) -> None:
+    cursor, committed = started(0, read_in), OffsetAndMetadata(5, "")
+    cursor.advance(10, ((0, read_in),))
+    cursor.note_committed(committed, committed_in, UNKNOWN)
+    assert cursor.committed == (committed if is_known else None)
 
 
 def test_records_before_the_processed_offset_are_not_worked_on() -> None:

@@ -84,20 +84,6 @@ class Place(enum.Enum):
     FAILED = enum.auto()
 
 
-# Its chunks and its back-off decide where a cursor rests; it is lent only from READY.
-RESTING: Final = frozenset({Place.READY, Place.BACKING_OFF, Place.FULL, Place.FAILED})
-LEGAL_MOVES: Final[Mapping[Place, frozenset[Place]]] = MappingProxyType(
-    {
-        Place.UNPOSITIONED: RESTING | {Place.UNPOSITIONED},
-        Place.READY: RESTING | {Place.UNPOSITIONED, Place.IN_FLIGHT},
-        Place.IN_FLIGHT: RESTING | {Place.UNPOSITIONED},
-        Place.BACKING_OFF: RESTING | {Place.UNPOSITIONED},
-        Place.FULL: RESTING | {Place.UNPOSITIONED},
-        Place.FAILED: RESTING | {Place.UNPOSITIONED},
-    }
-)
-
-
 class Sought(enum.Enum):
     """Says what is searched for (Kafka's SubscriptionState.FetchStates)."""
 
@@ -404,15 +390,7 @@ class Cursor:
 
     # --- Place ----------------------------------------------------------------------------
     def _move(self, place: Place) -> None:
-        """Go to a place; a loan ends with that.
-
-        Raises:
-            IllegalStateError: The table of legal moves has no such move.
-        """
-        if place not in LEGAL_MOVES[self.place]:
-            raise IllegalStateError(
-                f"partition {self.tp} cannot change from state {self.place.name} to {place.name}"
-            )
+        """Go to a place; a loan ends with that."""
         self.place = place
         self.loan = None
         if self.source is not None:
@@ -573,7 +551,6 @@ class Cursor:
         self.leader_epoch = self.validated_epoch = NO_EPOCH
         self.epoch_starts = ()
         self.undecided = NOTHING
-        self.keeps_position = False
         if self.progress is not None:
             self.progress.go_back_to(0)
             self.progress.forget_ahead()
@@ -739,7 +716,7 @@ class Cursor:
 
     def lend(self, max_bytes: int) -> Loan:
         """Go in flight: the source that asks for it holds the loan."""
-        if Place.IN_FLIGHT not in LEGAL_MOVES[self.place] or not self.is_fetchable:
+        if self.place is not Place.READY or not self.is_fetchable:
             raise IllegalStateError(f"partition {self.tp} cannot be fetched: {self!r}")
         self.place = Place.IN_FLIGHT
         self.loan = loan = Loan(self, self.fetched, self.current_epoch, self.topic_id, max_bytes)
@@ -879,8 +856,7 @@ class Cursor:
     def _note_epochs(self, next_position: int, epochs: Epochs) -> None:
         """Note which leader epochs the records between the position and the next one are of."""
         position = self.position
-        if position is None:
-            return
+        assert position is not None  # noqa: S101 -- records are returned from there on
         read = [start for start in epochs if start[0] < next_position]
         while len(read) > 1 and read[1][0] <= position:
             del read[0]
