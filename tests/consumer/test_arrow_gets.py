@@ -136,6 +136,7 @@ async def test_an_empty_batch_has_the_schema_when_the_time_is_up() -> None:
         assert (await gets.one(gets.columns(None), timeout_s, None)).schema == DEFAULT_SCHEMA
         found = await gets.one(gets.columns(schema), timeout_s, None)
         assert (found.schema, found.num_rows) == (schema, 0)
+    assert gets.columns(schema) is gets.columns(schema)
 
 
 async def test_a_get_waits_until_something_is_put() -> None:
@@ -227,8 +228,11 @@ async def test_records_that_another_get_has_decoded_come_first() -> None:
     assert buffers.budget.used_bytes == 0
 
 
-async def test_what_was_decoded_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    tuning.limit_arrow_batches(monkeypatch, 250)
+@pytest.mark.parametrize("limit_bytes", [2 * 101, 3 * 101 - 1])
+async def test_what_was_decoded_is_bounded_in_bytes_too(
+    monkeypatch: pytest.MonkeyPatch, limit_bytes: int
+) -> None:
+    tuning.limit_arrow_batches(monkeypatch, limit_bytes)
     buffers = Buffers()
     gets = Gets(buffers)
     buffers.put({A: batch(0, 3, size=100) + batch(3, 1, size=999)})
@@ -361,20 +365,26 @@ async def test_gets_of_several_tasks_give_each_record_once(
 
 async def test_rows_that_no_batch_could_be_made_of_are_fetched_again() -> None:
     class Failing(ArrowColumns):
-        def finish(self) -> pa.RecordBatch:
-            raise MemoryError
+        fails = True
 
+        def finish(self) -> pa.RecordBatch:
+            if self.fails:
+                raise MemoryError
+            return super().finish()
+
+    columns = Failing()
     buffers = Buffers(A, B)
     gets = Gets(buffers)
     buffers.put({A: batch(0, 2) + batch(2, 2), B: batch(0, 1)})
     assert await gets.rows(max_rows=1) == of(A, 0)
     with pytest.raises(MemoryError):
-        await gets.arrow.one(Failing(), 0, None)
+        await gets.arrow.one(columns, 0, None)
+    columns.fails = False
     assert buffers.budget.used_bytes == 0
     for tp, position in ((A, 1), (B, 0)):
         assert buffers.partition(tp).position == buffers.partition(tp).fetched == position
     buffers.put({A: batch(1, 3), B: batch(0, 1)})
-    assert await gets.rows() == of(A, 1, 2, 3) + of(B, 0)
+    assert rows_of(await gets.arrow.one(columns, 0, None)) == of(A, 1, 2, 3) + of(B, 0)
 
 
 # --- seek, pause, revoke -------------------------------------------------------------------------

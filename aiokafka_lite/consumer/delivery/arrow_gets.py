@@ -46,8 +46,7 @@ class Rows:
 
     def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:
         """Add up to `limit` rows of a chunk, as many as there are before a pause is due."""
-        if limit is None:
-            raise AssertionError("poll_arrow() must pass a row limit to Rows.take()")
+        assert limit is not None  # noqa: S101 -- each read of rows has one
         if self.batch is not None or (chunk.decoded and self.count):
             return None  # it is for the next batch
         if chunk.decoded:
@@ -79,10 +78,8 @@ class Rows:
             self.batch = self._arrow.finish()
 
     def clear(self) -> None:
-        """Drop the rows."""
+        """Drop the rows from the columns, which other reads use."""
         self._columns.clear()
-        self.count = 0
-        self.batch = None
 
 
 class ArrowGets:

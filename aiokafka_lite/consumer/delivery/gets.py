@@ -59,9 +59,7 @@ class Lists:
         """Leave the lists as they are."""
 
     def clear(self) -> None:
-        """Drop all."""
-        self.by_partition.clear()
-        self.count = 0
+        """Leave them to the read that has failed: they are dropped with it."""
 
 
 class Gets:
@@ -94,9 +92,8 @@ class Gets:
         return lists.by_partition
 
     def _fit_to(self, lists: Lists) -> None:
-        for records in lists.by_partition.values():
-            self._fit_to_caches(records[-1])
-            break
+        if lists.count:
+            self._fit_to_caches(next(iter(lists.by_partition.values()))[-1])
 
     def _fit_to_caches(self, sample: Record) -> None:
         """Decode from now on as many records of this size in one go as the caches hold."""
@@ -139,13 +136,7 @@ class Gets:
         while record is None:
             if ready.has_rest(wanted):  # but the time slice is used up
                 await ready.go_on()
-                record = ready.next(wanted)
-                continue
-            if state.has_several_readers:
-                limits = Limits(wanted, None, FOR_ONE_OF_SEVERAL)
-            else:
-                limits = Limits(wanted, None, self._cached_records) if wanted else self._one_of_all
-            if not await self._buffer.take(ready, limits):
+            elif not await self._buffer.take(ready, self._limits_of_one(wanted)):
                 for tp in wanted:  # none of them is assigned any more
                     state.partition(tp)
             record = ready.next(wanted)
@@ -154,3 +145,8 @@ class Gets:
         if state.has_several_readers and state.are_several_reading():
             ready.close()  # what comes next is another task's
         return record
+
+    def _limits_of_one(self, wanted: Wanted) -> Limits:
+        if self._state.has_several_readers:
+            return Limits(wanted, None, FOR_ONE_OF_SEVERAL)
+        return Limits(wanted, None, self._cached_records) if wanted else self._one_of_all
