@@ -603,14 +603,17 @@ async def test_an_assigned_partition_that_its_topic_does_not_have_raises_once(
 
 
 async def test_a_missing_partition_raises_after_the_time_after_which_a_topic_is_gone() -> None:
-    buffers = Buffers(TopicPartition("t", 7))
+    buffers = Buffers(*(TopicPartition("t", number) for number in (0, 7, 8)))
     changes = TopicChanges(buffers.state, buffers.buffer)
     for elapsed_s in (0.0, GONE_AFTER_S - 0.125):
         changes.view_changed(view({0: 1})._replace(fetched_at=1.0 + elapsed_s))
         assert not buffers.buffer.can_serve(())
     changes.view_changed(view({0: 1})._replace(fetched_at=1.0 + GONE_AFTER_S))
-    with pytest.raises(UnknownTopicOrPartitionError, match="no partition 7"):
-        await buffers.gets.one(())
+    for number in (7, 8):
+        with pytest.raises(UnknownTopicOrPartitionError, match=f"no partition {number}"):
+            await buffers.gets.one(())
+    changes.view_changed(view({0: 1})._replace(fetched_at=1.0 + 2 * GONE_AFTER_S))
+    assert not buffers.buffer.can_serve(())
 
 
 # --- More partitions -----------------------------------------------------------------------

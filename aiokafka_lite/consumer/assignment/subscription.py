@@ -41,6 +41,7 @@ class SubscriptionState(Assignment):
     def __init__(self) -> None:
         super().__init__()
         self.mode = SubscriptionMode.NONE
+        # In the mode PATTERN.
         self.pattern: re.Pattern[str] | None = None
         self.listener: ConsumerRebalanceListener | None = None
         # Goes up with every change of the subscription: membership compares it to rejoin.
@@ -127,7 +128,7 @@ class SubscriptionState(Assignment):
 
     def subscribes_any(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether the subscription is to the topic of one of these partitions."""
-        if self.mode is SubscriptionMode.PATTERN and self.pattern is not None:
+        if self.pattern is not None:
             return any(self.pattern.match(tp.topic) for tp in partitions)
         topics = self._topics or ()
         return any(tp.topic in topics for tp in partitions)
@@ -166,7 +167,6 @@ class SubscriptionState(Assignment):
         Raises:
             IllegalStateError: Topics or a pattern are subscribed, or one is not assigned.
         """
-        self._require_mode(SubscriptionMode.ASSIGNED)
         gone = frozenset(partitions)
         for tp in gone:
             self.partition(tp)

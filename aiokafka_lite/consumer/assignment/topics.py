@@ -24,7 +24,7 @@ def match_pattern(
     state: SubscriptionState, view: ClusterView, *, exclude_internal_topics: bool
 ) -> None:
     """Bring a subscription by pattern in line with the topics that exist."""
-    if state.mode is not SubscriptionMode.PATTERN or state.pattern is None:
+    if state.pattern is None:
         return
     state.set_matched_topics(
         name

@@ -123,12 +123,8 @@ class TopicChanges:
 
     def _is_matched(self, name: str) -> bool:
         """Whether the topic is subscribed to by a pattern, should it exist."""
-        state = self._state
-        return (
-            state.mode is SubscriptionMode.PATTERN
-            and state.pattern is not None
-            and state.pattern.match(name) is not None
-        )
+        pattern = self._state.pattern
+        return pattern is not None and pattern.match(name) is not None
 
     # --- What happens to one topic --------------------------------------------------------
     def _is_there(self, name: str, topic: TopicView) -> None:

@@ -24,6 +24,7 @@ from aiokafka_lite.consumer.assignors import (
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
 from aiokafka_lite.consumer.membership.classic.leader import do_racks_count
+from aiokafka_lite.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
 from aiokafka_lite.protocol.codec import decode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from aiokafka_lite.protocol.messages.create_topics import (
@@ -289,6 +290,40 @@ def test_what_makes_a_leader_share_out_anew(
     before = known_of(seen(AT, (1, 2), (2, 3)), ["t"], with_racks=with_racks)
     expected = is_news and (with_racks or len(now.topics["t"].partitions) == 1)
     assert have_changed(before, now) == expected
+
+
+def of_topics(*topics: TopicView) -> ClusterView:
+    return ClusterView(topics={topic.name: topic for topic in topics})
+
+
+def parts(name: str, count: int) -> TopicView:
+    return TopicView(name, partitions={number: PartitionView(1) for number in range(count)})
+
+
+@pytest.mark.parametrize(
+    ("now", "is_news"),
+    [
+        pytest.param(of_topics(parts("t", 2), parts("u", 1)), False, id="as before"),
+        pytest.param(of_topics(parts("t", 2), parts("u", 2)), True, id="one has more"),
+        pytest.param(of_topics(parts("u", 1)), False, id="one is not known"),
+        pytest.param(of_topics(parts("u", 2)), True, id="the other one has more"),
+        pytest.param(
+            of_topics(TopicView("t", error=UnknownTopicOrPartitionError), parts("u", 1)),
+            True,
+            id="one is deleted",
+        ),
+        pytest.param(
+            of_topics(TopicView("t", error=LeaderNotAvailableError), parts("u", 1)),
+            False,
+            id="one has no leader",
+        ),
+    ],
+)
+def test_a_leader_shares_out_anew_for_the_news_of_one_topic(
+    now: ClusterView, *, is_news: bool
+) -> None:
+    before = known_of(of_topics(parts("t", 2), parts("u", 1)), ["u", "t"], with_racks=False)
+    assert have_changed(before, now) is is_news
 
 
 def test_what_was_shared_out_without_a_node_is_shared_out_anew_with_it() -> None:
