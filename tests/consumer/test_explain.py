@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,7 +18,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.view import PartitionView
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.monitoring.diagnosis import Cause, seconds
+from aiokafka_lite.consumer.monitoring.diagnosis import Cause, joining_text, seconds
 from aiokafka_lite.errors import (
     DeserializationError,
     KafkaConnectionError,
@@ -77,6 +78,17 @@ async def test_while_it_joins_its_group(broker: Broker, protocol: str) -> None:
         rule.release()
         await starting
     await consumer.stop()
+
+
+@pytest.mark.parametrize(
+    ("since", "words"), [(None, ""), (97.5, ""), (97.0, ", for 3.0 s"), (90.0, ", for 10.0 s")]
+)
+def test_a_join_is_said_to_take_long_from_some_seconds_on(since: float | None, words: str) -> None:
+    status = cast(
+        "Any",
+        SimpleNamespace(trouble="", state="JOINING", joining_since=since, is_eager=False),
+    )
+    assert joining_text(cast("Any", None), status, 100.0) == f"JOINING{words}"
 
 
 async def test_while_it_waits_for_a_topic_or_a_broker(broker: Broker) -> None:

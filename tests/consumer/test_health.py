@@ -497,6 +497,18 @@ async def test_a_partition_in_trouble_behind_others_is_named(broker: Broker) -> 
         assert consumer.health().reasons == (reason,)
 
 
+async def test_a_partition_in_a_backoff_beside_a_fetch_in_flight_is_named(broker: Broker) -> None:
+    broker.create_topic("two", 2)
+    first, second = (TopicPartition("two", number) for number in range(2))
+    async with consumer_of(broker, "two") as consumer:
+        await until(lambda: all(inside.is_in_flight(consumer, tp) for tp in (first, second)))
+        inside.cursor(consumer, second).failed(
+            asyncio.get_running_loop().time() + 60, "KafkaStorageError"
+        )
+        (reason,) = consumer.health().reasons
+        assert reason.startswith("two/1: the partition is fetched from node 1 again in ")
+
+
 async def test_an_error_that_waits_is_said(broker: Broker) -> None:
     async with consumer_of(broker, "t") as consumer:
         await until_health(consumer, is_ok)
@@ -582,6 +594,7 @@ async def test_stopped_after_a_bad_record_it_names_the_error_and_the_place(
     assert reason.startswith("the consumer is stopped: make another one. ")
     assert f"DeserializationError: the value of record {topic}/0 at offset 2" in reason
     assert "invalid literal for int() with base 10: b'poison'" in reason
+    assert "after records of" not in reason
     assert consumer.explain(TopicPartition(topic, 0)) == reason
 
 

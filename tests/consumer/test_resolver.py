@@ -12,7 +12,7 @@ import pytest
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import ClusterView
-from aiokafka_lite.consumer.assignment.cursor import CommittedPosition, Cursor
+from aiokafka_lite.consumer.assignment.cursor import CommittedPosition, Cursor, Range
 from aiokafka_lite.consumer.config import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -20,12 +20,23 @@ from aiokafka_lite.consumer.config import (
 )
 from aiokafka_lite.consumer.events.kinds import OffsetRange, OffsetReset
 from aiokafka_lite.consumer.positions.leader_lookup import FoundOffset
-from aiokafka_lite.consumer.positions.resolver import NOTHING_COMMITTED, PositionResolver
+from aiokafka_lite.consumer.positions.resolver import (
+    NOTHING_COMMITTED,
+    TRUNCATED,
+    PositionResolver,
+)
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     GroupAuthorizationFailedError,
     KafkaError,
     OffsetOutOfRangeError,
+    UnknownLeaderEpochError,
+)
+from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.buffers import A, B, Buffers
@@ -34,6 +45,7 @@ from tests.support.scripted_sources import view
 pytestmark = pytest.mark.virtual_time
 
 BACKOFF_S = 0.1
+MOMENT_S = 0.001
 OUT_OF_RANGE = "out of range"
 Timestamps = Mapping[TopicPartition, int]
 Committed = Mapping[TopicPartition, CommittedPosition | KafkaError | None]
@@ -55,6 +67,10 @@ class Starting:
         self.read: list[list[TopicPartition]] = []
         self.offsets: dict[tuple[TopicPartition, int], list[int]] = {}
         self.listed: list[Timestamps] = []
+        self.refusal: KafkaError | None = None
+        self.epochs: list[int] = []
+        self.ends: list[tuple[int, int]] = []
+        self.invalidated = 0
         self.came_later: set[TopicPartition] = set()
         self.posted: list[KafkaError] = []
         self.commits: list[Mapping[TopicPartition, OffsetAndMetadata]] = []
@@ -87,13 +103,15 @@ class Starting:
 
     # --- What it asks of others ---------------------------------------------------------------
     def invalidate(self) -> None:
-        """Ask for no metadata."""
+        self.invalidated += 1
 
     def suspect(self, owner: object, nodes: frozenset[int]) -> None:
         """Suspect no node."""
 
     async def _read_committed(self, tps: Iterable[TopicPartition]) -> Committed:
         self.read.append(list(tps))
+        if self.refusal is not None:
+            raise self.refusal
         return {tp: self.committed.get(tp) for tp in self.read[-1]}
 
     async def ask(
@@ -110,6 +128,19 @@ class Starting:
             found[tp] = FoundOffset(offset, timestamp, 5)
         return found, {}
 
+    async def request(self, node_id: int, request: OffsetForLeaderEpochRequest) -> object:
+        """Say where an epoch ends, or refuse to."""
+        await a_moment()
+        if self.refusal is not None:
+            raise self.refusal
+        ((asked,),) = (topic.partitions for topic in request.topics)
+        self.epochs.append(asked.leader_epoch)
+        epoch, offset = self.ends.pop(0)
+        end = EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=offset)
+        return OffsetForLeaderEpochResponse(
+            topics=[OffsetForLeaderTopicResult(topic="t", partitions=[end])]
+        )
+
     async def _commit_starts(self, starts: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         self.commits.append(starts)
         await self.may_commit.wait()
@@ -123,7 +154,7 @@ class Starting:
 
 
 async def a_moment() -> None:
-    await asyncio.sleep(0.001)
+    await asyncio.sleep(MOMENT_S)
 
 
 @asynccontextmanager
@@ -159,6 +190,8 @@ async def test_a_committed_offset_that_is_not_known_is_read_again_after_a_pause(
         assert started.cursors[0].retry_reason == "CoordinatorLoadInProgressError"
         started.committed[A] = CommittedPosition(7, 5)
         await asyncio.sleep(BACKOFF_S / 2)
+        started.resolver.wake()
+        await a_moment()
         assert started.read == [[A, B]]
         await asyncio.sleep(BACKOFF_S)
         assert started.read == [[A, B], [A]]
@@ -176,6 +209,55 @@ async def test_a_position_found_meanwhile_is_not_replaced_by_the_committed_offse
         started.state.seek(started.cursors[0], 1)
         await a_moment()
         assert started.positions == (1, 3)
+        assert started.read == [[A, B]]
+
+
+async def test_a_partition_that_comes_later_starts_at_once() -> None:
+    async with starting("earliest") as started:
+        started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
+        await a_moment()
+        started.state.change([B], [B])
+        await a_moment()
+        assert started.read == [[A, B], [B]]
+
+
+async def test_committed_offsets_that_are_refused_are_told_and_read_again() -> None:
+    async with starting("earliest") as started:
+        started.refusal = refusal = GroupAuthorizationFailedError()
+        await asyncio.sleep(2 * BACKOFF_S)
+        assert len(started.read) > 1
+        assert started.posted == [refusal] * len(started.read)
+        started.refusal = None
+        started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
+        await asyncio.sleep(4 * BACKOFF_S)
+        assert started.positions == (7, 3)
+
+
+async def test_without_a_commit_a_partition_returns_to_its_first_record() -> None:
+    async with starting("latest") as started:
+        started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
+        await a_moment()
+        started.state.hand_out(started.cursors[0], 7, 12, ())
+        started.committed = {}
+        started.state.return_to_committed([started.cursors[0]])
+        await a_moment()
+        assert started.positions == (7, 3)
+        assert started.listed == []
+
+
+async def test_metadata_are_asked_for_when_a_leader_does_not_know_its_epoch_yet() -> None:
+    async with starting("latest") as started:
+        started.refusal = UnknownLeaderEpochError()
+        for cursor in started.cursors:
+            started.state.start_at(cursor, 7, 3)
+            started.state.request_validation(cursor)
+        await asyncio.sleep(MOMENT_S / 2)
+        started.state.seek(started.cursors[1], 1)
+        await a_moment()
+        assert started.invalidated == 1
+        reasons = [cursor.retry_reason for cursor in started.cursors]
+        assert reasons == ["UnknownLeaderEpochError", ""]
+        started.state.seek(started.cursors[0], 1)
 
 
 async def test_an_error_that_does_not_pass_is_raised_by_the_next_read() -> None:
@@ -184,6 +266,53 @@ async def test_an_error_that_does_not_pass_is_raised_by_the_next_read() -> None:
         await a_moment()
         assert started.buffer.can_serve((A,))
         assert not started.buffer.can_serve((B,))
+
+
+# --- Positions that are compared with the leader's log -----------------------------------------
+@pytest.mark.parametrize(
+    ("epoch", "ahead_epoch", "ends", "position", "left"),
+    [
+        pytest.param(3, None, [(3, 10)], 10, [], id="it has all"),
+        pytest.param(3, None, [(3, 9)], 9, [], id="it lacks the last record"),
+        pytest.param(3, None, [(2, 8)], 8, [], id="it lacks the epoch"),
+        pytest.param(3, None, [(2, 12)], 10, [], id="its older epoch is longer"),
+        pytest.param(3, None, [(-1, -1)], 20, [], id="it knows no epoch so old"),
+        pytest.param(-1, 3, [(3, 13)], 10, [(12, 13)], id="it has some of what is finished"),
+        pytest.param(-1, 3, [(3, 8)], 8, [], id="it lacks what is finished, and more"),
+        pytest.param(-1, 3, [(2, 11)], 10, [], id="it lacks the epoch of what is finished"),
+        pytest.param(-1, 3, [(-1, -1)], 10, [], id="it does not know of what is finished"),
+        pytest.param(4, 3, [(3, 20), (4, 13)], 10, [(12, 13)], id="it has both"),
+        pytest.param(4, 3, [(3, 20), (4, 9)], 9, [], id="it has what is finished"),
+        pytest.param(3, 3, [(3, 11)], 10, [], id="it has what lies before the position"),
+    ],
+)
+async def test_a_position_is_good_as_far_as_the_leader_has_what_was_read(
+    epoch: int,
+    ahead_epoch: int | None,
+    ends: list[tuple[int, int]],
+    position: int,
+    left: list[tuple[int, int]],
+) -> None:
+    async with starting("latest") as started:
+        started.committed[B] = CommittedPosition(0, 5)
+        started.offsets = {(A, LATEST_TIMESTAMP): [20], (A, EARLIEST_TIMESTAMP): [0]}
+        started.ends = list(ends)
+        state, cursor = started.state, started.cursors[0]
+        state.start_at(cursor, 10, epoch)
+        if ahead_epoch is not None:
+            state.start_behind(cursor, [Range(12, 14)], ahead_epoch)
+        state.request_validation(cursor)
+        with state.events.subscribe() as events:
+            await asyncio.sleep(10 * MOMENT_S)
+            state.events.close()
+            resets = [event async for event in events if isinstance(event, OffsetReset)]
+        assert (cursor.position, cursor.search, cursor.validated_epoch) == (position, None, 5)
+        assert started.epochs == [3, 4][: len(ends)]
+        assert [(each.to_offset, each.reason) for each in resets] == (
+            [] if position == 10 else [(position, TRUNCATED)]
+        )
+        finished = [] if cursor.progress is None else cursor.progress.finished_ranges(10)
+        assert list(finished) == left
 
 
 # --- Resets ------------------------------------------------------------------------------------
@@ -240,6 +369,7 @@ async def test_an_end_that_is_sought_is_looked_up_once_and_tells_nothing() -> No
         started.committed[B] = CommittedPosition(0, 5)
         started.state.start_at(started.cursors[0], 5)
         batch = started.cursors[0].next_truncation
+        await a_moment()
         started.state.request_reset(started.cursors[0], LATEST_TIMESTAMP)
         await a_moment()
         assert (started.positions[0], started.listed) == (20, [{A: LATEST_TIMESTAMP}])

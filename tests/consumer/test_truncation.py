@@ -54,6 +54,8 @@ async def test_reading_goes_on_where_the_logs_part(cluster: Broker) -> None:
         append(cluster, b"B", b"C", b"D")
         assert await values(consumer, 3) == [b"B", b"C", b"D"]
         assert await consumer.position(TP) == 4
+        # There was no committed offset, and then the log was truncated.
+        assert consumer.metrics()["offset_resets_total"] == 2
 
 
 async def test_records_that_were_buffered_of_the_lost_log_are_not_handed_out(
@@ -254,6 +256,7 @@ async def test_new_leader_with_all_that_was_read_changes_nothing(cluster: Broker
             cluster.move_leader(TP)
             append(cluster, b"%d" % number)
             assert await values(consumer, 1) == [b"%d" % number]
+        assert consumer.metrics()["offset_resets_total"] == 1  # there was no committed offset
     seen = [r for r in cluster.requests if r.api == "OffsetForLeaderEpoch"]
     assert len(seen) == 5
 

@@ -944,8 +944,7 @@ class Assignment:
         spans: dict[Cursor, Range] = {}
         for tp in partitions:
             cursor = self._assignment[tp]
-            if cursor.position is None:
-                continue
+            assert cursor.position is not None  # noqa: S101 -- the read has just moved it
             first = cursor.processed
             if hand is not None and cursor in hand.ranges:  # others may have some before
                 first = hand.ranges.pop(cursor).first

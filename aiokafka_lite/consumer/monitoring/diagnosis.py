@@ -212,15 +212,16 @@ def joining_text(engine: Engine, status: GroupStatus, now: float) -> str:
     """Say how far a member is with joining its group, and whom it waits for."""
     if status.trouble:
         return f"{status.state}: {status.trouble}"
-    is_long = status.joining_since is not None and now - status.joining_since >= LONG_JOIN_S
-    if status.joining_since is None or not is_long:
+    since = status.joining_since
+    if since is None or now - since < LONG_JOIN_S:
         return status.state
+    text = f"{status.state}, for {seconds(now - since)}"
     if not status.is_eager:
-        return f"{status.state}, for {seconds(now - status.joining_since)}"
+        return text
     config = engine.config
     return (
-        f"{status.state}, for {seconds(now - status.joining_since)}: the coordinator waits for "
-        "members that have not joined again. A failed member delays the rebalance for up to "
+        f"{text}: the coordinator waits for members that have not joined again. A failed member "
+        "delays the rebalance for up to "
         f"its session timeout ({config.session_timeout_s:g} s for this consumer). A static or "
         "slow member delays the rebalance for up to its rebalance timeout "
         f"({config.group_timeout_s:g} s for this consumer)"
@@ -420,8 +421,7 @@ def _no_leader_text(running: Running, tp: TopicPartition) -> str:
 # --- The fetch --------------------------------------------------------------------------------
 def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> Diagnosis:
     node = running.sources.of(partition)
-    if node is None:
-        raise AssertionError("an earlier step reports partitions without a leader")
+    assert node is not None  # noqa: S101 -- else _no_broker has found the cause
     node_id, pool = node.node_id, running.cluster.pool
     if partition.place is Place.BACKING_OFF and partition.retry_at > now:
         return Diagnosis(

@@ -326,8 +326,7 @@ class PositionResolver:
     def _judge(self, partition: Cursor, end: EpochEnd, current_epoch: int) -> None:
         """Decide by where the position's epoch ended whether the log was cut before it."""
         position = partition.position
-        if position is None:
-            raise AssertionError(f"cannot validate {partition.tp}: the partition has no position")
+        assert position is not None  # noqa: S101 -- it is what is compared
         asked = partition.newest_epoch
         is_known = end.is_defined and end.leader_epoch == asked
         has_ahead = partition.progress is not None and partition.progress.has_ahead
