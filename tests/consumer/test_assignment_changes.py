@@ -91,6 +91,8 @@ def test_what_is_named_for_nothing_counts_for_nothing(assignment: Assignment) ->
     assignment.change([C], [A])
     assert assignment.assignment == cursors
     assert all(cursor.is_assigned for cursor in cursors.values())
+    assignment.change([C, B], [])
+    assert list(assignment.assignment) == [A]
 
 
 @pytest.mark.parametrize("is_going", [False, True], ids=["stays", "goes and comes back"])
@@ -104,15 +106,43 @@ def test_a_seek_meanwhile_holds(assignment: Assignment, is_going: bool) -> None:
 
 
 @pytest.mark.parametrize("is_going", [False, True], ids=["stays", "goes and comes back"])
-def test_a_search_for_a_position_meanwhile_goes_on(assignment: Assignment, is_going: bool) -> None:
+@pytest.mark.parametrize("begins", ["before", "meanwhile"])
+def test_a_search_for_a_position_goes_on(
+    assignment: Assignment, begins: str, is_going: bool
+) -> None:
     moved = B if is_going else A
-    assignment.begin_revocation([B])
+    if begins == "meanwhile":
+        assignment.begin_revocation([B])
     assignment.request_reset(assignment.partition(moved), EARLIEST_TIMESTAMP)
+    assignment.begin_revocation([B])
     assignment.change([B], [B], is_unbroken=True)
     search = assignment.partition(moved).search
     assert search is not None
     assert search.sought is Sought.RESET
     assert search.timestamp == EARLIEST_TIMESTAMP
+
+
+@pytest.mark.parametrize("to", ["committed", "policy", "unknown commit", "another log"])
+def test_a_position_that_the_application_has_not_asked_for_is_looked_up_again(
+    assignment: Assignment, to: str
+) -> None:
+    assignment.begin_revocation([B])
+    moved = assignment.partition(B)
+    if to == "committed":
+        assignment.seek_to_committed(moved, OffsetAndMetadata(2, ""))
+    elif to == "policy":
+        assignment.request_reset(moved, EARLIEST_TIMESTAMP, reason="out of range")
+    else:
+        assignment.seek(moved, 2)
+        if to == "another log":
+            assignment.replace_log(moved, b"other")
+        else:
+            assignment.return_to_committed([moved])
+            assignment.start_at(moved, 1)
+    assignment.change([B], [B], is_unbroken=True)
+    search = assignment.partition(B).search
+    assert search is not None
+    assert search.is_first
 
 
 @pytest.mark.parametrize("is_going", [False, True], ids=["stays", "goes and comes back"])
@@ -149,7 +179,7 @@ def test_records_that_run_has_of_what_was_sought_and_came_back_are_not_processed
     give_to_run(assignment.partition(B), 5, 7)
     assignment.begin_revocation([B])
     assignment.seek(assignment.partition(B), 6)
-    assignment.change([B], [B])
+    assignment.change([B], [B], is_unbroken=True)
     give_to_run(assignment.partition(B), 6, 8)
     assignment.begin_get()  # the next one of run
     assert assignment.processed_offsets()[B].offset == 6

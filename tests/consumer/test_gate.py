@@ -9,7 +9,12 @@ import pytest
 
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.gate import Gate, Hold
-from aiokafka_lite.errors import ConsumerStoppedError, KafkaConnectionError, KafkaStorageError
+from aiokafka_lite.errors import (
+    ConsumerStoppedError,
+    KafkaConnectionError,
+    KafkaStorageError,
+    KafkaTimeoutError,
+)
 from tests.support.buffers import Buffers, batch
 
 
@@ -18,8 +23,13 @@ def stopped() -> ConsumerStoppedError:
 
 
 @pytest.fixture
-def gate() -> Gate:
-    return SubscriptionState().gate
+def state() -> SubscriptionState:
+    return SubscriptionState()
+
+
+@pytest.fixture
+def gate(state: SubscriptionState) -> Gate:
+    return state.gate
 
 
 def test_a_turn_is_told_once(gate: Gate) -> None:
@@ -61,14 +71,18 @@ async def test_a_get_waits_for_the_last_of_two_reasons() -> None:
     assert (await get).offset == 0
 
 
-def test_what_is_posted_is_raised_once_and_the_same_of_two_only_once(gate: Gate) -> None:
+def test_what_is_posted_is_raised_once_and_the_same_of_two_only_once(
+    state: SubscriptionState, gate: Gate
+) -> None:
     gate.check()
     gate.post(KafkaConnectionError("first"))
+    assert gate.is_troubled
     gate.post(KafkaConnectionError("again"))
     gate.post(KafkaStorageError("other"))
     assert str(gate.posted_error) == str(KafkaConnectionError("first"))
     with pytest.raises(KafkaConnectionError, match="first"):
         gate.check()
+    assert "first" in state.latest_raised
     with pytest.raises(KafkaStorageError):
         gate.check()
     gate.check()
@@ -91,6 +105,22 @@ def test_the_gravest_is_raised_first_and_the_others_stay(gate: Gate) -> None:
             gate.check()
 
 
+def test_a_listener_that_was_not_told_is_an_error_until_it_is(gate: Gate) -> None:
+    untold = [KafkaTimeoutError("slow")] * 3
+    gate.leave_untold(lambda: untold.pop() if untold else None)
+    assert gate.posted_error is not None
+    gate.post(KafkaStorageError("posted"))
+    for _ in range(2):
+        with pytest.raises(KafkaTimeoutError, match="slow"):
+            gate.check()
+    untold.clear()
+    with pytest.raises(KafkaStorageError):
+        gate.check()
+    untold.append(KafkaTimeoutError("of another assignment"))
+    gate.check()
+    assert gate.posted_error is None
+
+
 def test_a_listeners_error_is_for_one_poll(gate: Gate) -> None:
     gate.post_to_poll(ValueError("first"))
     gate.post_to_poll(ValueError("second"))
@@ -107,4 +137,5 @@ def test_every_error_makes_waiting_gets_look_again(gate: Gate) -> None:
     gate.post_to_poll(ValueError("raised"))
     gate.die(ZeroDivisionError("died"))
     gate.refuse(stopped)
-    assert len(told) == 4
+    gate.leave_untold(lambda: None)
+    assert len(told) == 5

@@ -11,6 +11,7 @@ import pytest
 
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.gate import Hold
+from aiokafka_lite.consumer.monitoring import loop_probe
 from aiokafka_lite.consumer.monitoring.loop_probe import BLOCKED_S, INTERVAL_S, LoopProbe
 from aiokafka_lite.events import ConsumerEvent, LoopBlocked
 from tests.support.buffers import A, Buffers, batch
@@ -126,6 +127,40 @@ async def test_deserialisers_are_named_where_there_are_any() -> None:
     assert event.blocker == (
         "the application or its deserialisers, after it received records of t/0 up to offset 0"
     )
+
+
+@pytest.mark.virtual_time
+async def test_no_tasks_are_named_of_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_probe, "MAX_TASKS", 1)
+    buffers = Buffers(A)
+    buffers.put({A: batch(0, 1)})
+    probe = LoopProbe(buffers.state)
+    probe.start()
+
+    async def handle_records() -> None:
+        while True:
+            await buffers.gets.one(())
+            block(1.0)
+
+    working = asyncio.create_task(handle_records(), name="worker")
+    assert (await next_event(buffers.state)).blocker.endswith("up to offset 0")
+    working.cancel()
+    probe.stop()
+
+
+@pytest.mark.virtual_time
+async def test_the_lag_is_that_of_the_timer_that_is_late_by_now() -> None:
+    now = asyncio.get_running_loop().time
+    probe = LoopProbe(SubscriptionState())
+    probe.start()
+    assert probe.lag_now_s(now()) == 0.0
+    block(INTERVAL_S + 0.5)
+    assert probe.lag_now_s(now()) == pytest.approx(0.5)
+    await asyncio.sleep(0.01)
+    assert probe.lag_now_s(now()) == probe.lag_s == pytest.approx(0.5)
+    block(2.0)
+    probe.stop()
+    assert probe.lag_now_s(now()) == probe.lag_s
 
 
 @pytest.mark.virtual_time

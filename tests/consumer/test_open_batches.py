@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
 
 import pytest
 
@@ -10,8 +12,14 @@ from aiokafka_lite._transaction import LATEST, BlockInTransaction
 from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.errors import IllegalStateError
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from aiokafka_lite.consumer.delivery.batch import Batch, BatchScope
+from aiokafka_lite.errors import (
+    BatchRevokedError,
+    CommitFailedError,
+    IllegalOperation,
+    IllegalStateError,
+)
+from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 A, B = (TopicPartition("t", number) for number in range(2))
 
@@ -75,12 +83,17 @@ async def test_a_block_holds_its_records_until_its_end() -> None:
     opened = Opened()
     state, batch = opened.state, opened.batch
     assert state.being_processed() == state.unfinished([A, B]) == {A: (0, 5), B: (0, 5)}
+    state.begin_get()
+    assert state.finished_offsets()[A].offset == 0
+    assert state.handed_out_offsets()[A].offset == 5
     assert batch.held() == batch.partitions() == {A, B}
     state.note_finished({A: OffsetAndMetadata(3, "")})
     assert batch.undone([A]) == {A: (3, 5)}
     state.note_finished({A: OffsetAndMetadata(5, "")})
     assert batch.undone([A, B]) == {B: (0, 5)}
     assert batch.to_commit() == {A: 5, B: 5}
+    opened.note_committed(opened.a, 5)
+    assert batch.delivery().ends == {opened.a: 5, opened.b: 5}
     assert not batch.lost()
     assert not batch.is_ending([A])
     assert batch.is_of(asyncio.current_task())
@@ -105,10 +118,18 @@ async def test_records_of_a_block_that_fails_are_returned_again_unless_sought(
 
 
 @pytest.mark.parametrize("sought", [1, 5, 9])
+@pytest.mark.parametrize("way", ["offset", "committed offset", "time"])
 async def test_a_position_that_a_block_has_sought_stays_though_it_fails(
-    opened: Opened, sought: int
+    opened: Opened, sought: int, way: str
 ) -> None:
-    opened.state.seek(opened.a, sought)
+    state = opened.state
+    if way == "offset":
+        state.seek(opened.a, sought)
+    elif way == "committed offset":
+        state.seek_to_committed(opened.a, OffsetAndMetadata(sought, ""))
+    else:
+        state.request_reset(opened.a, 1_000)
+        state.start_at(opened.a, sought)
     opened.batch.close(is_done=False)
     assert opened.positions() == [sought, 0]
 
@@ -131,6 +152,14 @@ async def test_partitions_that_are_given_up_are_lost_as_far_as_they_are_undone(
     assert (batch.lost(), batch.held()) == ({A}, set())
 
 
+async def test_a_block_ends_for_the_partitions_that_are_left(opened: Opened) -> None:
+    opened.state.change([A], [])
+    assert opened.state.delivery().lost == {A}
+    opened.batch.close(is_done=False)
+    assert opened.b.position == 0
+    assert opened.state.delivery().lost == set()
+
+
 async def test_records_behind_a_truncation_are_no_more_of_the_batch(opened: Opened) -> None:
     opened.a.truncated(3)
     opened.b.truncated(9)
@@ -146,6 +175,7 @@ async def test_a_transaction_that_commits_a_batch_decides_after_the_block(
     transaction, batch = Transaction(), opened.batch
     transaction.commit(batch)
     batch.close(is_done=True)
+    batch.close(is_done=False)
     assert (batch.is_open, batch.is_left, batch.is_enlisted) == (True, True, True)
     assert opened.state.processed_offsets()[A].offset == 0
     assert batch.delivery().ends == {opened.a: 5, opened.b: 5}
@@ -176,19 +206,47 @@ async def test_an_abort_after_the_block_has_uncommitted_records_returned_again(
 ) -> None:
     opened.batch.close(is_done=True)
     opened.note_committed(opened.a, 5)
+    opened.note_committed(opened.b, 2)
     assert opened.batch.delivery().ends == {opened.b: 5}
     for cursor in (opened.a, opened.b):
         opened.state.hand_out(cursor, 5, 8, ())
     transaction = Transaction()
     transaction.commit(opened.batch)
     assert opened.state.unfinished([B])[B] == (0, 8)
+    acted = opened.acted
     transaction.end(is_committed=False)
-    assert opened.positions() == [8, 0]
+    assert opened.acted > acted  # a rebalance may wait for it
+    assert opened.positions() == [8, 2]
     with pytest.raises(IllegalStateError, match="returned again"):
         opened.batch.require_delivered()
-    opened.state.hand_out(opened.b, 0, 8, ())
+    opened.state.hand_out(opened.b, 2, 8, ())
     opened.batch.decide(transaction, is_committed=False)
     assert opened.positions() == [8, 8]
+
+
+async def test_a_commit_after_the_block_leaves_its_records_processed(opened: Opened) -> None:
+    opened.batch.close(is_done=True)
+    transaction = Transaction()
+    transaction.commit(opened.batch)
+    transaction.end(is_committed=True)
+    assert opened.positions() == [5, 5]
+    opened.batch.require_delivered()
+
+
+async def test_an_abort_takes_the_records_behind_its_own_from_another_block(
+    opened: Opened,
+) -> None:
+    opened.batch.close(is_done=True)
+    transaction = Transaction()
+    transaction.commit(opened.batch)
+    for cursor in (opened.a, opened.b):
+        opened.state.hand_out(cursor, 5, 8, ())
+    second = OpenBatch(opened.state)
+    second.open({A: ()})
+    transaction.end(is_committed=False)
+    assert opened.positions() == [0, 0]
+    assert second.revoking.is_set()
+    assert second.lost() == {A}
 
 
 @pytest.mark.parametrize("why", ["sought", "before its end", "another log", "other members"])
@@ -256,3 +314,75 @@ async def test_the_application_commits_a_batch_whatever_the_transaction_around_i
     assert opened.batch.to_commit() == {A: 5, B: 5}
     opened.batch.close(is_done=True)
     assert opened.state.processed_offsets()[A].offset == 5
+
+
+# --- The block of the application --------------------------------------------------------------
+Committed = Mapping[TopicPartition, int] | None
+
+
+class Entered:
+    """The block of a batch, and what is committed in it."""
+
+    def __init__(self, opened: Opened) -> None:
+        self.committed: list[Committed] = []
+        self.refusal: CommitFailedError | None = None
+        self.batch: Batch[bytes, bytes] = Batch(
+            {}, opened.batch, self.commit, lambda delivery: cast("Any", delivery)
+        )
+
+    async def commit(self, offsets: Committed) -> None:
+        self.committed.append(offsets)
+        if self.refusal is not None:
+            raise self.refusal
+
+
+async def test_a_block_that_is_left_commits_nothing_more_though_a_transaction_decides_on_it(
+    opened: Opened,
+) -> None:
+    entered = Entered(opened)
+    Transaction().commit(opened.batch)
+    with pytest.raises(IllegalOperation):
+        await entered.batch.commit()
+    opened.batch.close(is_done=True)
+    with pytest.raises(IllegalStateError, match="has ended"):
+        await entered.batch.commit()
+    assert entered.committed == []
+
+
+async def test_a_commit_names_the_partitions_that_other_members_read_again(
+    opened: Opened,
+) -> None:
+    entered = Entered(opened)
+    opened.batch.give_up([A], 7.0)
+    with pytest.raises(BatchRevokedError, match="t/0") as caught:
+        await entered.batch.commit()
+    assert (caught.value.partitions, entered.committed) == ({A}, [{B: 5}])
+    entered.refusal = CommitFailedError("fenced")
+    with pytest.raises(BatchRevokedError, match=r"t/0, t/1 again .*fenced") as caught:
+        await entered.batch.commit()
+    assert caught.value.partitions == {A, B}
+    opened.batch.give_up([B], 7.0)
+    with pytest.raises(BatchRevokedError):
+        await entered.batch.commit()
+    assert len(entered.committed) == 2
+
+
+async def test_records_that_are_returned_again_are_no_delivery(opened: Opened) -> None:
+    entered = Entered(opened)
+    assert entered.batch.delivery() is not None
+    opened.batch.close(is_done=False)
+    with pytest.raises(IllegalStateError, match="returned again"):
+        entered.batch.delivery()
+
+
+async def test_a_read_that_fails_with_an_open_block_has_its_records_returned_again(
+    opened: Opened,
+) -> None:
+    async def fail() -> dict[TopicPartition, list[ConsumerRecord[bytes, bytes]]]:
+        raise asyncio.CancelledError
+
+    entered = Entered(opened)
+    scope = BatchScope(opened.batch, fail, entered.commit, cast("Any", None))
+    with pytest.raises(asyncio.CancelledError):
+        await scope.__aenter__()
+    assert opened.positions() == [0, 0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -13,12 +13,13 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.assignment.readers import Hand, Readers
-from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.support import inside
 from tests.support.waiting import eventually, until
 
 Record = ConsumerRecord[bytes | None, bytes | None]
-A = TopicPartition("t", 0)
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 COUNT = 20
 
 
@@ -305,7 +306,7 @@ class Hands:
     """Tasks that take records of two partitions, and the partitions that their ends finish."""
 
     def __init__(self) -> None:
-        self.cursor, self.other = Cursor(A), Cursor(TopicPartition("t", 1))
+        self.cursor, self.other = Cursor(A), Cursor(B)
         self.ended: list[list[Cursor]] = []
         self.readers = Readers(lambda finished: self.ended.append(list(finished)))
 
@@ -401,6 +402,44 @@ async def test_what_is_committed_is_finished_whichever_task_has_it() -> None:
     assert readers.first_of(hands.other) is None
 
 
+async def test_a_task_that_ends_with_nothing_in_hand_finishes_nothing() -> None:
+    hands = Hands()
+
+    async def begin() -> None:
+        hands.own()
+        await asyncio.sleep(0)
+
+    await asyncio.create_task(begin())
+    await asyncio.sleep(0)
+    assert hands.ended == []
+
+
+async def test_a_task_that_goes_on_behind_each_of_its_reads_has_finished_their_records() -> None:
+    hands = Hands()
+
+    async def take_twice() -> None:
+        for first in (0, 3):
+            hands.own().take(hands.cursor, Range(first, first + 3))
+            for _ in range(2):
+                await asyncio.sleep(0)
+
+    await asyncio.create_task(take_twice())
+    await asyncio.sleep(0)
+    assert hands.ended == [[hands.cursor]]
+
+
+async def test_a_reader_that_ends_has_finished_what_a_helper_task_has_read_for_it() -> None:
+    hands = Hands()
+
+    async def read_by_a_helper() -> None:
+        hands.own()
+        await hands.read(Range(0, 3), starter=asyncio.current_task())
+
+    await asyncio.create_task(read_by_a_helper())
+    await asyncio.sleep(0)
+    assert hands.ended == [[], [hands.cursor]]
+
+
 async def test_a_task_is_not_alone_with_another_that_iterates() -> None:
     hands = Hands()
     hands.own().iterates = True
@@ -432,3 +471,140 @@ async def test_a_task_that_ends_after_the_last_of_the_others_is_not_told() -> No
     assert not hands.ended
     assert hands.readers.is_alone(None)
     assert hands.readers.first_of(hands.cursor) is None
+
+
+# --- Two tasks that read ------------------------------------------------------------------------
+class Reading:
+    """Partitions that the test's task reads, and another one that it has not started."""
+
+    def __init__(self) -> None:
+        self.state = SubscriptionState()
+        self.state.assign_from_user([A, B])
+        for cursor in self.state.assignment.values():
+            self.state.start_at(cursor, 0)
+        self._steps: asyncio.Queue[Callable[[], object] | None] = asyncio.Queue()
+        self.other = contextvars.Context().run(asyncio.create_task, self._take_steps())
+
+    async def _take_steps(self) -> None:
+        while (step := await self._steps.get()) is not None:
+            step()
+            self._steps.task_done()
+
+    async def elsewhere(self, step: Callable[[], object]) -> None:
+        """Have the other task do something."""
+        self._steps.put_nowait(step)
+        await self._steps.join()
+
+    async def end_other(self) -> None:
+        self._steps.put_nowait(None)
+        await asyncio.wait([self.other])
+        await asyncio.sleep(0)
+
+    def come_back(self) -> None:
+        """Have the current task read, and find nothing."""
+        self.state.enter_get()
+        self.state.leave_get(0.0)
+
+    def read(self, tp: TopicPartition, first: int, end: int) -> None:
+        """Have the current task read, and return records to it."""
+        self.come_back()
+        self.state.hand_out(self.state.partition(tp), first, end, ())
+
+    def processed(self) -> dict[int, int]:
+        """Return the processed offsets by partition."""
+        found = self.state.processed_offsets()
+        return {tp.partition: offset.offset for tp, offset in found.items()}
+
+
+@pytest.fixture
+async def reading() -> AsyncIterator[Reading]:
+    reading = Reading()
+    yield reading
+    await reading.end_other()
+
+
+async def test_a_task_reads_alone_again_when_the_other_ones_partition_is_taken_away(
+    reading: Reading,
+) -> None:
+    state = reading.state
+    reading.read(A, 0, 1)
+    await reading.elsewhere(lambda: reading.read(B, 0, 3))
+    assert state.are_several_reading()
+    assert state.unfinished([A, B]) == {A: (0, 1), B: (0, 3)}
+    state.change([B], [])
+    assert not state.are_several_reading()
+    assert not state.has_several_readers
+    assert state.reader is not None
+    assert state.reader() is asyncio.current_task()
+
+
+async def test_a_task_does_not_read_alone_while_another_one_waits(reading: Reading) -> None:
+    reading.read(A, 0, 1)
+    await reading.elsewhere(reading.state.enter_get)
+    assert reading.state.are_several_reading()
+    await reading.elsewhere(lambda: reading.state.leave_get(0.0))
+    assert not reading.state.are_several_reading()
+
+
+@pytest.mark.parametrize("who", ["first", "second"])
+async def test_a_task_does_not_read_alone_with_another_that_iterates(
+    reading: Reading, who: str
+) -> None:
+    state = reading.state
+    if who == "first":
+        await reading.elsewhere(state.note_reader)
+        await reading.elsewhere(lambda: state.note_reader(iterates=True))
+        reading.read(A, 0, 1)
+    else:
+        reading.read(A, 0, 1)
+        await reading.elsewhere(lambda: state.note_reader(iterates=True))
+    assert state.has_several_readers
+    assert state.are_several_reading()
+
+
+async def test_a_seek_counts_at_once_when_no_task_has_records(reading: Reading) -> None:
+    reading.read(A, 0, 5)
+    await reading.elsewhere(lambda: reading.read(A, 5, 8))
+    reading.come_back()
+    assert reading.processed()[A.partition] == 5
+    await reading.elsewhere(reading.come_back)
+    assert reading.processed()[A.partition] == 8
+    reading.state.seek(reading.state.partition(A), 500)
+    assert reading.processed()[A.partition] == 500
+
+
+async def test_a_commit_finishes_what_lies_before_the_first_record_that_a_task_has(
+    reading: Reading,
+) -> None:
+    reading.read(A, 0, 1)
+    await reading.elsewhere(lambda: reading.read(A, 1, 3))
+    await reading.elsewhere(lambda: reading.read(A, 3, 5))
+    reading.state.note_finished({A: OffsetAndMetadata(1, "")})
+    assert reading.processed()[A.partition] == 3
+
+
+async def test_a_rebalance_is_told_of_the_end_of_a_task_that_has_finished_its_records(
+    reading: Reading,
+) -> None:
+    told: list[dict[int, int]] = []
+    reading.read(A, 0, 1)
+    await reading.elsewhere(lambda: reading.read(B, 0, 3))
+    reading.state.observers.of_gets.append(lambda: told.append(reading.processed()))
+    await reading.end_other()
+    assert told == [{A.partition: 0, B.partition: 3}]
+
+
+async def test_records_of_a_partition_that_came_back_are_in_hand_until_their_task_reads(
+    reading: Reading,
+) -> None:
+    state = reading.state
+    reading.read(A, 0, 1)
+    await reading.elsewhere(lambda: reading.read(B, 0, 3))
+    state.begin_revocation([B])
+    state.seek(state.partition(B), 1)
+    state.change([B], [B], is_unbroken=True)
+    reading.read(B, 1, 2)
+    reading.come_back()
+    assert B.partition not in reading.processed()
+    await reading.elsewhere(reading.come_back)
+    assert reading.processed()[B.partition] == 2

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable
@@ -8,15 +9,24 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite._transaction import BlockInTransaction
+from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
+from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.finished_ranges import decode
+from aiokafka_lite.consumer.assignment.observers import Departure
+from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.topics import match_pattern
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 A = TopicPartition("t", 0)
 B = TopicPartition("t", 1)
+
+
+def records(*offsets: int) -> list[ConsumerRecord[Any, Any]]:
+    return [ConsumerRecord("t", 0, each, 0, 0, None, None, None, -1, -1, ()) for each in offsets]
 
 
 @pytest.fixture
@@ -73,6 +83,35 @@ def test_partitions_that_a_new_subscription_leaves_out_are_fetched_no_more(way: 
     assert [state.partition(tp).is_revoking for tp in (A, other)] == [False, True]
 
 
+@pytest.mark.parametrize("way", ["topics", "pattern"])
+def test_a_subscription_is_to_the_partitions_of_its_topics(way: str) -> None:
+    state = SubscriptionState()
+    other = TopicPartition("u", 0)
+    assert not state.subscribes_any([A])
+    if way == "topics":
+        state.subscribe(["t"])
+    else:
+        state.subscribe_pattern(re.compile("t"))
+    wanted = [[A], [other], [other, A], []]
+    assert [state.subscribes_any(tps) for tps in wanted] == [True, False, True, False]
+
+
+def test_a_departure_is_told_of_the_partitions_that_the_application_gives_up(
+    state: SubscriptionState,
+) -> None:
+    told: list[Departure] = []
+    state.observers.on_departure(told.append)
+    for tp, offset in ((A, 7), (B, 9)):
+        state.seek(state.partition(tp), offset)
+    state.assign_from_user([A, B])
+    state.remove_from_user([B])
+    state.unsubscribe()
+    assert told == [
+        Departure(frozenset({tp}), {tp: OffsetAndMetadata(offset, "")}, None)
+        for tp, offset in ((B, 9), (A, 7))
+    ]
+
+
 @pytest.mark.parametrize("way", ["unsubscribed", "assigned by hand"])
 def test_partitions_that_the_application_gives_up_are_not_lost(way: str) -> None:
     state = SubscriptionState()
@@ -114,6 +153,20 @@ def test_matched_topics_count_only_when_they_change() -> None:
     assert state.set_matched_topics(["t1"])
     assert not state.set_matched_topics(["t1"])
     assert state.subscription == {"t1"}
+
+
+@pytest.mark.parametrize(("excludes", "matched"), [(True, {"t"}), (False, {"t", "t-internal"})])
+def test_a_pattern_matches_internal_topics_unless_they_are_excluded(
+    matched: set[str], *, excludes: bool
+) -> None:
+    state = SubscriptionState()
+    topics = [TopicView("t"), TopicView("t-internal", is_internal=True), TopicView("u")]
+    seen = ClusterView(topics={topic.name: topic for topic in topics})
+    match_pattern(state, seen, exclude_internal_topics=excludes)
+    assert state.subscription is None
+    state.subscribe_pattern(re.compile("t"))
+    match_pattern(state, seen, exclude_internal_topics=excludes)
+    assert state.subscription == matched
 
 
 def test_assigning_keeps_what_stays_and_drops_what_goes(state: SubscriptionState) -> None:
@@ -209,11 +262,9 @@ def test_what_would_be_committed_says_of_each_record_that_it_is_finished(
     state.seek(a, 0)
     state.begin_get()
     holder = object()
-    records = [
-        ConsumerRecord("a", 0, offset, 0, 0, None, None, None, -1, -1, ())
-        for offset in range(10_000)
-    ]
-    state.hand_out_each(a, records, ((0, 3),), lambda _: holder)
+    with pytest.raises(IllegalStateError):
+        state.offset_if_finished(a, {0})
+    state.hand_out_each(a, records(*range(10_000)), ((0, 3),), lambda _: holder)
     progress = a.progress
     assert progress is not None
     state.hand_out(a, 0, 10_000, ((0, 3),))
@@ -229,6 +280,15 @@ def test_what_would_be_committed_says_of_each_record_that_it_is_finished(
     for offset in range(0, 9_998, 2):
         progress.finish(offset, holder)
     assert state.offset_if_finished(a, {9_998}) == (OffsetAndMetadata(10_000, ""), True)
+
+
+def test_nothing_would_be_committed_of_a_partition_without_a_position(
+    state: SubscriptionState,
+) -> None:
+    a = state.partition(A)
+    a.track(Progress())
+    with pytest.raises(IllegalStateError):
+        state.offset_if_finished(a, {0})
 
 
 def test_offsets_that_hold_no_records_count_as_processed(state: SubscriptionState) -> None:
@@ -277,6 +337,7 @@ def test_what_is_worked_on_is_processed_at_the_next_get_though_the_position_is_l
     state.begin_get()
     state.hand_out(a, 0, 10, ())
     state.request_reset(a, -1)
+    assert state.being_processed() == {}
     assert state.processed_offsets() == {A: OffsetAndMetadata(0, "")}
     state.begin_get()
     assert state.processed_offsets() == {A: OffsetAndMetadata(10, "")}
@@ -293,6 +354,8 @@ def test_a_return_to_the_committed_offset_counts_nothing_as_processed_that_is_in
     state.hand_out(a, 0, 10, ())
     assert state.processed_offsets() == {A: OffsetAndMetadata(0, "")}
     state.return_to_committed([a])
+    assert a.search is not None
+    assert a.search.replaced == 0
     assert state.processed_offsets() == {}
     assert state.handed_out_offsets() == {}
     state.begin_get()
@@ -356,6 +419,29 @@ def test_positions_are_settled_before_records_are_discarded_for_a_move(
     assert told == ["settled", "discarded 0", "moved 0"]
 
 
+QUESTIONS: dict[str, Callable[[SubscriptionState], object]] = {
+    "another assignment": lambda state: state.change([A], ()),
+    "processed": lambda state: state.processed_offsets(),
+    "returned": lambda state: state.handed_out_offsets(),
+    "being processed": lambda state: state.being_processed(),
+    "unfinished": lambda state: state.unfinished([A]),
+    "a start": lambda state: state.start_to_commit(state.partition(A), 1),
+    "a commit": lambda state: state.note_finished({A: OffsetAndMetadata(1, "")}),
+    "a delivery": lambda state: state.delivery(),
+    "the end of a delivery": lambda state: state.finish_delivery(DeliveredRecords()),
+    "idle time": lambda state: state.idle_s(1.0),
+    "hand-outs": lambda state: state.hand_out_count,
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_positions_are_settled_before_they_count(
+    state: SubscriptionState, told: list[str], question: str
+) -> None:
+    QUESTIONS[question](state)
+    assert told[0] == "settled"
+
+
 def test_positions_are_settled_before_a_pause(state: SubscriptionState, told: list[str]) -> None:
     state.pause(state.partition(A))
     assert told == ["settled", "moved 0"]
@@ -385,6 +471,13 @@ def test_records_without_a_commit_are_lost_with_their_partition(state: Subscript
     assert state.delivery().lost == {A}
     state.forget_lost([A, B])
     assert not state.delivery().lost
+
+
+def test_records_of_a_replaced_log_are_lost_if_they_are_not_committed(
+    state: SubscriptionState,
+) -> None:
+    state.replace_log(read_to(state, A, 0, 5), b"other")
+    assert state.delivery().lost == {A}
 
 
 def test_offsets_behind_records_of_an_earlier_assignment_are_of_that() -> None:
@@ -493,6 +586,63 @@ def test_what_an_open_transaction_decides_on_is_unfinished_and_not_committed(
     assert state.offsets_to_commit()[A].offset == 10
 
 
+@pytest.mark.parametrize(
+    ("move", "is_forgotten"),
+    [
+        pytest.param(lambda state, a: state.start_at(a, 3), True, id="committed offset"),
+        pytest.param(
+            lambda state, a: state.request_reset(a, LATEST_TIMESTAMP, reason="none"),
+            True,
+            id="reset by the policy",
+        ),
+        pytest.param(lambda state, a: state.seek(a, 3), False, id="sought offset"),
+        pytest.param(
+            lambda state, a: state.request_reset(a, LATEST_TIMESTAMP), False, id="sought end"
+        ),
+    ],
+)
+def test_transactions_from_before_a_rebalance_decide_nothing_once_it_starts_anew(
+    state: SubscriptionState, move: Callable[..., object], *, is_forgotten: bool
+) -> None:
+    before = read_to(state, A, 0, 10)
+    state.begin_get()
+    before.await_outcome(Transaction(), 5)
+    state.begin_revocation([A])
+    state.change([A], [A], is_unbroken=True)
+    move(state, state.partition(A))
+    read_to(state, A, 3, 10)
+    assert state.undecided([A]) == ({} if is_forgotten else {A: (5, 10)})
+
+
+def test_offsets_that_a_transaction_commits_count_for_the_assignment_of_the_records(
+    state: SubscriptionState,
+) -> None:
+    a, before = read_to(state, A, 0, 5), read_to(state, B, 0, 5)
+    state.change([B], [B])
+    read_to(state, B, 0, 5)
+    five = OffsetAndMetadata(5, "")
+    state.finish_offsets({A: a, B: before}, {A: five, B: five})
+    state.finish_offsets({A: a}, {B: five})
+    assert [state.processed_offsets()[tp].offset for tp in (A, B)] == [5, 0]
+    state.finish_delivery(DeliveredRecords({state.partition(B): 4}))
+    assert state.processed_offsets()[B].offset == 4
+
+
+def test_rebalances_are_told_that_the_application_has_finished_something(
+    state: SubscriptionState,
+) -> None:
+    told: list[str] = []
+    state.observers.of_gets.append(lambda: told.append("acted"))
+    run = cast(Any, object())
+    state.open_processing(run)
+    state.close_processing(run)
+    assert len(told) == 1
+    state.finish_offsets({}, {})
+    assert len(told) == 2
+    state.finish_delivery(DeliveredRecords())
+    assert len(told) == 3
+
+
 @pytest.mark.parametrize("why", ["latest get", "work", "transaction", "nothing"])
 def test_a_start_behind_records_that_are_worked_on_is_not_committed(
     state: SubscriptionState, why: str
@@ -525,13 +675,12 @@ def test_metadata_that_were_refused_are_half_as_long_next_time(
 @pytest.fixture
 def handled(state: SubscriptionState) -> Cursor:
     """A partition of which handlers have as many records as they may: 0 to 4."""
+    state.remove_from_user([A])
+    state.add_from_user([A])  # behind one of which they have none
     a = state.partition(A)
     state.seek(a, 0)
     state.open_processing(cast(Any, object()))
-    records = [
-        ConsumerRecord("t", 0, offset, 0, 0, None, None, None, -1, -1, ()) for offset in range(5)
-    ]
-    state.hand_out_each(a, records, (), lambda record: record.offset)
+    state.hand_out_each(a, records(*range(5)), (), lambda record: record.offset)
     state.put_into_processing(a, is_enough=True)
     state.hand_out(a, 0, 5, ())
     return a
@@ -552,8 +701,11 @@ def test_records_are_processed_up_to_the_first_that_a_handler_has(
     state.take_more(handled)
     assert moved == [handled]
     assert handled.worked_by is state.processing
+    settled: list[object] = []
+    state.set_settler(lambda: settled.append(handled.worked_by))
     for offset in (2, 3, 4):
         state.finish(handled, offset, offset)
+    assert settled == [state.processing]
     assert handled.worked_by is None
     assert state.processed_offsets()[A].offset == 5
     assert moved == [handled]
@@ -584,6 +736,51 @@ def test_a_seek_before_all_that_handlers_have_makes_room_for_others(
     assert state.processed_offsets()[A].offset == 0
 
 
+@pytest.mark.parametrize("how", ["sought", "skipped to", "found"])
+def test_records_behind_a_new_position_are_given_to_handlers_again(
+    state: SubscriptionState, handled: Cursor, how: str
+) -> None:
+    if how == "sought":
+        state.seek(handled, 3)
+    elif how == "skipped to":
+        state.skip_to(handled, 3)
+    else:
+        state.start_at(handled, 3)
+    state.hand_out_each(handled, records(3, 4), (), lambda record: "another holder")
+    state.hand_out(handled, 3, 5, ())
+    for offset in range(5):
+        state.finish(handled, offset, offset)
+    assert state.processed_offsets()[A].offset == 3
+
+
+def test_records_of_a_partition_that_is_taken_away_are_nobodys(
+    state: SubscriptionState, handled: Cursor
+) -> None:
+    state.change([A], ())
+    assert handled.progress is not None
+    assert list(handled.progress.holders()) == []
+
+
+def test_what_was_returned_before_a_run_is_processed_when_it_begins(
+    state: SubscriptionState,
+) -> None:
+    read_to(state, A, 0, 5)
+    state.open_processing(cast(Any, object()))
+    assert state.processed_offsets()[A].offset == 5
+
+
+def test_records_returned_since_a_seek_stay_in_hand_though_a_commit_before_it_is_unknown(
+    state: SubscriptionState, handled: Cursor
+) -> None:
+    state.seek(handled, 3)
+    state.hand_out_each(handled, records(3, 4), (), lambda record: record.offset)
+    state.hand_out(handled, 3, 5, ())
+    state.forget_before_seek([handled])
+    assert state.processed_offsets()[A].offset == 3
+    state.finish(handled, 3, 3)
+    assert state.processed_offsets()[A].offset == 4
+
+
 @pytest.mark.parametrize("is_looked_up", [True, False])
 def test_what_lies_before_a_seek_is_taken_from_handlers_whose_commit_is_unknown(
     state: SubscriptionState, handled: Cursor, *, is_looked_up: bool
@@ -609,10 +806,22 @@ def test_one_run_at_a_time_takes_all_records(state: SubscriptionState, handled: 
     assert (handled.worked_by, handled.position) == (None, 0)
     assert handled in moved
     assert state.processed_offsets()[A].offset == 0
-    records = [ConsumerRecord("t", 0, 1, 0, 0, None, None, None, -1, -1, ())]
-    assert state.pass_over_finished(handled, records, ()) == (1, 1)
+    assert state.pass_over_finished(handled, records(0, 1, 2), ()) == (0, 1)
+    assert state.pass_over_finished(handled, records(1), ()) == (1, 1)
     state.hand_out(handled, 0, 1, ())
     assert state.run_failure is None
+
+
+async def test_tasks_that_read_the_records_of_a_run_are_no_readers(
+    state: SubscriptionState, handled: Cursor
+) -> None:
+    async def read() -> None:
+        state.note_reader()
+
+    await read()
+    await asyncio.create_task(read())
+    assert state.reader is None
+    assert not state.has_several_readers
 
 
 async def test_idle_time_is_that_between_gets(state: SubscriptionState) -> None:

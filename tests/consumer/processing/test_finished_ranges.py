@@ -98,6 +98,12 @@ def test_metadata_may_be_exactly_as_long_as_allowed() -> None:
     assert shortened(ID, 10, "x" * 20, 20) == "x" * 20
 
 
+def test_a_number_up_to_127_takes_one_byte() -> None:
+    metadata = encode(ID, 0, 126, [Range(127, 254), Range(381, 508)])
+    # The check, the epoch and two numbers for each range: nine bytes.
+    assert len(metadata) == len(NAME) + 12
+
+
 def test_what_is_written_has_a_name_and_a_version() -> None:
     assert encode(ID, 10, 3, RANGES).startswith("aiokafka-lite/1 ")
 

@@ -337,6 +337,7 @@ def test_what_was_sought_over_goes_when_the_records_before_it_are_finished() -> 
     assert not list(progress.finished_ranges())
     progress.keep_ahead_in(((13, 0),), 0)
     assert not progress.has_finished_before
+    assert progress.ahead_epoch == NO_EPOCH
 
 
 def test_a_range_over_what_was_sought_over_is_committed_once() -> None:
@@ -354,6 +355,7 @@ def test_what_was_sought_over_is_passed_over_after_an_interruption() -> None:
     progress.return_from(13)
     progress.interrupt(0)
     assert [n for n in range(1, 20) if progress.passes_over(n)] == [2, 3, 6, 7, 8, 12]
+    assert not progress.has_finished_before
 
 
 @pytest.mark.parametrize(("epoch_end", "left"), [(None, []), (7, [Range(2, 4), Range(6, 7)])])
