@@ -332,9 +332,6 @@ class _DecoderSource(SourceWriter):
             self.flush()
             with self.block(f"if n < {'-1' if nullable else '0'} or n > {limit}:"):
                 self.line(too_long)
-            if not nullable:
-                yield
-                return
             with self.block("if n == -1:"):
                 self.line(null)
         with self.block("else:"):

@@ -127,13 +127,9 @@ class EncoderSource(SourceWriter):
         value = f"{source}.{field.slot}"
         if field.writes_null:
             return "True"
-        if field.is_list:
-            return value
         default = self.constant("default", field.new_default())
         if field.is_lazy:
             return f"({value} is not None and {value} != {default})"
-        if field.default is None:
-            return f"{value} is not None"
         return f"({value} is not {default} and {value} != {default})"  # mostly it is the same one
 
     def each(self, element: Wire, item: str) -> str:

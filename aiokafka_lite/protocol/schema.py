@@ -224,7 +224,6 @@ class Blob(Message):
     def __init_subclass__(
         cls, *, versions: str, flexible: str = "none", is_forward_compatible: bool = False
     ) -> None:
-        super().__init_subclass__()
         cls.is_forward_compatible = is_forward_compatible
         cls.versions = VersionRange.parse(versions)
         cls.flexible = VersionRange.parse(flexible)
@@ -243,7 +242,6 @@ class Response(Message):
     has_plain_header: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, has_plain_header: bool = False) -> None:
-        super().__init_subclass__()
         cls.has_plain_header = has_plain_header
 
 

@@ -38,9 +38,10 @@ def compile_function(name: str, lines: Iterable[str], constants: Mapping[str, ob
         lines: The definition; nothing in it comes from outside the declarations.
         constants: The function's globals.
     """
-    text = "\n".join(lines) + "\n"
+    source = [f"{line}\n" for line in lines]
+    text = "".join(source)
     filename = f"<aiokafka_lite {name} #{next(_serial)}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    linecache.cache[filename] = (len(text), None, source, filename)
     defined: dict[str, object] = {}
     exec(compile(text, filename, "exec"), dict(constants), defined)  # noqa: S102 -- our own source
     (function,) = defined.values()
@@ -62,8 +63,8 @@ class SourceWriter:
         self.lines = [signature]
         self.constants = dict(constants)
         self.in_steps = in_steps
-        self._indent = 1
-        self._names = itertools.count(1)
+        self._indent = "    "
+        self._names = itertools.count()
         if in_steps:
             self.line(f"left = {ELEMENTS_PER_STEP}")
 
@@ -82,15 +83,15 @@ class SourceWriter:
             self.line("yield")
 
     def line(self, text: str) -> None:
-        self.lines.append("    " * self._indent + text)
+        self.lines.append(self._indent + text)
 
     @contextlib.contextmanager
     def block(self, head: str) -> Iterator[None]:
         """Indent what is written within, under a line that opens a block."""
         self.line(head)
-        self._indent += 1
+        outer, self._indent = self._indent, self._indent + "    "
         yield
-        self._indent -= 1
+        self._indent = outer
 
     def fresh(self, name: str) -> str:
         """Return a name that is not used yet."""

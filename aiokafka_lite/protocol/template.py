@@ -82,14 +82,13 @@ class _TemplateSource(EncoderSource):
         self._structs: dict[str, type[Struct]] = {_REQUEST: cls}
         self._head: FixedFields | None = None
         with self.block("try:"):
-            self.line("parts = []")
-            self.line("append = parts.append")
             first = len(self.lines)
             self.write_struct(cls, _REQUEST, cls.__name__)
             self.flush()
             has_body = any("append(" in line for line in self.lines[first:])
-            if not has_body:  # all is packed with the header
-                del self.lines[first - 2 : first]
+            if has_body:  # or all is packed with the header
+                opening = ("parts = []", "append = parts.append")
+                self.lines[first:first] = [self._indent + line for line in opening]
             self._write_return(client_id, has_body)
         with self.block("except (struct_error, AttributeError, TypeError, ValueError) as error:"):
             self.line(
@@ -154,8 +153,7 @@ class _TemplateSource(EncoderSource):
         if not isinstance(element, Nested) or element.struct not in self._varying:
             return item
         self._structs[item] = element.struct
-        names = [f"{item}_{name}" for name in self._varying[element.struct]]
-        return f"{', '.join(names)}," if len(names) == 1 else ", ".join(names)
+        return "".join(f"{item}_{name}, " for name in self._varying[element.struct])
 
     @override
     def write_array(self, element: Wire, value: str, path: str) -> None:

@@ -15,8 +15,6 @@ def encode_uvarint(value: int) -> bytes:
     """Encode an unsigned 32-bit integer, seven bits a byte, least significant first."""
     if value < 128:
         return ONE_BYTE[value]
-    if value < 1 << 14:
-        return bytes((value & 127 | 128, value >> 7))
     groups = bytearray()
     while value > 127:
         groups.append(value & 127 | 128)

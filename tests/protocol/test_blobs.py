@@ -58,10 +58,24 @@ def test_a_newer_group_record_is_refused_for_it_would_be_misread() -> None:
         decode_versioned(OffsetCommitValue, newer)
 
 
+def test_bytes_behind_a_subscription_are_refused_unless_its_version_is_newer() -> None:
+    subscription = encode_versioned(ConsumerProtocolSubscription(topics=["t"]), 3)
+    with pytest.raises(KafkaProtocolError, match="bytes were received"):
+        decode_versioned(ConsumerProtocolSubscription, subscription + b"\0")
+
+
 @pytest.mark.parametrize("cls", [ConsumerProtocolAssignment, OffsetCommitValue], ids=name_of)
-@pytest.mark.parametrize("data", [b"", b"\0", b"\0\0", b"\0\0\x7f\xff\xff\xff"])
-def test_broken_blobs_are_refused(cls: type[Blob], data: bytes) -> None:
-    with pytest.raises(KafkaProtocolError):
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"", "too short for a version"),
+        (b"\0", "too short for a version"),
+        (b"\0\0", "is incomplete"),
+        (b"\0\0\x7f\xff\xff\xff", "is incomplete|announces"),
+    ],
+)
+def test_broken_blobs_are_refused(cls: type[Blob], data: bytes, error: str) -> None:
+    with pytest.raises(KafkaProtocolError, match=error):
         decode_versioned(cls, data)
 
 
@@ -92,7 +106,8 @@ def test_offset_keys_of_the_oldest_type_are_read() -> None:
 
 @pytest.mark.parametrize("record_type", [9, 17, -1])
 def test_keys_of_other_groups_are_left_to_others(record_type: int) -> None:
-    assert decode_key(record_type.to_bytes(2, "big", signed=True) + b"whatever") is None
+    for rest in (b"whatever", b""):
+        assert decode_key(record_type.to_bytes(2, "big", signed=True) + rest) is None
 
 
 @given(st.binary(max_size=40))

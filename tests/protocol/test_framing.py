@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
+from aiokafka_lite.errors import (
+    IllegalArgumentError,
+    KafkaProtocolError,
+    UnsupportedVersionError,
+)
 from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.messages.api_versions import (
     ApiVersion,
@@ -22,6 +26,7 @@ from aiokafka_lite.protocol.messages.fetch import (
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.list_groups import ListGroupsRequest
 from aiokafka_lite.protocol.schema import Request, Response
+from aiokafka_lite.protocol.source import run_to_end
 from tests.support.every_version import in_every_version
 from tests.support.samples import REQUEST_CLASSES, versions
 
@@ -87,6 +92,22 @@ def test_a_broker_too_old_for_the_version_of_api_versions_is_understood() -> Non
     assert framing.decode_response(ApiVersionsRequest, 4, frame) == refusal
 
 
+def test_the_error_of_a_broker_too_old_is_enough_without_versions() -> None:
+    """As librdkafka's mock cluster has it: nothing follows the error in any version's layout."""
+    frame = bytes(4) + UnsupportedVersionError.errno.to_bytes(2, "big")
+    refused = framing.decode_response(ApiVersionsRequest, 4, memoryview(frame))
+    assert (refused.error_code, refused.api_keys) == (UnsupportedVersionError.errno, [])
+    for size in (4, 5):
+        with pytest.raises(KafkaProtocolError, match="is incomplete"):
+            framing.decode_response(ApiVersionsRequest, 4, memoryview(frame)[:size])
+
+
+def test_a_client_id_that_is_longer_than_its_frame_is_refused() -> None:
+    frame = b"\0\x0c\0\3" + bytes(4) + b"\0\5abc"
+    with pytest.raises(KafkaProtocolError, match="client_id announces 5"):
+        framing.decode_request(memoryview(frame))
+
+
 def test_a_request_for_an_unknown_version_still_shows_its_header() -> None:
     frame = framing.decode_request(memoryview(b"\0\x12\0\x7f" + bytes(4) + b"\0\1x" + b"\0???"))
     assert (frame.api_key, frame.version, frame.client_id) == (18, 127, "x")
@@ -111,6 +132,10 @@ def test_noise_is_no_header(noise: bytes) -> None:
             framing.decode_response(cls, version, memoryview(noise))
         except KafkaProtocolError:
             pass
+
+
+def test_a_response_of_a_correlation_id_alone_has_one() -> None:
+    assert framing.response_correlation_id(memoryview(b"\0\0\0\5")) == 5
 
 
 @pytest.mark.parametrize("size", range(4))
@@ -144,3 +169,38 @@ def test_large_record_sets_are_handed_on_uncopied_between_small_buffers() -> Non
         assert b"".join(parts) == framing.encode_response(response, version, 3)
         frame = _frame(b"".join(parts))
         assert framing.decode_response(FetchRequest, version, frame) == response
+
+
+@pytest.mark.parametrize(("size", "is_copied"), [(4_095, True), (4_096, False)])
+def test_record_sets_are_large_from_four_kibibytes_on(size: int, is_copied: bool) -> None:
+    response = fetched(bytes(size))
+    (partition,) = response.responses[0].partitions
+    parts = framing.encode_response_parts(response, 12, 3)
+    assert any(part is partition.records for part in parts) is not is_copied
+
+
+def fetched(*record_sets: bytes) -> FetchResponse:
+    """Return a response with a partition for each record set."""
+    partitions = [
+        PartitionData(partition_index=index, records=record_set)
+        for index, record_set in enumerate(record_sets)
+    ]
+    return FetchResponse(responses=[FetchableTopicResponse(partitions=partitions)])
+
+
+@pytest.mark.parametrize(
+    "response",
+    [HeartbeatResponse(), fetched(b"small"), fetched(bytes(5_000)), fetched(*[bytes(5_000)] * 250)],
+    ids=["tiny", "small", "large", "many"],
+)
+@pytest.mark.parametrize("version", [4, 12])
+def test_responses_have_the_same_bytes_in_steps(response: Response, version: int) -> None:
+    version = min(version, type(response).versions.last)
+    parts = run_to_end(framing.encode_response_in_steps(response, version, 3))
+    assert b"".join(parts) == framing.encode_response(response, version, 3)
+
+
+def test_a_value_that_misfits_is_the_callers_mistake_in_steps_too() -> None:
+    steps = framing.encode_response_in_steps(HeartbeatResponse(error_code=2**15), 3, 1)
+    with pytest.raises(IllegalArgumentError, match="HeartbeatResponse v3"):
+        run_to_end(steps)

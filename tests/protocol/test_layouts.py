@@ -38,6 +38,7 @@ from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRe
 from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
@@ -154,7 +155,46 @@ def test_an_error_of_the_group_reaches_the_client_in_every_version(version: int)
         groups=[OffsetFetchResponseGroup(topics=[topic], error_code=error)]
     )
     (group,) = _answered(OffsetFetchRequest, response, version).groups
-    assert error in (group.error_code, group.topics[0].partitions[0].error_code)
+    codes = group.error_code, group.topics[0].partitions[0].error_code
+    assert codes == ((0, error) if version < 2 else (error, 0))
+
+
+@pytest.mark.parametrize("version", versions(OffsetFetchRequest))
+def test_an_error_of_a_partition_is_its_own_in_every_version(version: int) -> None:
+    partitions = [OffsetFetchResponsePartitions(error_code=code) for code in (0, 3)]
+    topic = OffsetFetchResponseTopics(name="t", topic_id=TOPIC_ID, partitions=partitions)
+    response = OffsetFetchResponse(groups=[OffsetFetchResponseGroup(topics=[topic])])
+    (group,) = _answered(OffsetFetchRequest, response, version).groups
+    assert (group.error_code, group.topics[0].partitions) == (0, partitions)
+
+
+def _many(count: int) -> OffsetFetchResponse:
+    """Return offsets of one partition of so many topics."""
+    topics = [
+        OffsetFetchResponseTopics(name="t", partitions=[OffsetFetchResponsePartitions()])
+        for _ in range(count)
+    ]
+    return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(topics=topics)])
+
+
+def _of_one_topic(count: int) -> OffsetFetchResponse:
+    """Return offsets of so many partitions of one topic."""
+    partitions = [OffsetFetchResponsePartitions() for _ in range(count)]
+    topics = [OffsetFetchResponseTopics(name="t", partitions=partitions)]
+    return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(topics=topics)])
+
+
+@pytest.mark.parametrize(("count", "steps"), [(99, 0), (100, 1), (250, 2)])
+def test_large_messages_change_their_layout_in_steps(count: int, steps: int) -> None:
+    names = DeleteTopicsRequest(topic_names=["t"] * count)
+    fetched = OffsetFetchRequest(topics=[OffsetFetchRequestTopic(name="t")] * count)
+    for changes in (
+        names.from_version_in_steps(1),
+        fetched.from_version_in_steps(1),
+        _many(count).for_version_in_steps(1),
+        _of_one_topic(count).for_version_in_steps(1),
+    ):
+        assert len(list(changes)) == steps
 
 
 @pytest.mark.parametrize("version", versions(LeaveGroupRequest))
@@ -169,6 +209,7 @@ def test_leave_group_reports_a_members_error(version: int) -> None:
     answered = _answered(LeaveGroupRequest, LeaveGroupResponse(members=[member]), version)
     errors = [answered.error_code, *(m.error_code for m in answered.members)]
     assert UnknownMemberIdError.errno in errors
+    assert answered.members == ([member] if version >= 3 else [])
 
 
 @pytest.mark.parametrize("version", versions(DeleteTopicsRequest))

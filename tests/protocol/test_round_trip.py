@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from aiokafka_lite.errors import IllegalArgumentError, KafkaProtocolError, UnsupportedVersionError
 from aiokafka_lite.protocol import codec, framing
+from aiokafka_lite.protocol.decoding import Head
 from aiokafka_lite.protocol.encoding import Part
+from aiokafka_lite.protocol.messages.api_versions import ApiVersionsResponse
 from aiokafka_lite.protocol.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -31,6 +33,10 @@ from aiokafka_lite.protocol.messages.list_offsets import (
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
+from aiokafka_lite.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+)
 from aiokafka_lite.protocol.registry import REQUESTS
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, run_to_end
@@ -79,14 +85,34 @@ def test_large_message_takes_many_steps() -> None:
     encoding = list(codec.encoder_in_steps(ListOffsetsRequest, 9)(request, parts.append))
     body = memoryview(b"".join(parts))
     decoding = list(codec.decoder_in_steps(ListOffsetsRequest, 9)(body))
-    assert len(encoding) == len(decoding) > 5_001 // ELEMENTS_PER_STEP - 2
+    assert len(encoding) == len(decoding) == 5_004 // (ELEMENTS_PER_STEP + 1)
+
+
+def test_an_array_of_numbers_ends_a_step() -> None:
+    topic = OffsetFetchRequestTopic(name="t", partition_indexes=list(range(1_000)))
+    request = OffsetFetchRequest(topics=[topic] * 3)
+    parts: list[Part] = []
+    assert len(list(codec.encoder_in_steps(OffsetFetchRequest, 7)(request, parts.append))) == 3
+    body = memoryview(b"".join(parts))
+    assert len(list(codec.decoder_in_steps(OffsetFetchRequest, 7)(body))) == 3
+
+
+def unknown_tags(count: int) -> bytes:
+    """Return so many tagged fields that no message has."""
+    tags = b"".join(encode_uvarint(tag) + b"\0" for tag in range(100, 100 + count))
+    return encode_uvarint(count) + tags
 
 
 def test_unknown_tags_are_skipped_in_steps() -> None:
-    tags = b"".join(encode_uvarint(tag) + b"\0" for tag in range(1_000))
-    body = codec.encode(HeartbeatRequest(group_id="g"), 4)[:-1] + encode_uvarint(1_000) + tags
-    steps = codec.decoder_in_steps(HeartbeatRequest, 4)(memoryview(body))
-    assert len(list(steps)) > 3
+    heartbeat = codec.encode(HeartbeatRequest(group_id="g"), 4)[:-1]
+    api_versions = codec.encode(ApiVersionsResponse(), 3)[:-1]
+    for count, steps in ((99, 0), (100, 1), (1_000, 10)):
+        body = memoryview(heartbeat + unknown_tags(count))
+        assert len(list(codec.decoder_in_steps(HeartbeatRequest, 4)(body))) == steps
+        # Among tagged fields of its own.
+        body = memoryview(api_versions + unknown_tags(count + steps))
+        assert len(list(codec.decoder_in_steps(ApiVersionsResponse, 3)(body))) == steps
+    body = memoryview(heartbeat + unknown_tags(1_000))
     steps = codec.decoder_in_steps(HeartbeatRequest, 4)(memoryview(body))
     assert run_to_end(steps) == HeartbeatRequest(group_id="g")
 
@@ -176,6 +202,12 @@ def test_a_version_that_does_not_exist_is_refused(version: int) -> None:
         codec.encode(OffsetCommitRequest(), version)
     with pytest.raises(UnsupportedVersionError, match="versions 2-10"):
         codec.decode(OffsetCommitRequest, version, b"")
+    with pytest.raises(UnsupportedVersionError, match="versions 2-10"):
+        codec.encoder_in_steps(OffsetCommitRequest, version)
+    with pytest.raises(UnsupportedVersionError, match="versions 2-10"):
+        codec.decoder_in_steps(OffsetCommitRequest, version)
+    with pytest.raises(UnsupportedVersionError, match="versions 4-18"):
+        codec.piecewise_decoder(FetchResponse, 3, PartitionData, Head.PLAIN)
 
 
 @pytest.mark.parametrize(

@@ -217,17 +217,18 @@ class OffsetFetchRequest(Request[OffsetFetchResponse], key=9, versions="1-10", f
     def from_version_in_steps(self, version: int) -> Steps[Self]:
         if version >= _FIRST_WITH_SEVERAL_GROUPS:
             return self
-        topics: list[OffsetFetchRequestTopics] | None = None if self.topics is None else []
-        for number, topic in enumerate(self.topics or (), 1):
-            if topics is not None:
-                topics.append(
-                    OffsetFetchRequestTopics(
-                        name=topic.name, partition_indexes=topic.partition_indexes
-                    )
+        topics: list[OffsetFetchRequestTopics] = []
+        for topic in self.topics or ():
+            topics.append(
+                OffsetFetchRequestTopics(
+                    name=topic.name, partition_indexes=topic.partition_indexes
                 )
-            if not number % ELEMENTS_PER_STEP:
+            )
+            if not len(topics) % ELEMENTS_PER_STEP:
                 yield
-        group = OffsetFetchRequestGroup(group_id=self.group_id, topics=topics)
+        group = OffsetFetchRequestGroup(
+            group_id=self.group_id, topics=None if self.topics is None else topics
+        )
         return type(self)(groups=[group], require_stable=self.require_stable)
 
     @property
