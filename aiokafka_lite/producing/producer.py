@@ -207,14 +207,13 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             WrongLoopError: The producer belongs to another event loop.
             ForkedError: The producer belongs to another process.
         """
-        if self._is_forked:
+        is_elsewhere = self._engine is not None and _get_running_loop() is not self._loop
+        if self._is_forked or is_elsewhere:
             raise self._refusal()
         NUMBER.check("timeout", timeout, or_none=True)
         self._closed = True
         if self._engine is None:
             return
-        if _get_running_loop() is not self._loop:
-            raise self._refusal()
         if self._stopping is not None:
             await asyncio.wait([self._stopping])
             return

@@ -17,13 +17,14 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import (
+    ForkedError,
     IllegalStateError,
     InsecureConfigError,
     WrongLoopError,
 )
 from aiokafka_lite.helpers import create_ssl_context
 from aiokafka_lite.producing import AIOKafkaProducer, OwnBatch
-from aiokafka_lite.producing.config import ProducerConfig
+from aiokafka_lite.producing.config import NOT_NEGATIVE, POSITIVE, ProducerConfig
 from tests.producing.sending import producer_of
 from tests.support.waiting import until
 
@@ -91,8 +92,11 @@ def test_producer_is_made_in_a_running_loop_only() -> None:
 
 
 async def test_deprecated_arguments_warn_as_aiokafkas_do() -> None:
-    with pytest.warns(DeprecationWarning, match="api_version"):
-        await Ours(api_version="2.4.0").stop()
+    given: Mapping[str, object] = {"api_version": "2.4.0", "loop": asyncio.get_running_loop()}
+    for name, value in given.items():
+        with pytest.warns(DeprecationWarning, match=f"{name}`? ") as warned:
+            await Ours(**{name: value}).stop()  # type: ignore[arg-type]
+        assert [each.filename for each in warned] == [__file__]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +104,7 @@ async def test_deprecated_arguments_warn_as_aiokafkas_do() -> None:
     [
         ({"acks": 2}, ValueError, "Invalid ACKS parameter"),
         ({"acks": 1, "enable_idempotence": True}, ValueError, "acks=1 not supported"),
+        ({"acks": 0, "enable_idempotence": True}, ValueError, "acks=0 not supported"),
         ({"compression_type": "brotli"}, ValueError, "Invalid compression type!"),
         ({"linger_ms": -1}, ValueError, "linger_ms"),
         ({"max_batch_size": 0}, ValueError, "max_batch_size"),
@@ -109,6 +114,11 @@ async def test_deprecated_arguments_warn_as_aiokafkas_do() -> None:
         ({"transaction_timeout_ms": 2**31}, ValueError, "transaction_timeout_ms must be at most"),
         ({"client_id": "\ud800"}, ValueError, "client_id must be text"),
         ({"delivery_timeout_ms": 1_000}, ValueError, "delivery_timeout_ms=1000 is too short"),
+        (
+            {"delivery_timeout_ms": 40_000, "linger_ms": 1},
+            ValueError,
+            r"linger_ms \+ request_timeout_ms = 40001",
+        ),
         ({"key_serializer": "json"}, TypeError, "key_serializer must be a function"),
         ({"partitioner": 1}, TypeError, "partitioner must be a function"),
         ({"security_protocol": "SSL"}, ValueError, "ssl_context"),
@@ -150,6 +160,28 @@ def test_a_long_request_timeout_moves_the_default_of_the_delivery_timeout() -> N
     assert ProducerConfig(request_timeout_ms=200_000).delivery_timeout_s == 200
 
 
+def test_the_smallest_values_are_allowed() -> None:
+    smallest = dict.fromkeys((*POSITIVE, "delivery_timeout_ms"), 1) | dict.fromkeys(NOT_NEGATIVE, 0)
+    config: ProducerConfig = ProducerConfig(**smallest)  # type: ignore[arg-type]
+    assert config.delivery_timeout_s == 0.001
+
+
+@pytest.mark.parametrize(("request_timeout_ms", "brokers_ms"), [(1_000, 800), (1, 1)])
+def test_a_broker_may_wait_for_replicas_for_a_part_of_the_request_timeout(
+    request_timeout_ms: int, brokers_ms: int
+) -> None:
+    config: ProducerConfig = ProducerConfig(request_timeout_ms=request_timeout_ms)
+    assert config.brokers_timeout_ms == brokers_ms
+
+
+async def test_a_batch_of_ones_own_is_serialized_like_other_records() -> None:
+    producer = Ours(key_serializer=str.encode, value_serializer=lambda number: b"%d" % number)
+    batch = producer.create_batch()
+    batch.append(timestamp=0, key="k", value=5)
+    assert [(row.key, row.value) for row in batch.rows()] == [(b"k", b"5")]
+    await producer.stop()
+
+
 async def test_a_producer_stays_where_it_is() -> None:
     producer = Ours()
     with pytest.raises(TypeError, match="cannot be copied or pickled"):
@@ -162,14 +194,28 @@ async def test_a_producer_is_started_once_and_keeps_to_its_loop() -> None:
         async with producer_of(broker) as producer:
             with pytest.raises(IllegalStateError, match="once"):
                 await producer.start()
-            sending = producer.send("t", b"v")
-            in_thread = asyncio.get_running_loop().run_in_executor(None, asyncio.run, sending)
-            with pytest.raises(WrongLoopError, match="run_coroutine_threadsafe"):
-                await in_thread
+            loop = asyncio.get_running_loop()
+            for call in (
+                producer.send("t", b"v"),
+                producer.partitions_for("t"),
+                producer.flush(),
+                producer.start(),
+                producer.stop(),
+            ):
+                with pytest.raises(WrongLoopError, match="run_coroutine_threadsafe"):
+                    await loop.run_in_executor(None, asyncio.run, call)
+            assert 0 in await producer.partitions_for("t"), "it was not stopped"
         assert broker.failure is None
 
 
-async def test_a_producer_that_is_forgotten_says_so_and_leaves_nothing() -> None:
+@pytest.mark.parametrize("is_debugged", [True, False])
+async def test_a_producer_that_is_forgotten_says_so_and_leaves_nothing(
+    *, is_debugged: bool
+) -> None:
+    loop = asyncio.get_running_loop()
+    contexts: list[dict[str, object]] = []
+    loop.set_exception_handler(lambda _, context: contexts.append(dict(context)))
+    loop.set_debug(is_debugged)
     async with Broker() as broker:
         producer = producer_of(broker)
         await producer.start()
@@ -177,6 +223,43 @@ async def test_a_producer_that_is_forgotten_says_so_and_leaves_nothing() -> None
             del producer
             gc.collect()
         await until(lambda: broker.connection_count == 0)
+    (context,) = contexts
+    assert context["message"] == "Unclosed AIOKafkaProducer"
+    assert ("source_traceback" in context) is is_debugged
+    contexts.clear()
+    gc.collect()
+
+
+@pytest.mark.virtual_time
+async def test_a_producer_that_is_told_of_a_fork_takes_and_sends_nothing() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        producer, other = producer_of(broker, linger_ms=1_000), producer_of(broker)
+        await producer.start()
+        future = await producer.send("t", b"v")
+        for each in (producer, other):  # as in a child that goes on with the loop
+            each.note_fork()
+        with pytest.raises(ForkedError, match="only the parent process sends"):
+            await future
+        for call in (
+            producer.flush,
+            producer.stop,
+            producer.start,
+            other.start,
+            other.stop,
+            lambda: producer.send("t", b"w"),
+            lambda: producer.partitions_for("t"),
+        ):
+            with pytest.raises(ForkedError):
+                await call()
+        await asyncio.sleep(2)
+        assert not broker.requests.of("Produce")
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith("produce:"):
+                task.cancel()
+                await asyncio.wait([task])
+    del producer, other  # which warns of nothing
+    gc.collect()
 
 
 async def test_a_stopped_producer_keeps_its_partitioner_no_longer() -> None:
