@@ -82,7 +82,7 @@ class KnownTopic:
         self.all: list[int] = []
         self.available: list[int] = []
         self.sticky = -1
-        self._sticky_bytes = 0
+        self._sticky_bytes: int  # `unstick` sets it, with the first partitions
         self._rng = rng
 
     def update(self, view: TopicView, leaders: set[int]) -> bool:

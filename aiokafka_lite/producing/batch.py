@@ -67,7 +67,7 @@ class ProducerBatch:
         timestamps: the records'. A caller of `write` adds to both, as `append` does.
         is_transactional: It is part of a transaction.
         size_bytes: An upper bound of its size without compression. See `measure`.
-        is_closed: It takes no more records.
+        is_closed: It was closed, and takes no more records.
         state: Its state.
         identity: Its producer, once it has a sequence.
         base_sequence: The sequence of its first record.
@@ -196,7 +196,6 @@ class ProducerBatch:
                 producer_epoch=identity.epoch,
                 base_sequence=base_sequence,
             )
-        self.is_closed = True
         self._count = self.count
         self.identity = identity
         self.base_sequence = base_sequence

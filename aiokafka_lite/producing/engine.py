@@ -178,7 +178,6 @@ class ProducerEngine:
         """Reserve the transactions for one caller. None ends the reservation."""
         self._borrower = borrower
         self.on_end = None
-        self._set_gate()
 
     @property
     def ended(self) -> KafkaError | None:
@@ -222,8 +221,7 @@ class ProducerEngine:
     def abort(self, error: KafkaError) -> None:
         """Stop at once, without waiting."""
         self._note_end()
-        self.sender.close()
-        self.accumulator.fail_all(error)
+        self._fail_records(error)
         self.accumulator.close()
         self._scope.cancel_all()
         if self.transactions is not None:
@@ -251,8 +249,7 @@ class ProducerEngine:
                 log.error("the producer has failed permanently: %s", error)
             elif not self.accumulator.is_empty:
                 log.warning("%s: unsent records of this producer may be lost", error)
-            self.sender.close()
-            self.accumulator.fail_all(error)
+            self._fail_records(error)
             if self.transactions is not None:
                 self.transactions.fail(error)
             if self.on_end is not None:
@@ -262,6 +259,10 @@ class ProducerEngine:
         """Take and send no records in a forked child, without I/O and log lines."""
         self.fatal = error
         self._set_gate()
+        self._fail_records(error)
+
+    def _fail_records(self, error: KafkaError) -> None:
+        """Send no more records, and fail those that are not acknowledged."""
         self.sender.close()
         self.accumulator.fail_all(error)
 

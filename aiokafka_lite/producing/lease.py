@@ -211,7 +211,6 @@ class ProducerLease:
                 except REFUSALS_AT_ONCE as refusal:
                     refused[len(futures)] = refusal
                     return None
-            self._check_is_open()
             self._transactions.commit_at_the_end(delivery)
             return await self._end(self._transactions.begin_commit())
         except KafkaError as error:

@@ -105,7 +105,7 @@ class PartitionQueue:
         # How many of `numbered` are to be sent again.
         self.retry_count = 0
         # The sequence behind the last batch that was acknowledged.
-        self._acknowledged_next = 0
+        self._acknowledged_next: int  # `adopt` sets it
         # One until a broker has taken a batch under the present identity.
         self._most_in_flight = 1
         # What is numbered may be from before the topic was recreated.
@@ -163,11 +163,7 @@ class PartitionQueue:
         else:
             if self.identity != identity and not self.numbered:
                 self.adopt(identity)
-            if self.identity is None:
-                raise AssertionError(
-                    f"cannot number a batch of {self!r}: the queue has no producer id"
-                )
-            batch.number(self.identity, self.next_sequence)
+            batch.number(self.identity or identity, self.next_sequence)
             self.next_sequence = batch.next_sequence
             self.close(self.waiting.popleft())
             self.numbered.append(batch)

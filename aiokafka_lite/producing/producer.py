@@ -585,7 +585,6 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 After this error and CommitFailedError the transaction must be aborted.
             ValueError, TypeError: `offsets` has another shape, or the group id is missing.
         """
-        self._running()
         transactions = self._transactions()
         if not transactions.takes_records:
             raise transactions.refusal()
@@ -597,7 +596,6 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         source: DeliverySource | ConsumerRecord[Any, Any] | Mapping[TopicPartition, AnyOffset],
         group: ConsumerGroupMetadata | str | None,
     ) -> None:
-        self._running()
         transactions = self._transactions()
         transactions.require(transaction)
         if not isinstance(source, Mapping):
@@ -612,15 +610,13 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             transactions.commit_at_the_end(named_offsets(group, source))
 
     def _transactions(self) -> Transactions:
-        if self._config.transactional_id is None:
+        engine = self._running()
+        if engine.transactions is None:
             raise IllegalOperation(
                 "You need to configure transaction_id to use transactions: give the producer a "
                 "transactional_id"
             )
-        engine = self._running()
         engine.raise_if_lent()
-        if engine.transactions is None:
-            raise AssertionError("transactions need a producer with a transactional_id")
         return engine.transactions
 
     def lend(self, borrower: str) -> ProducerLease:

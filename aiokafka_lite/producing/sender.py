@@ -149,8 +149,6 @@ class BatchSender:
     # --- Who has something to send ---------------------------------------------------------
     def wake(self, queue: PartitionQueue) -> None:
         """Put a queue on the list of its leader, and process the list soon."""
-        if self._is_closed:
-            return
         if queue.is_broken:  # also of a listed queue, because `_take` unlists broken queues
             self._mend(queue)
         if queue.is_listed:
@@ -470,8 +468,6 @@ class BatchSender:
         self._look_again(queue)
 
     def _look_again(self, queue: PartitionQueue) -> None:
-        if queue.is_broken:
-            self._mend(queue)
         if not queue.is_empty:
             self.wake(queue)
 

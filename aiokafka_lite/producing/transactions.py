@@ -353,7 +353,7 @@ class Transactions:
 
     def refusal(self) -> BaseException:
         """Return the error of a call that needs an open transaction."""
-        if self.state is TransactionStage.BROKEN or self._error is not None:
+        if self._error is not None:
             return self._aborted()
         return IllegalOperation(
             f"Can't send messages while not in transaction: the producer is {self.state.value}. "
