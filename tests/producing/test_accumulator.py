@@ -20,7 +20,12 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.producing.accumulator import Accumulator
-from aiokafka_lite.producing.batch import Headers, ProducerBatch, ProducerIdAndEpoch
+from aiokafka_lite.producing.batch import (
+    RECORD_OVERHEAD_BYTES,
+    Headers,
+    ProducerBatch,
+    ProducerIdAndEpoch,
+)
 from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.own_batch import OwnBatch
 from aiokafka_lite.producing.partition_queue import TIMER_SLACK_S, PartitionQueue
@@ -176,6 +181,29 @@ async def test_a_batch_is_full_by_its_size_and_not_by_what_records_may_take() ->
     assert sending.accumulator.used_bytes == 0
 
 
+@pytest.mark.parametrize(("more_bytes", "batches"), [(0, [2]), (1, [1, 1])])
+async def test_a_record_joins_a_batch_that_it_fills_exactly(
+    more_bytes: int, batches: list[int]
+) -> None:
+    sending = Sending(linger_ms=50, max_batch_size=1_000)
+    sending.append(bytes(100))
+    (queue,) = sending.accumulator.queues()
+    left_bytes = 1_000 - queue.waiting[0].measure() - RECORD_OVERHEAD_BYTES
+    sending.append(bytes(left_bytes + more_bytes))
+    assert sending.batches == batches
+
+
+async def test_a_batch_of_exactly_its_largest_size_is_full() -> None:
+    small = Sending(linger_ms=50)
+    small.append(bytes(100))
+    (queue,) = small.accumulator.queues()
+    size_bytes = queue.waiting[0].measure()
+    for more_bytes, is_full in ((0, True), (1, False)):
+        sending = Sending(linger_ms=50, max_batch_size=size_bytes + more_bytes)
+        sending.append(bytes(100))
+        assert bool(sending.woken) is is_full
+
+
 async def test_a_larger_record_has_a_batch_of_its_own() -> None:
     sending = Sending(linger_ms=50, max_batch_size=300)
     sending.append(bytes(1_000))
@@ -238,6 +266,21 @@ async def test_a_partitioner_may_choose_any_partition_while_nobody_leads_one() -
     sending.lead(range(0), 2)
     sending.append(partition=None)
     assert asked == [([0, 1], [1]), ([0, 1], [0, 1])]
+
+
+@pytest.mark.parametrize("chosen", [-1, 2])
+async def test_a_partition_that_the_topic_lacks_is_the_partitioners_mistake(chosen: int) -> None:
+    sending = Sending(2, partitioner=lambda key, every, available: chosen)
+    with pytest.raises(IllegalArgumentError, match=f"chose partition {chosen} of 't'"):
+        sending.append(partition=None)
+    assert sending.accumulator.is_empty
+
+
+async def test_whoever_asks_for_the_next_partition_changes_nothing() -> None:
+    sending = Sending(3, max_batch_size=65)
+    asked = {sending.accumulator.partition_of_next("t", None) for _ in range(100)}
+    sending.append(partition=None)
+    assert asked == {number for number, count in enumerate(sending.waiting) if count}
 
 
 # --- Other topics of this name ---------------------------------------------------------------
@@ -373,6 +416,8 @@ async def test_a_batch_of_ones_own_waits_for_its_partition_and_for_room() -> Non
 # --- Time ------------------------------------------------------------------------------------
 async def test_a_batch_expires_with_its_oldest_record() -> None:
     sending = Sending(2, request_timeout_ms=1_000, delivery_timeout_ms=5_000)
+    complaints: list[object] = []
+    sending.loop.set_exception_handler(lambda _, context: complaints.append(context))
     first = sending.append()
     sending.append(partition=1)
     sending.acknowledge(1)
@@ -392,6 +437,7 @@ async def test_a_batch_expires_with_its_oldest_record() -> None:
     assert sending.accumulator.used_bytes == 0
     sending.append()
     assert sending.batches == [1], "the one that expired takes no more records"
+    assert not complaints
 
 
 async def test_flush_waits_for_what_came_before_it_only() -> None:
@@ -492,6 +538,21 @@ async def test_errors_of_records_in_a_transaction_need_not_be_retrieved(
     sending.accumulator.fail_all(KafkaError("the end"))
     gc.collect()
     assert complaints == ["Future exception was never retrieved"] * count
+
+
+async def test_at_the_end_each_batch_fails_and_frees_its_memory_once() -> None:
+    sending = Sending(3)
+    futures = [sending.append(partition=number) for number in range(3)]
+    sending.acknowledge(1)
+    *_, queue = sending.accumulator.queues()
+    queue.send(queue.waiting[0], ME)
+    sending.lead(range(2), 2)  # the topic was recreated: the batch in flight has failed
+    sending.accumulator.fail_all(KafkaError("the end"))
+    assert sending.accumulator.used_bytes == 0
+    assert sending.accumulator.is_empty
+    assert sending.batches == []
+    errors = [type(future.exception()) for future in futures]
+    assert errors == [KafkaError, type(None), UnknownTopicOrPartitionError]
 
 
 async def test_a_closed_accumulator_is_kept_by_no_timer() -> None:

@@ -33,6 +33,8 @@ async def test_the_producer_answers_what_instrumentations_ask_for(kafka: KafkaHa
             if key is not None:
                 assert producer._partitioner(key, [0, 1, 2], [0]) == partition
         assert producer._partition(topic, 2, None, None, None, None) == 2
+        assert producer._partitioner(None, [0, 1, 2], [1]) == 1
+        assert producer._partitioner(None, [2], []) == 2
         assert not producer._sender.sender_task.done()
     assert producer._sender.sender_task.done()
 

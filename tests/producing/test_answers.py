@@ -9,6 +9,7 @@ import pytest
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.errors import IncompatibleBrokerVersion, NotLeaderForPartitionError
+from aiokafka_lite.producing.partition_queue import MAX_IN_FLIGHT
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.init_producer_id import (
     InitProducerIdRequest,
@@ -84,6 +85,6 @@ async def test_a_broker_that_offers_no_produce_fails_the_records(broker: Scripte
     versions.api_keys = [key for key in versions.api_keys if key.api_key != ProduceRequest.api_key]
     broker.scripts[ApiVersionsRequest] = lambda _: versions
     async with timeout(10), producer_of(broker.address) as producer:
-        for _ in range(2):
+        for _ in range(MAX_IN_FLIGHT + 1):
             with pytest.raises(IncompatibleBrokerVersion, match="does not offer Produce"):
                 await producer.send_and_wait("t", b"v")

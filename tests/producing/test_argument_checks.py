@@ -9,7 +9,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.producing.producer import AIOKafkaProducer
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.structs import ConsumerGroupMetadata, TopicPartition
 
 TP = TopicPartition("t", 0)
 
@@ -36,6 +36,10 @@ CALLS: list[tuple[Call, str]] = [
         lambda p: p.send_offsets_to_transaction({TopicPartition(wrong(5), 0): 1}, "g"),
         "a topic's name must be a str, not 5",
     ),
+    (
+        lambda p: p.send_offsets_to_transaction(wrong({("t", 0): 1}), "g"),
+        "Key should be TopicPartition instance",
+    ),
     (lambda p: p.stop(wrong("3")), "timeout must be a number or None, not '3'"),
     (lambda p: p.stop(float("nan")), "timeout must be a number or None, not nan"),
 ]
@@ -56,11 +60,19 @@ async def test_a_wrong_type_is_refused_by_name_and_the_producer_goes_on() -> Non
         for name in ("\ud800", "ä\ud800"):
             with pytest.raises(ValueError, match="a header's name must be text that UTF-8 can"):
                 await producer.send("t", b"v", headers=[(name, b"")])
-        await producer.send_offsets_to_transaction({TP: 1}, "g")
+        for offsets in ({}, [TP], None):
+            with pytest.raises(ValueError, match="offsets must be a dict"):
+                await producer.send_offsets_to_transaction(wrong(offsets), "g")
+        for offset in (-1, 2**63, True, "1", 1.5, (1, 2), (-1, "")):
+            with pytest.raises(ValueError, match="an offset to commit must be an int from 0"):
+                await producer.send_offsets_to_transaction({TP: wrong(offset)}, "g")
+        await producer.send_offsets_to_transaction({TP: 1}, ConsumerGroupMetadata("g"))
+        await producer.send_offsets_to_transaction({TP: 0}, "h")
         await producer.send("t", b"v")
         await producer.commit_transaction()
         assert [record.value for record in broker.records("t")] == [b"v"]
         assert broker.committed("g") == {TP: 1}
+        assert broker.committed("h") == {TP: 0}
 
 
 async def test_bootstrap_servers_of_a_wrong_type_are_refused_at_once() -> None:

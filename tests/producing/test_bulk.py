@@ -8,8 +8,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.errors import ClusterAuthorizationFailedError, KafkaTimeoutError
-from aiokafka_lite.producing.bulk import MOST_WAITING_BYTES, BulkProducer
+from aiokafka_lite.errors import (
+    ClusterAuthorizationFailedError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProducerClosed,
+)
+from aiokafka_lite.producing.batch import RECORD_OVERHEAD_BYTES
+from aiokafka_lite.producing.bulk import MOST_WAITING_BYTES, BulkProducer, LostRecords
 from aiokafka_lite.producing.config import ProducerConfig
 from tests.support.waiting import until
 
@@ -37,14 +43,14 @@ def bulk_producer_of(
 
 
 async def test_records_wait_while_too_many_bytes_are_not_acknowledged(broker: Broker) -> None:
-    value = bytes(100_000)
+    value = bytes(MOST_WAITING_BYTES // 16 - RECORD_OVERHEAD_BYTES)
     async with bulk_producer_of(broker) as producer:
-        await producer.send("t", None, b"first", *NOTHING_MORE)
+        await producer.send("t", None, value, *NOTHING_MORE)
         with broker.on("Produce").hold(times=None) as held:
             count = 1
             while producer.send_nowait("t", None, value, *NOTHING_MORE):
                 count += 1
-            assert 0 <= count * len(value) - MOST_WAITING_BYTES < 2 * len(value)
+            assert count == 16, "that is as much as may wait"
             waiting = asyncio.ensure_future(producer.send("t", None, value, *NOTHING_MORE))
             await held.reached()
             await asyncio.sleep(1)
@@ -60,6 +66,41 @@ async def test_a_producer_that_cannot_start_leaves_no_connection(broker: Broker)
         async with bulk_producer_of(broker):
             pass
     await until(lambda: broker.connection_count == 0)
+
+
+async def test_a_stop_ends_in_time_and_what_is_not_acknowledged_then_has_failed(
+    broker: Broker,
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with bulk_producer_of(broker) as producer:
+        await producer.send("t", None, b"lost", *NOTHING_MORE)
+        broker.on("Produce").silence(times=None)
+        began = loop.time()
+        await producer.stop(timeout=5)
+        assert loop.time() - began == pytest.approx(5)
+        (loss,) = producer.losses
+        assert (loss.numbers, type(loss.error)) == ([1], ProducerClosed)
+        assert not producer.send_nowait("t", None, b"late", *NOTHING_MORE)
+        await until(lambda: broker.connection_count == 0)
+
+
+async def test_a_send_after_a_fatal_error_raises_it(broker: Broker) -> None:
+    lost = asyncio.Event()
+    broker.on("Produce").fail(ClusterAuthorizationFailedError)
+    async with bulk_producer_of(broker, lost) as producer:
+        await producer.send("t", None, b"lost", *NOTHING_MORE)
+        await lost.wait()
+        with pytest.raises(ClusterAuthorizationFailedError):
+            await producer.send("t", None, b"late", *NOTHING_MORE)
+
+
+@pytest.mark.parametrize(("named", "at_fault"), [((), [4, 5, 6]), ((0, 2), [4, 6])])
+def test_the_records_at_fault_are_those_that_the_broker_names_or_all(
+    named: tuple[int, ...], at_fault: list[int]
+) -> None:
+    error = KafkaError("refused")
+    error.batch_indexes = named
+    assert LostRecords([4, 5, 6], error).at_fault == at_fault
 
 
 async def test_a_late_response_to_expired_records_fails_no_others(broker: Broker) -> None:

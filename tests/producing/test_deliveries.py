@@ -19,6 +19,7 @@ from aiokafka_lite.errors import (
     AutoCommitError,
     BatchRevokedError,
     BrokerResponseError,
+    ClusterAuthorizationFailedError,
     CommitFailedError,
     CoordinatorLoadInProgressError,
     FencedMemberEpochError,
@@ -423,6 +424,8 @@ async def test_brokers_are_asked_for_topic_ids_once_a_second_if_requests_name_to
                     tx.commit_offsets(batch)
             asked = len(broker.requests.of("Metadata")) - before
         assert await copying.read_copies() == [value for _, value in rows(0, RECORDS)]
+        commits = {each.api_version for each in broker.requests.of("TxnOffsetCommit")}
+        assert commits == {4 if names_topics else 6}
         assert asked <= most  # one for the producer, which writes to a topic that it does not know
 
 
@@ -1026,6 +1029,21 @@ async def test_named_offsets_of_a_block_that_fails_later_are_not_returned_again(
             await copy()
         await copy_until_all_is_there(copying, consumer, producer)
     assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
+
+
+async def test_a_batch_that_is_read_after_a_fatal_error_is_in_no_transaction() -> None:
+    async with on_broker() as (broker, copying), copying.both() as (consumer, producer):
+
+        async def fail() -> None:
+            async with producer.transaction() as tx:
+                await tx.send_and_wait("copies", b"lost")
+
+        broker.on("Produce").fail(ClusterAuthorizationFailedError)
+        with pytest.raises(ClusterAuthorizationFailedError):
+            await fail()
+        async with consumer.batch(5):
+            pass
+        assert (await consumer.getone()).offset == 5
 
 
 # --- Records that are acknowledged one by one ---------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -143,6 +144,36 @@ async def test_a_write_that_is_cancelled_before_its_commit_is_aborted(broker: Br
         assert await values_in(broker, "other") == []
 
 
+async def test_a_write_that_fails_returns_once_its_transaction_is_aborted(broker: Broker) -> None:
+    async with lent(broker) as (_, lease):
+        broker.on("Produce").fail(InvalidTimestampError)
+        with broker.on("EndTxn").hold() as held:
+            writing = asyncio.ensure_future(lease.write([output(b"0")], up_to(1)))
+            await held.reached()
+            await asyncio.sleep(1)
+            assert not writing.done()
+        assert list(await writing) == [0]
+
+
+async def test_a_write_that_waits_for_the_one_before_does_not_begin_when_the_producer_stops(
+    broker: Broker,
+) -> None:
+    async with lent(broker) as (producer, lease):
+        assert await lease.write([output(b"0")], up_to(1)) == {}
+        with broker.on("EndTxn").hold() as held:
+            first = asyncio.ensure_future(lease.write([output(b"1")], up_to(2)))
+            await held.reached()
+            second = asyncio.ensure_future(lease.write([output(b"2")], up_to(3)))
+            await asyncio.sleep(0)
+            stopping = asyncio.ensure_future(producer.stop())
+            await asyncio.sleep(0)
+        for writing in (first, second):
+            with pytest.raises(ProducerClosed):
+                await writing
+        await stopping
+        assert await committed_in(broker) == [b"0", b"1"]
+
+
 async def test_a_producer_that_stops_ends_the_write_and_the_lease(broker: Broker) -> None:
     async with lent(broker) as (producer, lease):
         told = asyncio.Event()
@@ -167,6 +198,10 @@ async def test_a_record_that_no_request_or_buffer_takes_is_refused_when_it_is_en
             assert (fitting.size, fitting.partition, fitting.timestamp_ms) == (1_000, 0, 0)
             with pytest.raises(MessageSizeTooLargeError, match=f"{setting}=1000"):
                 lease.encoded("t", bytes(966), None, None, None, None)
+    before_ms = int(time.time() * 1_000)
+    encoded = lease.encoded("t", b"v", None, None, None, None)
+    for each in (encoded, ProducerLease.output("t", None, b"v", 0, None, ())):
+        assert before_ms <= each.timestamp_ms <= time.time() * 1_000
     for topic, partition in (("", 0), (None, 0), ("t", True), ("t", "0"), ("t", -1)):
         with pytest.raises((TypeError, ValueError), match=r"topic|partition"):
             lease.encoded(topic, b"v", None, partition, None, None)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import aiokafka
 import confluent_kafka
@@ -315,6 +315,22 @@ async def test_no_request_exceeds_its_size_though_many_partitions_wait(broker: B
     assert len(sizes) < 10
 
 
+async def test_a_request_takes_batches_in_order_up_to_exactly_its_size(broker: Broker) -> None:
+    broker.create_topic("wide", partitions=5)
+    async with producer_of(broker, max_request_size=2_000) as producer:
+        await producer.partitions_for("wide")
+        # A batch and its record take 96 bytes more: 1,000 twice; 1,000, then 1,796 and 106.
+        for sizes in ({0: 904, 1: 904}, {2: 904, 3: 1_700, 4: 10}):
+            futures = [
+                await producer.send("wide", bytes(size), partition=number)
+                for number, size in sizes.items()
+            ]
+            await asyncio.gather(*futures)
+    requests = [cast("ProduceRequest", each.request) for each in broker.requests.of("Produce")]
+    taken = [[part.index for part in request.topic_data[0].partition_data] for request in requests]
+    assert taken == [[0, 1], [2], [3, 4]]
+
+
 @pytest.mark.parametrize("partitions", [1, 8])
 async def test_a_leader_has_five_requests_in_flight_and_the_rest_shares_the_next(
     broker: Broker, partitions: int
@@ -390,7 +406,9 @@ async def test_a_batch_of_ones_own_may_leave_its_partition_to_the_producer(
         batch = producer.create_batch()
         for number in range(3):
             batch.append(timestamp=None, key=b"k", value=b"%d" % number)
-        placed = await (await producer.send_batch(batch, topic, partition=None))
+        future = await producer.send_batch(batch, topic, partition=None)
+        assert batch.closed()
+        placed = await future
         assert (placed.partition, placed.offset) == (2, 0)
     async with producer_of(kafka) as producer:
         batch = producer.create_batch()

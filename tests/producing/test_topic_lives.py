@@ -217,6 +217,23 @@ async def test_a_deleted_topic_is_not_created_by_sending_to_another(kafka: Kafka
         await kafka.delete_topic(topic)
 
 
+@pytest.mark.virtual_time
+async def test_a_send_that_does_not_find_a_deleted_topic_leaves_its_records_waiting() -> None:
+    async with Broker(auto_create_topics=False) as broker:
+        broker.create_topic("t")
+        async with producer_of(broker, request_timeout_ms=1_000) as producer:
+            await producer.send_and_wait("t", b"old")
+            broker.delete_topic("t")
+            waiting = await producer.send("t", b"new", partition=0)
+            await producer.client.force_metadata_update()
+            with pytest.raises(UnknownTopicOrPartitionError, match="was not found"):
+                await producer.send("t", b"refused", partition=0)
+            broker.create_topic("t")
+            async with timeout(20):
+                assert (await waiting).offset == 0
+        assert await values_in(broker, "t") == [b"new"]
+
+
 # --- In a transaction ------------------------------------------------------------------------
 async def test_a_transaction_whose_topic_is_recreated_is_aborted(
     kafka: KafkaHandle, ids: object
@@ -263,3 +280,27 @@ async def test_a_transaction_does_not_go_on_in_a_topic_that_has_lost_its_records
                 await tx.send("t", b"kept", partition=0)
         values = await values_in(broker, "t", isolation_level="read_committed")
         assert values == [b"kept"]
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_topic_that_is_recreated_during_a_commit_is_written_to_by_the_next_transaction(
+    version: int,
+) -> None:
+    async with (
+        Broker(transaction_version=version) as broker,
+        producer_of(broker, transactional_id="tx") as producer,
+    ):
+        broker.create_topic("t")
+        await producer.begin_transaction()
+        await producer.send_and_wait("t", b"of the first", partition=0)
+        with broker.on("EndTxn").hold() as held:
+            committing = asyncio.ensure_future(producer.commit_transaction())
+            await held.reached()
+            broker.recreate_topic("t")
+            await producer.client.force_metadata_update()
+        await committing
+        async with timeout(20), producer.transaction() as tx:
+            await tx.send("t", b"of the second", partition=0)
+        values = await values_in(broker, "t", isolation_level="read_committed")
+        assert values == [b"of the second"]

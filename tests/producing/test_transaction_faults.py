@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -13,6 +15,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import (
     BrokerResponseError,
+    ClusterAuthorizationFailedError,
     CommitFailedError,
     ConcurrentTransactions,
     CoordinatorLoadInProgressError,
@@ -31,6 +34,7 @@ from aiokafka_lite.errors import (
     NotEnoughReplicasError,
     OperationNotAttempted,
     OutOfOrderSequenceNumber,
+    ProducerClosed,
     ProducerFencedError,
     RebalanceInProgressError,
     StaleMemberEpochError,
@@ -41,6 +45,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.producing import AIOKafkaProducer
+from aiokafka_lite.producing.group_offsets import DeliverySource, Offsets, OffsetsOfGroup
 from aiokafka_lite.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -48,10 +53,12 @@ from aiokafka_lite.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopicResult,
 )
+from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
 from aiokafka_lite.protocol.schema import Request, Response
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.structs import ConsumerGroupMetadata, TopicPartition
 from tests.producing.sending import as_values, producer_of, send_numbers, values_in
 from tests.support.reading import consumer_of
+from tests.support.waiting import until
 
 TP = TopicPartition("t", 0)
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))]
@@ -107,7 +114,15 @@ async def test_a_transaction_without_records_asks_nobody(
     await producer.abort_transaction()
     assert len(broker.requests) == before
     await commit(producer, range(3))
+    async with producer.transaction() as tx:
+        tx.commit_offsets(delivery(OffsetsOfGroup(ConsumerGroupMetadata("g"), {})))
     assert len(broker.requests.of("EndTxn")) == 1
+    assert not broker.requests.of("TxnOffsetCommit")
+
+
+def delivery(offsets: OffsetsOfGroup) -> DeliverySource:
+    """Return an object whose records have these offsets."""
+    return cast("DeliverySource", SimpleNamespace(delivery=lambda: offsets))
 
 
 async def test_offsets_of_an_aborted_transaction_are_not_committed_with_the_next(
@@ -189,6 +204,7 @@ async def test_an_abort_whose_answer_is_lost_is_asked_for_again(
     await producer.abort_transaction()
     await commit(producer, range(3, 6))
     assert await committed_in(broker) == as_values(range(3, 6))
+    assert len(broker.requests.of("InitProducerId")) == 1, "no sequence is in doubt"
 
 
 async def test_the_coordinator_moves_between_and_within_transactions(
@@ -287,8 +303,10 @@ async def test_a_partition_that_cannot_be_added_is_what_others_are_refused_for(
     await producer.begin_transaction()
     futures = [await producer.send("t", b"v", partition=index) for index in range(2)]
     if error.retriable:
+        asked = len(broker.requests.of("Metadata"))
         await asyncio.gather(*futures)
         await producer.commit_transaction()
+        await until(lambda: len(broker.requests.of("Metadata")) > asked)
         return
     with pytest.raises(TransactionAbortableError) as caught:
         await producer.commit_transaction()
@@ -341,6 +359,53 @@ async def test_a_record_that_is_lost_in_time_breaks_the_transaction(broker: Brok
         await producer.abort_transaction()
         await commit(producer, range(3, 6))
     assert await committed_in(broker) == as_values(range(6))
+    _, *again = broker.requests.of("InitProducerId")
+    assert len(again) == (broker.config.transaction_version == 1)
+    for each in again:  # or it would fence a newer producer
+        assert isinstance(each.request, InitProducerIdRequest)
+        assert each.request.producer_id >= 0
+
+
+async def test_a_commit_that_the_coordinator_refuses_is_aborted_and_known_to_be(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    broker.on("EndTxn").fail(TransactionAbortableError)
+    tx = producer.transaction()
+
+    async def write() -> None:
+        async with tx:
+            await tx.send("t", b"lost", partition=0)
+
+    with pytest.raises(TransactionAbortableError):
+        await write()
+    assert tx.is_committed is False
+    await commit(producer, range(3))
+    assert await committed_in(broker) == as_values(range(3))
+
+
+async def test_a_delivery_that_is_refused_at_once_breaks_the_transaction(
+    producer: AIOKafkaProducer,
+) -> None:
+    class Revoked(OffsetsOfGroup):
+        def to_commit(self) -> tuple[ConsumerGroupMetadata, Offsets]:
+            raise CommitFailedError("revoked")
+
+    await producer.begin_transaction()
+    with pytest.raises(CommitFailedError, match="revoked"):
+        await producer.send_offsets_to_transaction({TP: 1}, cast("str", Group(Revoked)))
+    with pytest.raises(TransactionAbortableError, match="revoked"):
+        await producer.commit_transaction()
+    await producer.abort_transaction()
+
+
+class Group:
+    """A group of a consumer that makes deliveries of a class."""
+
+    def __init__(self, cls: type[OffsetsOfGroup]) -> None:
+        self._cls = cls
+
+    def name(self, offsets: Offsets) -> OffsetsOfGroup:
+        return self._cls(ConsumerGroupMetadata("g"), offsets)
 
 
 async def test_offsets_that_are_refused_break_the_transaction(
@@ -401,6 +466,8 @@ async def test_offsets_of_no_group_are_refused(producer: AIOKafkaProducer, group
             await producer.send_offsets_to_transaction({TP: 1}, group)
         with pytest.raises((ValueError, TypeError), match="group"):
             tx.commit_offsets({TP: 1}, group)
+        with pytest.raises(TypeError, match="only with a dict of offsets"):
+            tx.commit_offsets(delivery(OffsetsOfGroup(ConsumerGroupMetadata("g"), {})), "g")
 
 
 @pytest.mark.virtual_time
@@ -443,6 +510,17 @@ async def test_offsets_that_cannot_be_stored_fail_within_the_delivery_timeout(
         await producer.abort_transaction()
 
 
+@pytest.mark.virtual_time
+async def test_a_start_without_a_coordinator_ends_in_time(broker: Broker) -> None:
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(100)
+    broker.on("FindCoordinator").fail(CoordinatorNotAvailableError, times=None)
+    began = loop.time()
+    with pytest.raises(KafkaError):
+        await producer_of(broker, transactional_id="tx", request_timeout_ms=5_000).start()
+    assert 3 < loop.time() - began < 6
+
+
 # --- What ends a producer ----------------------------------------------------------------------
 async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_is_told(
     broker: Broker,
@@ -472,6 +550,74 @@ async def test_an_abort_that_is_refused_ends_the_producer(
     for call in (producer.abort_transaction, producer.begin_transaction):
         with pytest.raises(InvalidTxnState, match="aborting a transaction of 'tx' failed"):
             await call()
+
+
+async def test_after_a_fatal_error_a_transaction_is_left_to_the_coordinator(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    tx = producer.transaction()
+
+    async def write() -> None:
+        async with tx:
+            await tx.send_and_wait("t", b"lost", partition=0)
+
+    broker.on("Produce").fail(ClusterAuthorizationFailedError)
+    with pytest.raises(ClusterAuthorizationFailedError) as caught:
+        await write()
+    assert caught.value.__cause__ is None, "it is the error of the block"
+    assert tx.is_committed is False
+    await producer.stop()
+    assert not broker.requests.of("EndTxn")
+
+
+async def test_a_fatal_error_replaces_the_error_of_its_block(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    async def write() -> None:
+        async with producer.transaction() as tx:
+            await asyncio.wait([await tx.send("t", b"lost", partition=0)])
+            raise CommitFailedError
+
+    broker.on("Produce").fail(ClusterAuthorizationFailedError)
+    with pytest.raises(ClusterAuthorizationFailedError) as caught:
+        await write()
+    assert isinstance(caught.value.__cause__, CommitFailedError)
+
+
+@pytest.mark.virtual_time
+async def test_a_commit_that_a_stop_cuts_short_is_known_to_have_failed(broker: Broker) -> None:
+    async with producer_of(broker, transactional_id="tx") as producer:
+        tx = producer.transaction()
+
+        async def write() -> None:
+            async with tx:
+                await tx.send("t", b"lost", partition=0)
+
+        broker.on("Produce").silence(times=None)
+        writing = asyncio.ensure_future(write())
+        await asyncio.sleep(1)
+        assert tx.is_committed is None
+        await producer.stop(timeout=1)
+        assert tx.is_committed is False
+        with pytest.raises(ProducerClosed):
+            await writing
+
+
+async def test_a_transaction_does_not_begin_after_a_stop(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    await producer.begin_transaction()
+    await producer.send_and_wait("t", b"lost", partition=0)
+    with broker.on("EndTxn").hold() as held:
+        aborting = [asyncio.ensure_future(producer.abort_transaction()) for _ in range(2)]
+        await held.reached()
+        beginning = asyncio.ensure_future(producer.begin_transaction())
+        await asyncio.sleep(0)
+        stopping = asyncio.ensure_future(producer.stop())
+        await asyncio.sleep(0)
+    await asyncio.gather(*aborting, stopping)
+    with pytest.raises(ProducerClosed):
+        await beginning
 
 
 async def test_a_producer_that_may_not_use_its_id_says_so_for_good(broker: Broker) -> None:
@@ -527,7 +673,7 @@ async def test_a_commit_without_an_answer_leaves_no_doubt_that_there_is_doubt(
 
 @pytest.mark.virtual_time
 async def test_leaving_the_block_does_not_wait_for_a_silent_coordinator_for_ever(
-    broker: Broker,
+    broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     producer = producer_of(
         broker, transactional_id="tx", request_timeout_ms=300, delivery_timeout_ms=60_000
@@ -543,6 +689,7 @@ async def test_leaving_the_block_does_not_wait_for_a_silent_coordinator_for_ever
         async with timeout(5):
             with pytest.raises(ZeroDivisionError):
                 await fail()
+    assert "the transaction is still being aborted" in caplog.text
     async with timeout(10):
         await commit(producer, range(3))  # behind the abort, which goes on
     await producer.stop()
@@ -557,22 +704,25 @@ async def test_errors_are_kafkas(broker: Broker, producer: AIOKafkaProducer) -> 
         await producer.commit_transaction()
 
 
+@pytest.mark.parametrize("is_good", [True, False])
 async def test_offsets_whose_sender_is_cancelled_are_stored_before_the_end(
-    broker: Broker, producer: AIOKafkaProducer
+    broker: Broker, producer: AIOKafkaProducer, *, is_good: bool
 ) -> None:
+    end = producer.commit_transaction if is_good else producer.abort_transaction
     await producer.begin_transaction()
     with broker.on("TxnOffsetCommit").hold() as rule:
         sending = asyncio.ensure_future(producer.send_offsets_to_transaction({TP: 5}, "g"))
         await rule.reached()
         sending.cancel()
         await asyncio.wait([sending])
-        committing = asyncio.ensure_future(producer.commit_transaction())
-        await asyncio.wait([committing], timeout=0.1)
-        assert not committing.done()
-    await committing
+        ending = asyncio.ensure_future(end())
+        await asyncio.wait([ending], timeout=0.1)
+        assert not ending.done()
+        assert not broker.requests.of("EndTxn")
+    await ending
     async with consumer_of(broker, group_id="g", enable_auto_commit=False) as observer:
         observer.assign([TP])
-        assert await observer.committed(TP) == 5
+        assert await observer.committed(TP) == (5 if is_good else None)
 
 
 async def test_an_abort_waits_for_what_is_on_the_wire(

@@ -167,14 +167,22 @@ async def test_a_stop_aborts_a_transaction_whose_commit_fails_meanwhile(
 async def test_records_are_sent_in_transactions_only(
     topic: str, producer: AIOKafkaProducer
 ) -> None:
-    with pytest.raises(IllegalOperation, match="not in transaction"):
-        await producer.send(topic, b"v")
+    batch = producer.create_batch()
+    batch.append(timestamp=None, key=None, value=b"v")
+    for send in (producer.send(topic, b"v"), producer.send_batch(batch, topic, partition=0)):
+        with pytest.raises(IllegalOperation, match="not in transaction"):
+            await send
     for call in (producer.commit_transaction, producer.abort_transaction):
         with pytest.raises(IllegalOperation):
             await call()
     async with producer.transaction():
         with pytest.raises(IllegalStateError, match="one transaction at a time"):
             await producer.begin_transaction()
+    block = producer.transaction()
+    async with block:
+        pass
+    with pytest.raises(IllegalStateError, match="entered only once"):
+        await block.__aenter__()
 
 
 async def test_transactions_need_a_transactional_id(kafka: KafkaHandle) -> None:
@@ -315,6 +323,8 @@ async def test_a_batch_that_is_too_large_is_not_sent_in_parts_after_a_record_was
         await lose()
     errors = await asyncio.gather(*in_one_batch, return_exceptions=True)
     assert {type(error) for error in errors} == {TransactionAbortableError}
+    causes = {type(error.__cause__) for error in errors if isinstance(error, KafkaError)}
+    assert causes == {MessageSizeTooLargeError}
     async with producer.transaction() as tx:
         await tx.send(topic, b"next", partition=1)
     assert await committed_in(kafka, topic, 1) == [b"next"]

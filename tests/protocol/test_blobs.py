@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
+from aiokafka_lite.protocol.messages import transaction_records
 from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -24,6 +25,7 @@ from aiokafka_lite.protocol.messages.group_records import (
     decode_key,
     encode_key,
 )
+from aiokafka_lite.protocol.messages.transaction_records import TransactionLogKey
 from aiokafka_lite.protocol.schema import Blob
 from tests.support.every_version import in_every_version
 from tests.support.samples import BLOB_CLASSES, filled, name_of, versions
@@ -108,6 +110,17 @@ def test_offset_keys_of_the_oldest_type_are_read() -> None:
 def test_keys_of_other_groups_are_left_to_others(record_type: int) -> None:
     for rest in (b"whatever", b""):
         assert decode_key(record_type.to_bytes(2, "big", signed=True) + rest) is None
+
+
+def test_keys_of_transactions_start_with_their_record_type_too() -> None:
+    key = TransactionLogKey(transactional_id="tx")
+    written = b"\0\0" + b"\0\2tx"
+    assert transaction_records.encode_key(key) == written
+    assert transaction_records.decode_key(written) == key
+    for newer in (b"\0\1", b"\0\1whatever"):
+        assert transaction_records.decode_key(newer) is None
+    with pytest.raises(KafkaProtocolError, match="too short for a record type"):
+        transaction_records.decode_key(b"\0")
 
 
 @given(st.binary(max_size=40))

@@ -9,7 +9,7 @@ from aiokafka_lite.errors import (
     KafkaProtocolError,
     UnsupportedVersionError,
 )
-from aiokafka_lite.protocol import codec
+from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.schema import (
     Blob,
     Request,
@@ -24,6 +24,7 @@ from aiokafka_lite.protocol.schema import (
     string,
     uuid,
 )
+from aiokafka_lite.protocol.template import compile_template
 from aiokafka_lite.protocol.varint import encode_uvarint
 
 
@@ -42,6 +43,8 @@ def test_a_field_is_on_the_wire_in_its_versions_and_tagged_ones_in_the_order_of_
 
     assert (str(Declared.versions), str(Declared.flexible)) == ("11-14", "13+")
     assert not Declared.is_forward_compatible
+    assert [field.name for field in Declared.schema if field.is_lazy] == ["late"]
+    assert [field.name for field in Declared.schema if field.is_list] == ["ids"]
     ids = [bytes(range(16)), bytes(16)]
     for version, message, written in (
         (11, Declared(text="a"), b"\0\1a"),
@@ -112,6 +115,35 @@ def test_a_request_has_the_versions_of_its_declaration_and_its_response_has_them
     assert (NewResponse.has_plain_header, OldResponse.has_plain_header) == (True, False)
     with pytest.raises(TypeError, match="not a generic class"):
         NewRequest[NewResponse]  # type: ignore[misc] # that is the point
+
+
+def test_a_template_has_the_bytes_of_a_request_with_a_struct_that_does_not_vary() -> None:
+    class Inner(Struct):
+        number: int = int16("0+")
+        text: str = string("0+")
+        added: int = int16("1+", default=-1)
+        extra: int = int8("1+", tag=0)
+
+    class OuterResponse(Response):
+        error_code: int = int16("0+")
+
+    class OuterRequest(Request[OuterResponse], key=7_779, versions="0-1", flexible="1+"):
+        inner: Inner = nested(Inner, "0+")
+        name: str = string("0+")
+        count: int = int32("0+")
+
+    for version, inner in (
+        (0, Inner(number=5, text="a")),
+        (1, Inner(number=5, text="a", added=6, extra=7)),
+        (1, Inner()),
+    ):
+        request = OuterRequest(inner=inner, name="n")
+        template = compile_template(request, {OuterRequest: ("count",)}, version, "me")
+        request.count = 9
+        assert template(5, 9) == framing.encode_request(request, version, 5, "me")
+    refused = OuterRequest(inner=Inner(added=6))
+    with pytest.raises(UnsupportedVersionError, match="added"):
+        compile_template(refused, {OuterRequest: ("count",)}, 0, "me")(5, 9)
 
 
 @pytest.mark.parametrize("version", [0, 1], ids=["plain", "flexible"])

@@ -1,0 +1,143 @@
+"""Requests to a coordinator are tried again, as long as that may help; without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    ClientClosedError,
+    ConcurrentTransactions,
+    CoordinatorLoadInProgressError,
+    GroupAuthorizationFailedError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NoError,
+    NotCoordinatorError,
+    OperationNotAttempted,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.producing.coordinators import TRANSACTION, CoordinatorClient
+from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+
+pytestmark = pytest.mark.virtual_time
+Answer = KafkaError | Sequence[type[BrokerResponseError]]
+DEADLINE = 10.0
+
+
+class Asking:
+    """A client of a coordinator, which is node 1, then 2 and so on."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.finds: list[tuple[str, int, float]] = []
+        self.nodes: list[int] = []
+        self.invalidations = 0
+        self.pool = self
+        self.unreachable: list[int] = []
+        self.client = CoordinatorClient(
+            cast("Cluster", self), "tx", TRANSACTION, first_backoff_s=0.1, rng=random.Random(1)
+        )
+        self._codes: list[int] = []
+
+    async def find_coordinator(self, key: str, *, key_type: int, timeout_s: float) -> int:
+        self.finds.append((key, key_type, timeout_s))
+        return len(self.finds)
+
+    async def connect(self, node_id: int) -> object:
+        if node_id in self.unreachable:
+            raise KafkaConnectionError
+        return SimpleNamespace(wire=SimpleNamespace(api_versions={EndTxnRequest.api_key: (0, 5)}))
+
+    async def request(self, node_id: int, request: object) -> EndTxnResponse:
+        self.nodes.append(node_id)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, KafkaError):
+            raise answer
+        self._codes = [error.errno for error in answer]
+        return EndTxnResponse()
+
+    def invalidate(self) -> None:
+        self.invalidations += 1
+
+    async def ask(
+        self, *retriable: type[KafkaError], prepare: list[None] | None = None
+    ) -> EndTxnResponse:
+        async def check() -> None:
+            if prepare is not None:
+                prepare.append(None)
+
+        return await self.client.ask(
+            EndTxnRequest,
+            lambda _: self._codes,
+            DEADLINE,
+            retriable=retriable,
+            prepare=None if prepare is None else check,
+        )
+
+
+@pytest.mark.parametrize(
+    ("first", "nodes", "invalidations"),
+    [
+        ([NotCoordinatorError], [1, 2], 0),
+        ([CoordinatorLoadInProgressError], [1, 1], 0),
+        ([ConcurrentTransactions], [1, 1], 0),
+        ([UnknownTopicOrPartitionError], [1, 1], 1),
+        ([NoError, UnknownTopicOrPartitionError], [1, 1], 1),
+        (KafkaConnectionError(), [1, 2], 0),
+        ([OperationNotAttempted], [1], 0),
+        ([GroupAuthorizationFailedError], [1], 0),
+        ([CoordinatorLoadInProgressError, GroupAuthorizationFailedError], [1], 0),
+    ],
+    ids=str,
+)
+async def test_an_error_decides_whether_and_whom_to_ask_again(
+    first: Answer, nodes: list[int], invalidations: int
+) -> None:
+    asking = Asking(first, [])
+    await asking.ask()
+    assert (asking.nodes, asking.invalidations) == (nodes, invalidations)
+    assert [(key, kind) for key, kind, _ in asking.finds] == [("tx", TRANSACTION)] * nodes[-1]
+
+
+async def test_an_error_that_the_caller_names_is_retried() -> None:
+    asking, checks = Asking([OperationNotAttempted], [OperationNotAttempted], []), list[None]()
+    await asking.ask(OperationNotAttempted, prepare=checks)
+    assert (len(asking.nodes), len(checks)) == (3, 2)
+
+
+async def test_a_client_that_is_closed_asks_no_more() -> None:
+    asking = Asking(ClientClosedError())
+    with pytest.raises(ClientClosedError):
+        await asking.ask()
+    assert asking.nodes == [1]
+
+
+async def test_a_request_ends_in_time_with_the_last_error() -> None:
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(4)
+    asking = Asking([NotCoordinatorError])
+    with pytest.raises(KafkaTimeoutError, match="coordinator of 'tx'") as caught:
+        await asking.ask()
+    assert isinstance(caught.value.__cause__, NotCoordinatorError)
+    assert DEADLINE - 2 < loop.time() <= DEADLINE
+    left = [timeout_s for *_, timeout_s in asking.finds]
+    assert left[0] == pytest.approx(DEADLINE - 4)
+    assert left == sorted(left, reverse=True)
+
+
+async def test_a_version_is_spoken_by_a_coordinator_that_can_be_reached() -> None:
+    asking = Asking([])
+    asking.unreachable = [1]
+    assert not await asking.client.speaks(EndTxnRequest, 5, DEADLINE)
+    assert await asking.client.speaks(EndTxnRequest, 5, DEADLINE)  # node 2
+    assert not await asking.client.speaks(EndTxnRequest, 6, DEADLINE)
+    assert len(asking.finds) == 2
