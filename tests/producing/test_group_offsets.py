@@ -30,7 +30,7 @@ class Delivery(OffsetsOfGroup):
     """Offsets that note their refusal."""
 
     def __init__(self) -> None:
-        super().__init__(ConsumerGroupMetadata("g"), {tp: (1, "", -1) for tp in TPS})
+        super().__init__(ConsumerGroupMetadata("g"), dict.fromkeys(TPS, (1, "", -1)))
         self.refusals: list[KafkaError] = []
 
     def topic_ids(self) -> Collection[tuple[TopicPartition, bytes]]:

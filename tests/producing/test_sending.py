@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
 import aiokafka
 import confluent_kafka
@@ -313,22 +313,6 @@ async def test_no_request_exceeds_its_size_though_many_partitions_wait(broker: B
     ]
     assert max(sizes) <= 2_000
     assert len(sizes) < 10
-
-
-async def test_a_request_takes_batches_in_order_up_to_exactly_its_size(broker: Broker) -> None:
-    broker.create_topic("wide", partitions=5)
-    async with producer_of(broker, max_request_size=2_000) as producer:
-        await producer.partitions_for("wide")
-        # A batch and its record take 96 bytes more: 1,000 twice; 1,000, then 1,796 and 106.
-        for sizes in ({0: 904, 1: 904}, {2: 904, 3: 1_700, 4: 10}):
-            futures = [
-                await producer.send("wide", bytes(size), partition=number)
-                for number, size in sizes.items()
-            ]
-            await asyncio.gather(*futures)
-    requests = [cast("ProduceRequest", each.request) for each in broker.requests.of("Produce")]
-    taken = [[part.index for part in request.topic_data[0].partition_data] for request in requests]
-    assert taken == [[0, 1], [2], [3, 4]]
 
 
 @pytest.mark.parametrize("partitions", [1, 8])

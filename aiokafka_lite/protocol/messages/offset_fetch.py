@@ -220,9 +220,7 @@ class OffsetFetchRequest(Request[OffsetFetchResponse], key=9, versions="1-10", f
         topics: list[OffsetFetchRequestTopics] = []
         for topic in self.topics or ():
             topics.append(
-                OffsetFetchRequestTopics(
-                    name=topic.name, partition_indexes=topic.partition_indexes
-                )
+                OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
             )
             if not len(topics) % ELEMENTS_PER_STEP:
                 yield

@@ -1,0 +1,555 @@
+"""Transactions by themselves: their states and their requests, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from aiokafka_lite._transaction import BegunTransaction
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.versions import ApiVersions
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    ClusterAuthorizationFailedError,
+    CommitFailedError,
+    GroupAuthorizationFailedError,
+    IllegalOperation,
+    IllegalStateError,
+    InvalidTxnState,
+    KafkaError,
+    KafkaTimeoutError,
+    NoError,
+    NotCoordinatorError,
+    OutOfOrderSequenceNumber,
+    ProducerFencedError,
+    TransactionAbortableError,
+)
+from aiokafka_lite.producing.config import ProducerConfig
+from aiokafka_lite.producing.group_offsets import Offsets, OffsetsOfGroup
+from aiokafka_lite.producing.transactions import Transactions, TransactionStage
+from aiokafka_lite.protocol.framing import decode_request
+from aiokafka_lite.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
+from aiokafka_lite.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
+from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from aiokafka_lite.protocol.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from aiokafka_lite.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from aiokafka_lite.protocol.prepared import AnyRequest, prepared
+from aiokafka_lite.protocol.schema import Request, Response
+from aiokafka_lite.structs import ConsumerGroupMetadata, TopicPartition
+from tests.producing.line import Line
+
+pytestmark = pytest.mark.virtual_time
+TP = TopicPartition("t", 0)
+TOPIC_ID = bytes(range(16))
+GROUP = ConsumerGroupMetadata("g")
+
+
+class Coordinated(Line):
+    """A line with transactions, and a coordinator.
+
+    Attributes:
+        asked: The names and versions of the requests to the coordinator, in order.
+        requests: The requests themselves.
+        errors: The next errors of an API, by its name; then there is none.
+        held: Whether the coordinator responds to no request until this is set.
+        changes: How often the state has changed.
+    """
+
+    def __init__(self, version: int, **settings: object) -> None:
+        super().__init__(2, transactional_id="tx", **settings)
+        self.version = version
+        self.asked: list[tuple[str, int]] = []
+        self.requests: list[Request[Response]] = []
+        self.errors: defaultdict[str, list[type[BrokerResponseError]]] = defaultdict(list)
+        self.held = asyncio.Event()
+        self.held.set()
+        self.changes = 0
+        self.fatal: list[KafkaError] = []
+        config: ProducerConfig = ProducerConfig(
+            transactional_id="tx",
+            retry_backoff_ms=10,
+            **settings,  # type: ignore[arg-type]
+        )
+        self.transactions = Transactions(
+            config,
+            "tx",
+            cast("Cluster", self),
+            self.identity,
+            self.accumulator,
+            self.sender,
+            self.scope,
+            random.Random(1),
+            on_change=self._note_change,
+            fail=self._note_fatal,
+        )
+        self.admit: Callable[..., bool] = self.transactions.admit
+
+    def _note_change(self) -> None:
+        self.changes += 1
+
+    def _note_fatal(self, error: KafkaError) -> None:
+        self.fatal.append(error)
+
+    async def find_coordinator(self, key: str, *, key_type: int, timeout_s: float) -> int:
+        return 3
+
+    async def connect(self, node_id: int, lane: object = None) -> object:
+        features = {"transaction.version": self.version} if self.version else {}
+        ranges = {TxnOffsetCommitRequest.api_key: (0, 6)}
+        return SimpleNamespace(wire=SimpleNamespace(api_versions=ApiVersions(ranges, features)))
+
+    async def request(self, node_id: int, request: AnyRequest[Response]) -> Response:
+        sent = prepared(request)
+        name = sent.request_class.__name__.removesuffix("Request")
+        frame = memoryview(sent.encode(sent.usable_max_version, 1, None))[4:]
+        self.asked.append((name, sent.usable_max_version))
+        self.requests.append(decode_request(frame).decode())
+        await self.held.wait()
+        error = self.errors[name].pop(0) if self.errors[name] else NoError
+        return self._response(name, self.requests[-1], error.errno)
+
+    def _response(self, name: str, request: Request[Response], code: int) -> Response:
+        if isinstance(request, InitProducerIdRequest):
+            epoch = request.producer_epoch + 1
+            return InitProducerIdResponse(error_code=code, producer_id=0, producer_epoch=epoch)
+        if isinstance(request, AddPartitionsToTxnRequest):
+            (transaction,) = request.transactions
+            topics = [
+                AddPartitionsToTxnTopicResult(
+                    name=topic.name,
+                    results_by_partition=[
+                        AddPartitionsToTxnPartitionResult(
+                            partition_index=index, partition_error_code=code
+                        )
+                        for index in topic.partitions
+                    ],
+                )
+                for topic in transaction.topics
+            ]
+            result = AddPartitionsToTxnResult(topic_results=topics)
+            return AddPartitionsToTxnResponse(results_by_transaction=[result])
+        if isinstance(request, TxnOffsetCommitRequest):
+            partition = TxnOffsetCommitResponsePartition(partition_index=0, error_code=code)
+            topic = TxnOffsetCommitResponseTopic(name="t", partitions=[partition])
+            return TxnOffsetCommitResponse(topics=[topic])
+        if isinstance(request, EndTxnRequest):
+            if self.version < 2 or code:
+                return EndTxnResponse(error_code=code)
+            return EndTxnResponse(producer_id=0, producer_epoch=request.producer_epoch + 1)
+        return AddOffsetsToTxnResponse(error_code=code)
+
+    # --- The application -------------------------------------------------------------------
+    async def write(self, partition: int = 0) -> None:
+        """Write a record in the open transaction."""
+        (future,) = await self.send(partition)
+        (await self.next()).respond()
+        await future
+
+    async def commit(self) -> KafkaError | None:
+        return await self.transactions.begin_commit()
+
+    async def abort(self) -> KafkaError | None:
+        return await self.transactions.begin_abort()
+
+
+@pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
+async def tx(request: pytest.FixtureRequest) -> AsyncIterator[Coordinated]:
+    """Transactions that are started, of both versions."""
+    async with started(request.param) as tx:
+        yield tx
+
+
+@asynccontextmanager
+async def started(version: int, **settings: object) -> AsyncIterator[Coordinated]:
+    tx = Coordinated(version, **settings)
+    complaints: list[object] = []
+    tx.loop.set_exception_handler(lambda _, context: complaints.append(context))
+    await tx.transactions.start(tx.loop.time() + 10)
+    yield tx
+    tx.accumulator.fail_all(KafkaError("the end of the test"))
+    tx.accumulator.close()
+    await tx.scope.close()
+    tx.scope.raise_if_failed()
+    assert not complaints
+
+
+class Delivery(OffsetsOfGroup):
+    """Offsets that note what becomes of them."""
+
+    def __init__(self, *, ids: Collection[bytes] = (), offset: int = 1) -> None:
+        super().__init__(GROUP, {TP: (offset, "", -1)})
+        self.ids = ids
+        self.outcomes: list[bool | None] = []
+        self.confirmations = 0
+        self.revoked: KafkaError | None = None
+        self.blocks = 0
+
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        return self._alone()
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        self.blocks += 1
+        yield
+
+    def topic_ids(self) -> Collection[tuple[TopicPartition, bytes]]:
+        return [(TP, each) for each in self.ids]
+
+    async def confirm_topics(self, deadline: float) -> None:
+        self.confirmations += 1
+
+    def to_commit(self) -> tuple[ConsumerGroupMetadata, Offsets]:
+        if self.revoked is not None:
+            raise self.revoked
+        return super().to_commit()
+
+    def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
+        self.outcomes.append(is_committed)
+
+
+class Block:
+    """A block of a batch that notes the outcome."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[bool] = []
+
+    def decide(self, transaction: BegunTransaction, *, is_committed: bool) -> None:
+        self.outcomes.append(is_committed)
+
+
+# --- Requests ----------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("version", "asked"),
+    [
+        (0, [("AddPartitionsToTxn", 3), ("AddOffsetsToTxn", 4), ("TxnOffsetCommit", 4)]),
+        (1, [("AddPartitionsToTxn", 3), ("AddOffsetsToTxn", 4), ("TxnOffsetCommit", 4)]),
+        (2, [("TxnOffsetCommit", 5)]),
+    ],
+)
+async def test_the_version_of_the_cluster_decides_which_requests_are_sent(
+    version: int, asked: list[tuple[str, int]]
+) -> None:
+    async with started(version) as tx:
+        assert tx.sender.newest_version == (13 if version == 2 else 11)
+        tx.asked.clear()
+        for number in range(2):
+            before = tx.identity.current
+            transaction = await tx.transactions.begin()
+            await tx.write()
+            delivery = Delivery()
+            tx.transactions.commit_at_the_end(delivery)
+            assert await tx.commit() is None
+            assert tx.asked == [*asked, ("EndTxn", 5 if version == 2 else 4)]
+            assert (transaction.is_committed, transaction.is_over) == (True, True)
+            assert (delivery.outcomes, delivery.blocks) == ([True], 1)
+            assert (tx.identity.current == before) is (version < 2)
+            assert tx.transactions.state is TransactionStage.READY
+            assert tx.transactions.current is None, number
+            tx.asked.clear()
+        await tx.transactions.begin()
+        assert await tx.commit() is None
+        await tx.transactions.begin()
+        assert await tx.abort() is None
+        assert not tx.asked, "there was nothing to end"
+
+
+async def test_partitions_and_groups_are_added_together_and_once() -> None:
+    async with started(1) as tx:
+        await tx.transactions.begin()
+        tx.asked.clear()
+        await tx.send(0, 1)
+        await tx.turn()
+        request = await tx.next()
+        assert request.partitions == [0, 1]
+        request.respond()
+        await tx.write(1)
+        assert tx.asked == [("AddPartitionsToTxn", 3)]
+        for _ in range(2):
+            await tx.transactions.send_offsets(Delivery())
+        assert [name for name, _ in tx.asked[1:]] == ["AddOffsetsToTxn", "TxnOffsetCommit"] * 2
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    ("ids", "is_by_id"), [([], False), ([TOPIC_ID], True), ([TOPIC_ID, bytes(16)], False)]
+)
+async def test_topics_are_confirmed_unless_their_ids_are_sent(
+    version: int, ids: list[bytes], *, is_by_id: bool
+) -> None:
+    async with started(version) as tx:
+        await tx.transactions.begin()
+        delivery = Delivery(ids=ids)
+        await tx.transactions.send_offsets(delivery)
+        is_sent = is_by_id and version == 2
+        assert delivery.confirmations == (not is_sent)
+        newest = 6 if is_sent else 5 if version == 2 else 4
+        assert tx.asked[-1] == ("TxnOffsetCommit", newest)
+        assert await tx.abort() is None
+        assert delivery.outcomes == [False]
+
+
+async def test_offsets_that_are_empty_are_not_sent(tx: Coordinated) -> None:
+    await tx.transactions.begin()
+    delivery = Delivery()
+    delivery.offsets = {}
+    tx.asked.clear()
+    await tx.transactions.send_offsets(delivery)
+    tx.transactions.commit_at_the_end(delivery)
+    assert await tx.commit() is None
+    assert not tx.asked
+    assert delivery.outcomes == [True, True]
+
+
+# --- Ends ----------------------------------------------------------------------------------------
+async def test_an_abort_gives_up_what_is_unsent_and_waits_for_what_is_in_flight(
+    tx: Coordinated,
+) -> None:
+    transaction = await tx.transactions.begin()
+    block, delivery = Block(), Delivery()
+    transaction.hold(block)
+    tx.transactions.commit_at_the_end(delivery)
+    await tx.write(0)
+    (flying,) = await tx.send(0)
+    await tx.turn()
+    request = await tx.next()
+    aborting = tx.transactions.begin_abort()
+    assert tx.transactions.begin_abort() is aborting
+    assert tx.transactions.ending is aborting
+    assert (block.outcomes, delivery.outcomes, transaction.is_committed) == ([False],) * 2 + (
+        False,
+    )
+    later = Block()
+    transaction.hold(later)
+    assert later.outcomes == [False]
+    await asyncio.sleep(1)
+    assert not aborting.done()
+    request.respond()
+    assert await aborting is None
+    assert flying.result().offset == 0
+    assert tx.asked[-1][0] == "EndTxn"
+    assert len([name for name, _ in tx.asked if name == "InitProducerId"]) == 1
+    assert transaction.is_over
+
+
+async def test_sequences_in_doubt_get_another_epoch_after_an_abort(tx: Coordinated) -> None:
+    await tx.transactions.begin()
+    await tx.write()
+    before = tx.identity.current
+    assert before is not None
+    (lost,) = await tx.send(0)
+    (await tx.next()).respond(OutOfOrderSequenceNumber)
+    assert lost.exception() is not None
+    tx.asked.clear()
+    assert await tx.abort() is None
+    again = [("InitProducerId", 5)] if tx.version == 1 else []
+    assert tx.asked == [("EndTxn", 5 if tx.version == 2 else 4), *again]
+    assert tx.identity.current == before._replace(epoch=before.epoch + 1)
+    await tx.transactions.begin()
+    await tx.write()
+    assert await tx.commit() is None
+
+
+async def test_a_transaction_begins_after_the_end_of_the_one_before(tx: Coordinated) -> None:
+    first = await tx.transactions.begin()
+    with pytest.raises(IllegalStateError, match="one transaction at a time"):
+        await tx.transactions.begin()
+    await tx.write()
+    tx.held.clear()
+    ending = tx.transactions.begin_commit()
+    beginning = asyncio.ensure_future(tx.transactions.begin())
+    await tx.turn()
+    assert not beginning.done()
+    for refused in (tx.transactions.begin_commit, lambda: tx.transactions.require(first)):
+        with pytest.raises(IllegalOperation, match="committing a transaction"):
+            refused()
+    tx.held.set()
+    second = await beginning
+    assert ending.result() is None
+    assert (first.is_over, second.is_over) == (True, False)
+    with pytest.raises(IllegalOperation, match="has ended"):
+        tx.transactions.require(first)
+    tx.transactions.require(second)
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+async def test_a_commit_whose_caller_is_cancelled_ends_as_it_can(
+    tx: Coordinated, *, is_sent: bool
+) -> None:
+    transaction = await tx.transactions.begin()
+    await tx.write()
+    if not is_sent:
+        await tx.send(0)  # the commit waits for its response
+        await tx.turn()
+    tx.held.clear()
+    ending = tx.transactions.begin_commit()
+    await tx.turn()
+    outlasting = asyncio.ensure_future(tx.transactions.outlast_commit(ending))
+    for _ in range(2):
+        await tx.turn()
+        assert not outlasting.done()
+        outlasting.cancel()
+    if not is_sent:
+        (await tx.next()).respond()
+    tx.held.set()
+    await asyncio.wait([outlasting])
+    assert transaction.is_committed is is_sent
+    assert tx.transactions.state is TransactionStage.READY
+
+
+async def test_a_commit_and_an_abort_wait_for_offsets_that_are_being_stored(
+    tx: Coordinated,
+) -> None:
+    for end in (tx.transactions.begin_commit, tx.transactions.begin_abort):
+        await tx.transactions.begin()
+        tx.held.clear()
+        storing = asyncio.ensure_future(tx.transactions.send_offsets(Delivery()))
+        await tx.turn()
+        storing.cancel()
+        ending = end()
+        await asyncio.sleep(1)
+        assert not ending.done()
+        assert "EndTxn" not in [name for name, _ in tx.asked[-2:]]
+        tx.held.set()
+        await asyncio.wait([ending])
+        assert tx.asked[-1][0] == "EndTxn"
+
+
+# --- Errors --------------------------------------------------------------------------------------
+async def test_an_error_of_a_record_breaks_the_transaction_until_its_abort(
+    tx: Coordinated,
+) -> None:
+    transaction = await tx.transactions.begin()
+    delivery = Delivery()
+    tx.transactions.commit_at_the_end(delivery)
+    (unsent,) = await tx.send(0)
+    changes = tx.changes
+    tx.transactions.spoil(KafkaError("lost"))
+    assert tx.changes == changes + 1
+    assert delivery.outcomes == [False]
+    assert transaction.is_committed is False
+    for refused in (
+        tx.transactions.begin_commit,
+        lambda: tx.transactions.require(transaction),
+        lambda: tx.transactions.commit_at_the_end(Delivery()),
+    ):
+        with pytest.raises(TransactionAbortableError, match="lost") as caught:
+            refused()
+        assert str(caught.value.__cause__) == "KafkaError: lost"
+    aborting = tx.transactions.begin_abort()
+    with pytest.raises(TransactionAbortableError, match="lost"):
+        raise tx.transactions.refusal()
+    while tx.sent:
+        tx.sent.pop().respond()
+    assert await aborting is None
+    assert unsent.done()
+    assert isinstance(tx.transactions.refusal(), IllegalOperation)
+    await tx.transactions.begin()
+    await tx.write()
+    assert await tx.commit() is None
+
+
+@pytest.mark.parametrize(
+    ("api", "error", "is_fatal"),
+    [
+        ("EndTxn", TransactionAbortableError, False),
+        ("EndTxn", InvalidTxnState, True),
+        ("EndTxn", ProducerFencedError, True),
+        ("TxnOffsetCommit", GroupAuthorizationFailedError, False),
+        ("TxnOffsetCommit", ProducerFencedError, True),
+    ],
+)
+async def test_an_error_of_a_commit_breaks_the_transaction_or_ends_the_producer(
+    tx: Coordinated, api: str, error: type[BrokerResponseError], *, is_fatal: bool
+) -> None:
+    transaction = await tx.transactions.begin()
+    await tx.write()
+    delivery = Delivery()
+    tx.transactions.commit_at_the_end(delivery)
+    tx.errors[api].append(error)
+    assert isinstance(await tx.commit(), error)
+    assert [type(each) for each in tx.fatal] == [error] * is_fatal
+    assert len(delivery.outcomes) == 1
+    if is_fatal:
+        assert tx.transactions.state is TransactionStage.FATAL
+        assert transaction.is_over
+        assert not tx.transactions.is_open
+        with pytest.raises(IllegalOperation, match="at its end"):
+            tx.transactions.begin_abort()
+        return
+    assert tx.transactions.state is TransactionStage.BROKEN
+    assert await tx.abort() is None
+    assert transaction.is_committed is False
+    assert tx.asked[-1][0] == "EndTxn"
+
+
+async def test_the_outcome_is_unknown_if_the_coordinator_does_not_respond(tx: Coordinated) -> None:
+    transaction = await tx.transactions.begin()
+    await tx.write()
+    delivery = Delivery()
+    tx.transactions.commit_at_the_end(delivery)
+    tx.errors["EndTxn"] = [NotCoordinatorError] * 10_000
+    began = tx.loop.time()
+    assert isinstance(await tx.commit(), KafkaTimeoutError)
+    assert 100 < tx.loop.time() - began <= 120
+    assert transaction.is_committed is None
+    assert delivery.outcomes == [None]
+    (fatal,) = tx.fatal
+    assert "the outcome of the transaction is unknown" in str(fatal)
+
+
+async def test_an_abort_that_fails_ends_the_producer(tx: Coordinated) -> None:
+    await tx.transactions.begin()
+    await tx.write()
+    tx.errors["EndTxn"].append(InvalidTxnState)
+    assert isinstance(await tx.abort(), InvalidTxnState)
+    assert tx.transactions.state is TransactionStage.FATAL
+    assert len(tx.fatal) == 1
+
+
+async def test_a_delivery_that_is_revoked_breaks_the_transaction(tx: Coordinated) -> None:
+    async def store(delivery: Delivery) -> None:
+        await tx.transactions.send_offsets(delivery)
+
+    async def name(delivery: Delivery) -> None:
+        tx.transactions.commit_at_the_end(delivery)
+
+    for give in (store, name):
+        await tx.transactions.begin()
+        delivery = Delivery()
+        delivery.revoked = CommitFailedError("revoked")
+        with pytest.raises(CommitFailedError):
+            await give(delivery)
+        with pytest.raises(TransactionAbortableError, match="revoked"):
+            tx.transactions.begin_commit()
+        assert await tx.abort() is None
+
+
+async def test_a_partition_that_is_refused_breaks_the_transaction() -> None:
+    async with started(1) as tx:
+        await tx.transactions.begin()
+        tx.errors["AddPartitionsToTxn"].append(ClusterAuthorizationFailedError)
+        await tx.send(0)
+        await tx.turn()
+        assert [type(each) for each in tx.fatal] == [ClusterAuthorizationFailedError]
+        assert not tx.sent
