@@ -632,6 +632,7 @@ class Transactions:
 
         answer = await self._coordinator.ask(request, codes, deadline)
         self._raise_for(answer.error_code, "adding a group to")
+        self._has_begun = True
 
     # --- The end ---------------------------------------------------------------------------
     def begin_commit(self) -> asyncio.Task[KafkaError | None]:

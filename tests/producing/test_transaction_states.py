@@ -203,6 +203,7 @@ class Delivery(OffsetsOfGroup):
         self.outcomes: list[bool | None] = []
         self.confirmations = 0
         self.revoked: KafkaError | None = None
+        self.unconfirmed: KafkaError | None = None
         self.blocks = 0
 
     def alone(self) -> AbstractAsyncContextManager[None]:
@@ -218,6 +219,8 @@ class Delivery(OffsetsOfGroup):
 
     async def confirm_topics(self, deadline: float) -> None:
         self.confirmations += 1
+        if self.unconfirmed is not None:
+            raise self.unconfirmed
 
     def to_commit(self) -> tuple[ConsumerGroupMetadata, Offsets]:
         if self.revoked is not None:
@@ -319,6 +322,17 @@ async def test_offsets_that_are_empty_are_not_sent(tx: Coordinated) -> None:
     assert await tx.commit() is None
     assert not tx.asked
     assert delivery.outcomes == [True, True]
+
+
+async def test_a_transaction_to_which_a_group_was_added_is_ended() -> None:
+    async with started(1) as tx:
+        await tx.transactions.begin()
+        delivery = Delivery()
+        delivery.unconfirmed = CommitFailedError("the topic was deleted")
+        with pytest.raises(CommitFailedError):
+            await tx.transactions.send_offsets(delivery)
+        assert await tx.abort() is None
+        assert tx.asked[-2:] == [("AddOffsetsToTxn", 4), ("EndTxn", 4)]
 
 
 # --- Ends ----------------------------------------------------------------------------------------
