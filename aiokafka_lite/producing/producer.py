@@ -187,9 +187,11 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             await engine.start()
             if self._closed:
                 raise ProducerClosed("the producer was stopped while it started")
-        except BaseException:
+        except BaseException as error:
             self._engine = None
             await engine.close()
+            if self._stopping is not None and isinstance(error, Exception):
+                raise ProducerClosed("the producer was stopped while it started") from error
             raise
 
     async def stop(self, timeout: float | None = None) -> None:
