@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType, SimpleNamespace
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.cluster import Cluster
@@ -36,6 +36,7 @@ from tests.support.waiting import until
 
 ME = ProducerIdAndEpoch(1, 0)
 BACKOFF_S = 0.1
+L = TypeVar("L", bound="Line")
 
 
 class Sent(NamedTuple):
@@ -233,19 +234,29 @@ class Line:
 
 @asynccontextmanager
 async def line(partitions: int = 1, **settings: object) -> AsyncIterator[Line]:
-    """A line of which all tasks end, and none has failed."""
-    line = Line(partitions, **settings)
-    complaints: list[object] = []
-    line.loop.set_exception_handler(lambda _, context: complaints.append(context))
+    """Return a line."""
+    async with ended(Line(partitions, **settings)) as line:
+        yield line
+
+
+@asynccontextmanager
+async def ended(line: L) -> AsyncIterator[L]:
+    """End a line's tasks after its use. No callback of the loop may have failed."""
+    failed: list[object] = []
+
+    def note(loop: object, context: Mapping[str, object]) -> None:
+        if "future" not in context:  # whose exception was not retrieved
+            failed.append(context)
+
+    line.loop.set_exception_handler(note)
     yield line
     line.accumulator.fail_all(KafkaError("the end of the test"))
     for queue in line.queues:
-        for batch in (*queue.numbered, *queue.waiting):
-            assert batch.is_expired
+        assert all(batch.is_expired for batch in (*queue.numbered, *queue.waiting))
     line.accumulator.close()
     await line.scope.close()
     line.scope.raise_if_failed()
-    assert not complaints
+    assert not failed
 
 
 async def warmed(line: Line, *partitions: int) -> None:

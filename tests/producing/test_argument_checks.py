@@ -60,9 +60,9 @@ async def test_a_wrong_type_is_refused_by_name_and_the_producer_goes_on() -> Non
         for name in ("\ud800", "ä\ud800"):
             with pytest.raises(ValueError, match="a header's name must be text that UTF-8 can"):
                 await producer.send("t", b"v", headers=[(name, b"")])
-        for offsets in ({}, [TP], None):
+        for offsets in (wrong({}), wrong([TP]), wrong(None)):
             with pytest.raises(ValueError, match="offsets must be a dict"):
-                await producer.send_offsets_to_transaction(wrong(offsets), "g")
+                await producer.send_offsets_to_transaction(offsets, "g")
         for offset in (-1, 2**63, True, "1", 1.5, (1, 2), (-1, "")):
             with pytest.raises(ValueError, match="an offset to commit must be an int from 0"):
                 await producer.send_offsets_to_transaction({TP: wrong(offset)}, "g")

@@ -336,8 +336,7 @@ async def test_a_queue_follows_its_leader() -> None:
         assert not sending.sent
         assert sending.searches > 0
         sending.lead({0: 1, 1: 2, 2: 3})
-        await sending.turn()
-        (request,) = sending.sent
+        request = await sending.next()
         assert (request.node_id, request.partitions) == (2, [1])
         request.respond()
         assert lost.done()

@@ -225,7 +225,7 @@ async def test_a_send_that_does_not_find_a_deleted_topic_leaves_its_records_wait
             await producer.send_and_wait("t", b"old")
             broker.delete_topic("t")
             waiting = await producer.send("t", b"new", partition=0)
-            await producer.client.force_metadata_update()
+            await asyncio.sleep(3)
             with pytest.raises(UnknownTopicOrPartitionError, match="was not found"):
                 await producer.send("t", b"refused", partition=0)
             broker.create_topic("t")
@@ -283,24 +283,30 @@ async def test_a_transaction_does_not_go_on_in_a_topic_that_has_lost_its_records
 
 
 @pytest.mark.virtual_time
-@pytest.mark.parametrize("version", [1, 2])
-async def test_a_topic_that_is_recreated_during_a_commit_is_written_to_by_the_next_transaction(
-    version: int,
-) -> None:
+async def test_a_topic_that_is_recreated_during_a_commit_is_written_to_by_later_transactions() -> (
+    None
+):
     async with (
-        Broker(transaction_version=version) as broker,
+        Broker(transaction_version=1) as broker,
         producer_of(broker, transactional_id="tx") as producer,
     ):
         broker.create_topic("t")
         await producer.begin_transaction()
-        await producer.send_and_wait("t", b"of the first", partition=0)
+        await producer.send_and_wait("t", b"before", partition=0)
         with broker.on("EndTxn").hold() as held:
             committing = asyncio.ensure_future(producer.commit_transaction())
             await held.reached()
             broker.recreate_topic("t")
             await producer.client.force_metadata_update()
         await committing
-        async with timeout(20), producer.transaction() as tx:
-            await tx.send("t", b"of the second", partition=0)
-        values = await values_in(broker, "t", isolation_level="read_committed")
-        assert values == [b"of the second"]
+        # The commit's marker is in the new log, which takes no sequence but 0 then.
+        with pytest.raises(TransactionAbortableError, match="OutOfOrderSequence"):
+            await write(producer, b"refused")
+        await write(producer, b"after")
+        assert await values_in(broker, "t", isolation_level="read_committed") == [b"after"]
+
+
+async def write(producer: AIOKafkaProducer, value: bytes) -> None:
+    """Write a record in a transaction."""
+    async with timeout(20), producer.transaction() as tx:
+        await tx.send("t", value, partition=0)

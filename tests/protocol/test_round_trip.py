@@ -106,12 +106,12 @@ def unknown_tags(count: int) -> bytes:
 def test_unknown_tags_are_skipped_in_steps() -> None:
     heartbeat = codec.encode(HeartbeatRequest(group_id="g"), 4)[:-1]
     api_versions = codec.encode(ApiVersionsResponse(), 3)[:-1]
-    for count, steps in ((99, 0), (100, 1), (1_000, 10)):
+    for count, expected in ((99, 0), (100, 1), (1_000, 10)):
         body = memoryview(heartbeat + unknown_tags(count))
-        assert len(list(codec.decoder_in_steps(HeartbeatRequest, 4)(body))) == steps
+        assert len(list(codec.decoder_in_steps(HeartbeatRequest, 4)(body))) == expected
         # Among tagged fields of its own.
-        body = memoryview(api_versions + unknown_tags(count + steps))
-        assert len(list(codec.decoder_in_steps(ApiVersionsResponse, 3)(body))) == steps
+        body = memoryview(api_versions + unknown_tags(count + expected))
+        assert len(list(codec.decoder_in_steps(ApiVersionsResponse, 3)(body))) == expected
     body = memoryview(heartbeat + unknown_tags(1_000))
     steps = codec.decoder_in_steps(HeartbeatRequest, 4)(memoryview(body))
     assert run_to_end(steps) == HeartbeatRequest(group_id="g")
