@@ -260,7 +260,8 @@ class Source:
 
     def response_taken(self) -> None:
         """Send the next request, because the application has come for the buffered response."""
-        if self.advance() is not Step.WAIT or self._exchange is None or self._retry_at is not None:
+        self.advance()
+        if self._exchange is None or self._retry_at is not None:
             self._wake.set()
 
     @property
