@@ -284,7 +284,7 @@ def sealed(header: BatchHeader, payload: bytes) -> bytes:
         payload: The records, compressed as the header says.
     """
     length = HEADER_BYTES - LOG_OVERHEAD + len(payload)
-    unsealed = _HEADER.pack(*header._replace(batch_length=length, crc=0))
+    unsealed = _HEADER.pack(*header._replace(batch_length=length))
     crc = checksum.crc32c(payload, checksum.crc32c(unsealed[_ATTRIBUTES_AT:]))
     unchecked, checked = unsealed[:_CRC_AT], unsealed[_ATTRIBUTES_AT:]
     return b"".join((unchecked, crc.to_bytes(4, "big"), checked, payload))
