@@ -484,7 +484,6 @@ class Chunk:
             return
         if self._inflated_bytes:
             self.response.account(-self._inflated_bytes, 0)
-            self._inflated_bytes = 0
         self.response.close_chunk()
         self.response = None
 

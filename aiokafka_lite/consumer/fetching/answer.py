@@ -250,8 +250,6 @@ class Answers:
             self._buffer.put(fetched, chunks)
             return
         cursors = [chunk.partition for chunk in chunks]
-        for chunk in chunks:
-            chunk.close()
         for cursor in cursors:
             cursor.come_back()
         self._source.claim_bytes(self._choose_claimed(cursors), size_bytes)

@@ -185,7 +185,6 @@ class QuickLane:
                 while self._answers.is_settling:
                     self._answers.go_on()
         except KafkaError:
-            self._answers.give_up()
             self._counts.failure_count += 1
         except Exception as error:  # noqa: BLE001 -- the source's task raises it
             self._source.fail(error)

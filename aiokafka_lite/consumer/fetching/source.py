@@ -320,7 +320,6 @@ class Source:
     def close(self) -> None:
         """Send nothing more; the session is closed where that takes no wait."""
         self._is_closed = True
-        self._sources.budget.withdraw(self)
         self._close_session()
 
     def _close_session(self) -> None:
@@ -344,7 +343,7 @@ class Source:
             while True:
                 self._wake.clear()
                 if self._error is not None:
-                    await self._recover()
+                    await self._recover(self._error)
                 while self._answers.is_settling:
                     await asyncio.sleep(0)
                     self._settle_more()
@@ -388,11 +387,8 @@ class Source:
             self._error = error
             self._note_failure(error)
 
-    async def _recover(self) -> None:
+    async def _recover(self, error: Exception) -> None:
         """Deal with the last request's error: raise it, or back off."""
-        error = self._error
-        if error is None:
-            return
         if not isinstance(error, KafkaError) or not (
             error.retriable or isinstance(error, BrokerResponseError)
         ):
@@ -479,7 +475,6 @@ class Source:
     def _end_claim(self) -> None:
         self._claim = None
         self._sources.budget.withdraw(self)
-        self._is_choice_changed = True
 
     def _search_oversized(self, size_bytes: int, limit_bytes: int) -> None:
         """Find the partition whose next batch is too large to be received, and give it an error."""
@@ -487,7 +482,6 @@ class Source:
 
         search = self._oversize = self._oversize or OversizeSearch()
         asked = [loan.cursor for loan in self._session.loans]
-        self._is_choice_changed = True
         if len(asked) > 1:
             search.begin(asked)
         elif asked and search.is_found(asked[0]):
@@ -500,7 +494,6 @@ class Source:
             self._end_claim()
         if self._oversize is not None and self._oversize.is_on:
             self._oversize.answered()
-            self._is_choice_changed = True
 
     # --- Requests -------------------------------------------------------------------------
     def advance(self) -> Step:
@@ -660,8 +653,10 @@ class Source:
             response, topics = exchange.result_in_pieces(PartitionData)
             now = self._loop.time()
             self._count_answer(now)
-            if (response.throttle_time_ms > 0) is not self._is_throttled:
-                self._note_throttle(response.throttle_time_ms / 1000)
+            throttle_s = response.throttle_time_ms / 1000
+            if throttle_s > 0 and not self._is_throttled:  # KIP-219
+                self._sources.node_throttles(self.node_id, throttle_s)
+            self._is_throttled = throttle_s > 0
             self._accept(response, response.responses if topics is None else topics, now)
             if self._unanswered_count and now - self._sent_at < self._late_s:
                 self._unanswered_count -= 1
@@ -692,12 +687,6 @@ class Source:
                 self._release()
         except KafkaError as error:  # it is malformed
             self._failed(error)
-
-    def _note_throttle(self, throttle_s: float) -> None:
-        """Note whether the broker holds this client back (KIP-219); once, until it does not."""
-        if throttle_s > 0:
-            self._sources.node_throttles(self.node_id, throttle_s)
-        self._is_throttled = throttle_s > 0
 
     def _failed(self, error: Exception) -> None:
         """Leave an error to the task; the broker may have counted the request: start over."""

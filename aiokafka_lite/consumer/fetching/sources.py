@@ -199,7 +199,7 @@ class Sources:
 
     def _look_at_all(self) -> None:
         self._look = None
-        if self._is_closed or self._scope.failure is not None:
+        if self._scope.failure is not None:
             return
         now = asyncio.get_running_loop().time()
         for node_id, of_node in tuple(self._sources.items()):
@@ -244,10 +244,7 @@ class Sources:
 
     def source_ended(self, source: Source) -> None:
         """Forget a source whose task ended, because nothing is left for it."""
-        of_node = self._sources[source.node_id]
-        of_node.remove(source)
-        if not of_node:
-            del self._sources[source.node_id]
+        self._sources[source.node_id].remove(source)
         self.budget.source_count -= 1
         self._note_recovery(source.node_id)
 
