@@ -158,7 +158,7 @@ class Buffer:
         # A get decodes no more than what was decompressed to so much, and a batch.
         self._most_held_bytes = most_held_bytes
         self._loop = asyncio.get_running_loop()
-        self._errors = ChunkErrors(state, self._add_substitute)
+        self._errors = ChunkErrors(state, self._add)
         self.decoder = ChunkDecoder(state, self._errors, delivery)
         # The partitions of which something is buffered, in the order of their turns.
         self._turns: dict[Cursor, None] = {}
@@ -258,11 +258,6 @@ class Buffer:
         partition.chunks = (*partition.chunks, chunk)
         self._turns.setdefault(partition)
         partition.buffered(chunk.end_offset, is_sticky=chunk.is_sticky)
-
-    def _add_substitute(self, chunk: Chunk) -> None:
-        """Put in a chunk that stands for what cannot be read."""
-        self._add(chunk)
-        chunk.partition.chunks_changed()
 
     def _remove_first(self, partition: Cursor) -> None:
         partition.chunks = partition.chunks[1:]
