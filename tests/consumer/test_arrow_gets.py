@@ -149,6 +149,29 @@ async def test_a_get_waits_until_something_is_put() -> None:
     assert await get == of(A, 0)
 
 
+async def test_a_response_is_taken_before_its_rows_are_decompressed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tuning.decompress(monkeypatch, in_thread=True)
+    buffers = Buffers()
+    buffers.put({A: batch(0, 3, codec="gzip")}, node_id=7)
+    get = asyncio.ensure_future(Gets(buffers).rows())
+    await asyncio.sleep(0)
+    assert (buffers.taken, get.done()) == ([7], False)
+    assert await get == of(A, 0, 1, 2)
+
+
+async def test_a_read_of_rows_that_raises_lets_others_run() -> None:
+    buffers = Buffers()
+    gets = Gets(buffers)
+    buffers.buffer.put_error(buffers.partition(), KafkaError("refused"), is_sticky=True)
+    others: list[str] = []
+    asyncio.get_running_loop().call_soon(others.append, "has run")
+    with pytest.raises(KafkaError, match="refused"):
+        await gets.rows()
+    assert others
+
+
 async def test_a_batch_ends_when_the_time_slice_does(monkeypatch: pytest.MonkeyPatch) -> None:
     tuning.end_slices_at_once(monkeypatch, first_run=8)
     buffers = Buffers(A, B)

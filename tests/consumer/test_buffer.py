@@ -23,6 +23,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support import tuning
 from tests.support.buffers import A, B, Buffers, batch
+from tests.support.virtual_time import VirtualTimeLoop
 
 
 async def test_poll_returns_records_in_order_and_moves_the_position() -> None:
@@ -52,6 +53,14 @@ async def test_a_limit_may_end_exactly_with_a_response_behind_which_more_is_deco
     await buffers.buffer.decode(Limits())  # as a get does that is cancelled then
     assert await buffers.poll(max_records=3) == {A: [0, 1, 2]}
     assert await buffers.poll() == {A: [3, 4, 5]}
+
+
+async def test_a_read_takes_no_response_that_its_limit_leaves_out() -> None:
+    buffers = Buffers(A, B)
+    buffers.put({A: batch(0, 2)}, node_id=7)
+    buffers.put({B: batch(0, 2)}, node_id=8)
+    assert await buffers.poll(max_records=2) == {A: [0, 1]}
+    assert buffers.taken == [7]
 
 
 @pytest.fixture
@@ -130,13 +139,61 @@ async def test_poll_returns_nothing_when_its_time_is_up() -> None:
     assert await Buffers().poll(timeout_s=0.01) == {}
 
 
+async def test_reads_that_never_wait_let_others_run_unless_there_are_records() -> None:
+    buffers = Buffers()
+    others: list[str] = []
+
+    def wait_for_a_turn() -> None:
+        others.clear()
+        asyncio.get_running_loop().call_soon(others.append, "has run")
+
+    wait_for_a_turn()
+    assert await buffers.poll() == {}
+    assert others
+    buffers.put({A: batch(0, 1)})
+    wait_for_a_turn()
+    assert await buffers.poll() == {A: [0]}
+    assert not others
+    buffers.buffer.put_error(buffers.partition(), KafkaError("refused"), is_sticky=True)
+    wait_for_a_turn()
+    with pytest.raises(KafkaError, match="refused"):
+        await buffers.poll()
+    assert others
+
+
+@pytest.mark.virtual_time
+async def test_records_that_come_with_the_end_of_the_time_are_returned() -> None:
+    buffers = Buffers()
+    poll = asyncio.ensure_future(buffers.poll(timeout_s=1.0))
+    await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.pass_time(1.0)
+    buffers.put({A: batch(0, 1)})
+    assert await poll == {A: [0]}
+
+
+@pytest.mark.virtual_time
+async def test_records_that_come_while_a_read_waits_are_returned_in_a_new_time_slice() -> None:
+    buffers = Buffers()
+    buffers.put({A: batch(0, 1)})
+    assert await buffers.poll() == {A: [0]}
+    poll = asyncio.ensure_future(buffers.poll(timeout_s=None))
+    await asyncio.sleep(1.0)
+    buffers.put({A: batch(1, 1)})
+    await asyncio.sleep(0)
+    assert poll.done()
+
+
 async def test_a_response_is_taken_before_its_records_are_decoded() -> None:
     buffers = Buffers()
-    buffers.put({A: batch(0, 3)}, node_id=7)
+    response = buffers.put({A: batch(0, 3)}, node_id=7)
     assert buffers.has_untaken(7)
+    assert not response.is_taken
     await buffers.poll(max_records=1)
     assert buffers.taken == [7]
     assert not buffers.has_untaken(7)
+    assert response.is_taken
 
 
 async def test_a_waiting_get_takes_a_response_at_once() -> None:
@@ -479,6 +536,8 @@ async def test_poll_goes_on_where_getone_stopped() -> None:
     assert await buffers.poll(max_records=2) == {A: [2, 3]}
     assert (await buffers.gets.one(())).offset == 4
     assert buffers.state.handed_out_offsets() == {A: OffsetAndMetadata(5, "")}
+    buffers.ready.close()
+    assert buffers.budget.used_bytes == 0
 
 
 async def test_seek_pause_and_revoke_take_effect_between_two_records() -> None:

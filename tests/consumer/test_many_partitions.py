@@ -172,7 +172,7 @@ async def test_a_broker_is_in_trouble_until_it_answers_all_of_its_sessions(
 async def test_a_throttle_of_several_sessions_is_one_event(start: Start) -> None:
     fetching = start(FULL_SHARE + 1)
     for sent in await all_sent(fetching, 2):
-        sent.answer(throttle_ms=50)
+        sent.answer(throttle_ms=1)
     await fetching.cluster.settle()
     assert fetching.state.events.counts == {"throttled": 1}
 

@@ -429,6 +429,25 @@ async def test_decompression_drops_the_records_first_that_are_read_last() -> Non
     assert [buffers.partition(tp).fetched for tp in tps] == [100, 1, 0]
 
 
+async def test_decompression_drops_no_records_that_share_their_memory_with_its_batch() -> None:
+    tps = [TopicPartition("t", number) for number in range(3)]
+    compressed, large = batch(0, 100, codec="gzip", size=170), batch(0, 1, size=48_000)
+    buffers = Buffers(*tps, budget_bytes=100_000)
+    buffers.put({tps[1]: large}, node_id=1)
+    buffers.put({tps[0]: compressed, tps[2]: large}, node_id=2)
+    assert len((await buffers.gets.many((tps[0],), 0, 10))[tps[0]]) == 10
+    assert [buffers.partition(tp).fetched for tp in tps] == [100, 0, 1]
+
+
+async def test_compressed_batches_take_their_turns_while_there_is_memory() -> None:
+    buffers = Buffers(A, B)
+    buffers.put({A: batch(0, 3, codec="gzip")})
+    assert await buffers.poll() == {A: [0, 1, 2]}
+    assert buffers.budget.headroom_bytes > 0
+    buffers.put({A: batch(3, 3, codec="gzip"), B: batch(0, 3)})
+    assert await buffers.poll(max_records=3) == {A: [3, 4, 5]}
+
+
 async def test_under_pressure_what_is_decompressed_is_finished_first() -> None:
     tps = [TopicPartition("t", number) for number in range(4)]
     compressed = batch(0, 40, codec="gzip", size=1_000)

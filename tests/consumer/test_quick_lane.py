@@ -72,7 +72,9 @@ async def test_where_an_application_seeks_to_is_asked_for_beside_the_long_poll(
     assert quick.offsets == {0: 7}
     assert quick.session == (0, -1)  # the broker keeps no session of it
     assert quick.request.max_wait_ms == 0
-    quick.answer(answer(0, batch(7, 3)))
+    quick.answer(answer(0, records := batch(7, 3)))
+    await asyncio.sleep(0)
+    assert fetching.budget.buffered_bytes == len(records)
     assert await fetching.poll() == {0: [7, 8, 9]}
     assert not fetching.cluster.sent  # the long poll is still held back
 
@@ -91,10 +93,11 @@ async def test_what_is_resumed_and_what_is_assigned_is_asked_for_beside_the_long
     assert await fetching.poll() == {0: [100]}
 
 
+@pytest.mark.parametrize("retry_backoff_ms", [10, 350])
 async def test_a_partition_whose_leader_moved_is_asked_for_beside_the_long_poll(
-    start: Start,
+    start: Start, retry_backoff_ms: int
 ) -> None:
-    fetching = start({0: 1, 1: 2})
+    fetching = start({0: 1, 1: 2}, retry_backoff_ms=retry_backoff_ms)
     sent = {each.node_id: each for each in [await fetching.cluster.next_sent() for _ in range(2)]}
     for number in (0, 1):
         sent[number + 1].answer(answer(number), session_id=5)
@@ -190,7 +193,7 @@ async def test_what_has_nothing_new_is_asked_for_after_pauses_that_double(start:
     fetching = start()
     loop = asyncio.get_running_loop()
     long_poll = await beside_a_long_poll(fetching)
-    for offset in (7, 9):  # beside each long poll the pauses begin anew
+    for offset in (7, 9, 9):  # beside each long poll the pauses begin anew
         fetching.seek(0, offset)
         asked_at = []
         for _ in range(5):
@@ -220,13 +223,17 @@ async def test_another_partition_need_not_wait_for_the_pause(start: Start) -> No
     assert (quick.offsets, loop.time()) == ({1: 9}, began_at)
 
 
-async def test_a_seek_while_it_is_asked_for_is_asked_for_at_once(start: Start) -> None:
+@pytest.mark.parametrize("error_code", [0, OffsetNotAvailableError.errno])
+async def test_a_seek_while_it_is_asked_for_is_asked_for_once_that_is_answered(
+    start: Start, error_code: int
+) -> None:
     fetching = start()
     loop = asyncio.get_running_loop()
     quick = await sought(fetching, {0: 7})
     fetching.seek(0, 50)
+    assert await asks_nothing_quickly(fetching)
     began_at = loop.time()
-    quick.answer(answer(0, batch(7, 3)))
+    quick.answer(answer(0, batch(7, 3), error_code=error_code))
     again = await fetching.cluster.next_sent_quickly()
     assert (again.offsets, loop.time()) == ({0: 50}, began_at)
     again.answer(answer(0, batch(50, 1)))
@@ -299,6 +306,20 @@ async def test_a_connection_that_closes_as_it_is_asked_is_tried_again_after_a_pa
     fetching.seek(0, 7)
     assert await asks_nothing_quickly(fetching)
     assert fetching.budget.used_bytes == held
+    began_at = loop.time()
+    assert (await fetching.cluster.next_sent_quickly()).offsets == {0: 7}
+    assert loop.time() - began_at == pytest.approx(FIRST_PAUSE_S, abs=1e-3)
+
+
+async def test_what_there_is_no_room_for_is_asked_for_after_a_pause(start: Start) -> None:
+    fetching = start(max_buffered_bytes=4_000, max_partition_fetch_bytes=500)
+    loop = asyncio.get_running_loop()
+    await beside_a_long_poll(fetching)
+    held = fetching.budget.reserve(4_000, 1)
+    assert held is not None
+    fetching.seek(0, 7)
+    assert await asks_nothing_quickly(fetching)
+    held.release()
     began_at = loop.time()
     assert (await fetching.cluster.next_sent_quickly()).offsets == {0: 7}
     assert loop.time() - began_at == pytest.approx(FIRST_PAUSE_S, abs=1e-3)

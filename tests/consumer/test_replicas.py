@@ -63,11 +63,13 @@ def partition_of(fetching: Fetching, number: int = 0) -> Cursor:
 
 async def redirected(fetching: Fetching, *, offset: int = 0) -> Sent:
     """The first request to the follower, after the leader has named it."""
+    loop = asyncio.get_running_loop()
     sent = await fetching.cluster.next_sent()
     assert (sent.node_id, sent.request.rack_id) == (LEADER, RACK)
+    answered_at = loop.time()
     sent.answer(answer(0, preferred=FOLLOWER))
     sent = await fetching.cluster.next_sent()
-    assert (sent.node_id, sent.offsets) == (FOLLOWER, {0: offset})
+    assert (sent.node_id, sent.offsets, loop.time()) == (FOLLOWER, {0: offset}, answered_at)
     return sent
 
 
@@ -140,6 +142,19 @@ async def test_a_seek_stays_with_the_follower(start: Start) -> None:
     sent.answer(answer(0, batch(0, 3)))
     sent = await fetching.cluster.next_sent()
     assert (sent.node_id, sent.offsets) == (FOLLOWER, {0: 50})
+
+
+async def test_a_follower_that_has_nothing_new_is_asked_again(start: Start) -> None:
+    fetching = start()
+    (await redirected(fetching)).answer(answer(0))
+    assert (await fetching.cluster.next_sent()).node_id == FOLLOWER
+
+
+async def test_a_follower_that_sends_older_records_is_left_for_the_leader(start: Start) -> None:
+    fetching = start()
+    fetching.seek(0, 5)
+    (await redirected(fetching, offset=5)).answer(answer(0, batch(0, 5)))
+    assert (await fetching.cluster.next_sent()).node_id == LEADER
 
 
 # --- When the choice ends --------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.fetching.sharing import CALM_S, Sharing
+from aiokafka_lite.structs import TopicPartition
 from tests.support import inside, tuning
 from tests.support.buffers import batch
 from tests.support.cluster import KafkaHandle
@@ -148,6 +149,38 @@ async def test_each_broker_has_the_sessions_that_its_own_partitions_are_worth() 
         *[(2, 100)] * 2,
     ]
     assert all(offsets == list(range(len(offsets))) for offsets in read.values())
+    await fetching.close()
+
+
+@pytest.mark.virtual_time
+async def test_partitions_that_gather_at_a_broker_by_hints_are_shared_out() -> None:
+    fetching = Fetching(
+        ScriptedCluster(view({number: 1 + number % 2 for number in range(140)})),
+        assigned=range(140),
+    )
+    cluster, loop = fetching.cluster, asyncio.get_running_loop()
+    moved = {TopicPartition("t", number): (2, 5) for number in range(0, 140, 2)}
+    cluster.apply_leader_hints(moved)
+    read = 0
+    while loop.time() < 2.5:
+        sent = await cluster.next_sent()
+        if sent.node_id == 2 and 1 in sent.offsets:
+            sent.answer(answer(1, batch(sent.offsets[1], 1)))
+            read += len((await fetching.poll())[1])
+        await asyncio.sleep(0.05)
+    cursors = fetching.state.assignment.values()
+    counts = Counter(fetching.sources.of(cursor) for cursor in cursors)
+    assert sorted(counts.values()) == [40, 100]
+    assert read > 10
+    await fetching.close()
+
+
+async def test_a_thousand_partitions_are_read_by_one_session() -> None:
+    fetching = Fetching(
+        ScriptedCluster(view(dict.fromkeys(range(1_000), 1))), assigned=range(1_000)
+    )
+    assert len((await fetching.cluster.next_sent()).offsets) == 1_000
+    assert await fetching.cluster.sends_nothing()
     await fetching.close()
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable, Collection
 from itertools import pairwise
 
@@ -11,8 +13,9 @@ from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.cursor import Sought
 from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP
-from aiokafka_lite.consumer.fetching.answer import HINTS_AT_ONCE
-from aiokafka_lite.consumer.fetching.source import FETCH_STALL_S
+from aiokafka_lite.consumer.fetching.answer import HINTS_AT_ONCE, SETTLED_AT_ONCE
+from aiokafka_lite.consumer.fetching.source import FETCH_STALL_S, MOST_UNANSWERED, Source
+from aiokafka_lite.consumer.fetching.sources import task_name
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CorruptRecordException,
@@ -54,10 +57,22 @@ async def start() -> AsyncIterator[Start]:
         await fetching.close()
 
 
+def source_of(fetching: Fetching, number: int = 0) -> Source:
+    source = fetching.sources.of(fetching.state.partition(TopicPartition("t", number)))
+    assert source is not None
+    return source
+
+
 async def test_one_request_goes_to_each_leader(start: Start) -> None:
     fetching = start({0: 1, 1: 1, 2: 2})
     sent = [await fetching.cluster.next_sent() for _ in range(2)]
     assert {s.node_id: s.offsets for s in sent} == {1: {0: 0, 1: 0}, 2: {2: 0}}
+
+
+async def test_what_was_assigned_before_the_start_is_fetched() -> None:
+    fetching = Fetching(ScriptedCluster(view({0: 1})), assigned=[0])
+    assert (await fetching.cluster.next_sent()).offsets == {0: 0}
+    await fetching.close()
 
 
 async def test_the_next_request_follows_the_buffered_data_once_that_is_taken(start: Start) -> None:
@@ -138,6 +153,53 @@ async def test_a_wide_answer_leaves_the_loop_free_and_minds_a_seek_meanwhile(
     assert await fetching.poll() == {number: [0] for number in range(count) if number != moved}
     (sent,) = fetching.cluster.sent
     assert sent.offsets == {number: 7 if number == moved else 1 for number in range(count)}
+    assert fetching.budget.buffered_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("partitions", "failing", "is_more"),
+    [
+        (SETTLED_AT_ONCE - 2, 0, False),
+        (SETTLED_AT_ONCE - 1, 0, True),
+        # What failed is looked at twice.
+        (SETTLED_AT_ONCE // 2, SETTLED_AT_ONCE // 2 - 1, False),
+        (SETTLED_AT_ONCE // 2, SETTLED_AT_ONCE // 2, True),
+    ],
+)
+async def test_an_answer_that_is_no_more_than_a_slice_is_settled_at_once(
+    start: Start, partitions: int, failing: int, is_more: bool
+) -> None:
+    fetching = start(dict.fromkeys(range(partitions), 1))
+    (await fetching.cluster.next_sent()).answer(
+        *(answer(number, error_code=UnknownTopicIdError.errno) for number in range(failing)),
+        *(answer(number, batch(0, 1)) for number in range(failing, partitions)),
+    )
+    await asyncio.sleep(0)
+    assert source_of(fetching).is_settling is is_more
+
+
+async def test_a_wide_answer_is_settled_a_slice_at_a_time(start: Start) -> None:
+    fetching = start(dict.fromkeys(range(2 * SETTLED_AT_ONCE), 1))
+    (await fetching.cluster.next_sent()).answer(*map(answer, range(2 * SETTLED_AT_ONCE)))
+    await asyncio.sleep(0)
+    settled = [cursor.high_watermark for cursor in fetching.state.assignment.values()]
+    # The topic counts, too.
+    assert settled.index(None) == SETTLED_AT_ONCE - 1
+    sent = await fetching.cluster.next_sent()
+    assert fetching.budget.used_bytes == sent.request.max_bytes  # of no answer that brought nothing
+
+
+async def test_a_consumer_that_stops_leaves_a_wide_answer_as_it_is(start: Start) -> None:
+    fetching = start(dict.fromkeys(range(SETTLED_AT_ONCE), 1))
+    (await fetching.cluster.next_sent()).answer(
+        *(answer(number, batch(0, 1)) for number in range(SETTLED_AT_ONCE))
+    )
+    await asyncio.sleep(0)
+    source = source_of(fetching)
+    assert source.is_settling
+    await fetching.close()
+    assert not source.is_settling
+    assert fetching.budget.used_bytes == 0
 
 
 async def test_a_wide_answer_whose_partitions_all_moved_meanwhile_holds_no_bytes(
@@ -295,6 +357,7 @@ async def test_not_leader_refreshes_metadata_and_backs_off(start: Start) -> None
     assert fetching.cluster.invalidations == 1
     following = await fetching.cluster.next_sent()
     assert following.offsets == {1: 1}  # partition 0 is in its backoff
+    assert fetching.state.partition(TopicPartition("t", 0)).last_fetch_at is not None
     # With 20 % of jitter: the broker answers when the backoff ends.
     assert 100 <= following.request.max_wait_ms <= 121
     partition = fetching.state.partition(TopicPartition("t", 0))
@@ -304,6 +367,7 @@ async def test_not_leader_refreshes_metadata_and_backs_off(start: Start) -> None
     asked_again = await fetching.cluster.next_sent()
     assert asked_again.offsets == {0: 0, 1: 1}
     assert asked_again.request.max_wait_ms == fetching.config.fetch_max_wait_ms
+    assert fetching.cluster.invalidations == 1
 
 
 @pytest.mark.virtual_time
@@ -335,6 +399,21 @@ async def test_a_leader_hint_is_followed_at_once(start: Start, leader: int) -> N
     assert sent.leader_epochs == {0: 5}
 
 
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("hint", [(2, 5), (-1, 7)], ids=["no newer", "without a leader"])
+async def test_a_leader_hint_that_names_no_newer_leader_ends_no_back_off(
+    start: Start, hint: tuple[int, int]
+) -> None:
+    fetching = start()
+    fetching.cluster.change(view({0: 1}, epoch=5))
+    loop = asyncio.get_running_loop()
+    (await fetching.cluster.next_sent()).answer(
+        answer(0, error_code=NotLeaderForPartitionError.errno, leader_hint=hint)
+    )
+    assert (await fetching.cluster.next_sent()).node_id == 1
+    assert loop.time() >= fetching.config.retry_backoff_s
+
+
 async def test_the_leader_hints_of_a_wide_answer_leave_the_loop_free(start: Start) -> None:
     count = HINTS_AT_ONCE + 1
     fetching = start(dict.fromkeys(range(count), 1), retry_backoff_ms=60_000)
@@ -357,10 +436,12 @@ async def test_the_leader_hints_of_a_wide_answer_leave_the_loop_free(start: Star
 
 async def test_a_partition_without_leader_asks_for_metadata(start: Start) -> None:
     fetching = start()
-    await fetching.cluster.next_sent()
+    sent = await fetching.cluster.next_sent()
     before = fetching.cluster.invalidations
     fetching.cluster.change(view({0: -1}))
     assert fetching.cluster.invalidations == before + 1
+    sent.answer()
+    assert await fetching.cluster.sends_nothing()
 
 
 @pytest.mark.virtual_time
@@ -415,6 +496,51 @@ async def test_a_broker_that_cannot_be_reached_is_tried_again_and_other_leaders_
     assert len(failed) == 2  # one each time that it begins
 
 
+@pytest.mark.virtual_time
+async def test_a_broker_that_nothing_is_read_from_any_more_is_in_no_trouble(start: Start) -> None:
+    fetching = start()
+    (await fetching.cluster.next_sent()).response.set_exception(KafkaConnectionError("gone"))
+    await fetching.cluster.settle()
+    assert fetching.sources.trouble(1) is not None
+    fetching.state.assign_from_user([])
+    await asyncio.sleep(1.0)
+    assert fetching.sources.trouble(1) is None
+    assert fetching.budget.source_count == 0
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("end", ["closed", "failed"])
+async def test_after_the_end_no_leader_is_looked_for_and_no_other_broker_read(
+    start: Start, end: str
+) -> None:
+    fetching = start()
+    cluster = fetching.cluster
+    sent = await cluster.next_sent()
+    if end == "closed":
+        cluster.change(view({0: -1}))
+        fetching.sources.close()
+    else:
+        sent.response.set_exception(KafkaError("no common version"))
+        await cluster.settle()
+    asked = cluster.invalidations, cluster.search_count
+    cluster.change(view({0: 2}, epoch=1))
+    cluster.apply_leader_hints({TopicPartition("t", 0): (2, 5)})
+    assert task_name(2) not in fetching.scope.task_names
+    await asyncio.sleep(2.0)
+    assert (cluster.invalidations, cluster.search_count) == asked
+    assert not cluster.sent
+
+
+async def test_closed_sources_are_kept_by_no_timer() -> None:
+    fetching = Fetching(ScriptedCluster(view(dict.fromkeys(range(101), 1))), assigned=range(101))
+    sent = await fetching.cluster.next_sent()
+    await fetching.close()
+    gone = weakref.ref(fetching.sources)
+    del fetching, sent
+    gc.collect()
+    assert gone() is None
+
+
 async def test_a_broker_is_connected_to_while_positions_are_looked_up(start: Start) -> None:
     fetching = start()
     sent = await fetching.cluster.next_sent()
@@ -456,6 +582,28 @@ async def test_partitions_whose_records_found_no_room_are_asked_for_alone_in_tur
         waiting.cancel()
 
 
+@pytest.mark.parametrize(
+    ("behind", "brought"), [((1, 2), (0, 2)), ((2,), (0,))], ids=["it came", "it is behind"]
+)
+async def test_of_what_a_read_waits_for_and_found_no_room_one_that_has_records_is_asked_for(
+    start: Start, behind: Collection[int], brought: Collection[int]
+) -> None:
+    fetching = start({0: 1, 1: 1, 2: 1}, max_buffered_bytes=10_000, max_partition_fetch_bytes=1_000)
+    wanted = [TopicPartition("t", number) for number in (1, 2)]
+    waiting = asyncio.ensure_future(fetching.gets.many(wanted, None, None))
+    (await fetching.cluster.next_sent()).answer(
+        *(answer(number, high_watermark=9 * (number in behind)) for number in range(3))
+    )
+    sent = await fetching.cluster.next_sent()
+    held = fetching.budget.reserve_nothing()
+    held.keep(8_000)
+    sent.answer(*(answer(number, batch(0, 1, size=3_000)) for number in brought))
+    assert await fetching.cluster.sends_nothing()
+    held.release()
+    assert (await fetching.cluster.next_sent()).offsets == {2: 0}
+    waiting.cancel()
+
+
 async def test_out_of_range_is_reset_by_policy(start: Start) -> None:
     fetching = start(auto_offset_reset="earliest")
     (await fetching.cluster.next_sent()).answer(answer(0, error_code=OffsetOutOfRangeError.errno))
@@ -478,18 +626,22 @@ async def test_out_of_range_without_policy_is_raised_until_sought(start: Start) 
 
 
 @pytest.mark.parametrize(
-    ("code", "error_class"),
+    ("code", "error_class", "text"),
     [
-        (TopicAuthorizationFailedError.errno, TopicAuthorizationFailedError),
-        (999, UnknownError),
+        (
+            TopicAuthorizationFailedError.errno,
+            TopicAuthorizationFailedError,
+            "offset 0: the broker cannot serve it",
+        ),
+        (999, UnknownError, "offset 0: the broker answered with error code 999"),
     ],
 )
 async def test_errors_that_do_not_pass_are_raised_and_asked_again_after_a_backoff(
-    start: Start, code: int, error_class: type[KafkaError]
+    start: Start, code: int, error_class: type[KafkaError], text: str
 ) -> None:
     fetching = start({0: 1, 1: 1})
     (await fetching.cluster.next_sent()).answer(answer(0, error_code=code), answer(1, batch(0, 1)))
-    with pytest.raises(error_class) as raised:
+    with pytest.raises(error_class, match=text) as raised:
         await fetching.poll()
     assert await fetching.poll() == {1: [0]}
     assert raised.value.tp == TopicPartition("t", 0)
@@ -517,13 +669,17 @@ async def test_out_of_range_is_settled_once_all_ahead_of_it_was_read(start: Star
 
 
 @pytest.mark.virtual_time
-@pytest.mark.parametrize("error", [UnknownError, OffsetNotAvailableError, UnknownTopicIdError])
+@pytest.mark.parametrize(
+    ("error", "is_stale"),
+    [(UnknownError, False), (OffsetNotAvailableError, False), (UnknownTopicIdError, True)],
+)
 async def test_an_error_that_may_pass_is_asked_again_and_not_raised(
-    start: Start, error: type[BrokerResponseError]
+    start: Start, error: type[BrokerResponseError], is_stale: bool
 ) -> None:
     fetching = start()
     (await fetching.cluster.next_sent()).answer(answer(0, error_code=error.errno))
     sent = await fetching.cluster.next_sent()
+    assert fetching.cluster.invalidations == is_stale
     sent.answer(answer(0, batch(0, 1)))
     assert await fetching.poll() == {0: [0]}
 
@@ -548,9 +704,13 @@ async def test_a_partition_that_keeps_failing_is_one_line_in_the_log(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     fetching = start()
+    line_counts = []
     for error_code in (OffsetNotAvailableError.errno, OffsetNotAvailableError.errno, 0) * 2:
         (await fetching.cluster.next_sent()).answer(answer(0, error_code=error_code))
+        await fetching.cluster.settle()
+        line_counts.append(len(caplog.messages))
     await fetching.cluster.next_sent()
+    assert line_counts == [1, 1, 1, 2, 2, 2]
     assert caplog.messages == ["fetching t/0 at offset 0: OffsetNotAvailableError"] * 2
 
 
@@ -581,6 +741,7 @@ async def test_a_lost_connection_backs_off_and_opens_a_new_session(start: Start)
     sent = await fetching.cluster.next_sent()
     assert (sent.request.session_id, sent.request.session_epoch) == (5, 0)
     assert sent.offsets == {0: 0}
+    assert fetching.budget.used_bytes == sent.request.max_bytes
     assert fetching.cluster.invalidations == 1
     assert source.failing_since is not None
     assert source.is_failing
@@ -605,6 +766,7 @@ async def test_a_connection_that_closes_as_it_is_asked_is_asked_again_after_a_ba
     again = await fetching.cluster.next_sent()
     assert (again.session, again.offsets) == ((5, 0), {0: 0})
     assert 0.05 <= loop.time() - failed_at <= 0.2
+    assert fetching.budget.used_bytes == again.request.max_bytes
     assert fetching.sources.counts[1].failure_count == 1
     again.answer(answer(0, batch(0, 1)))
     assert await fetching.poll() == {0: [0]}
@@ -641,6 +803,7 @@ async def test_session_errors_open_a_new_session_at_the_same_offsets(
     sent = await fetching.cluster.next_sent()
     assert (sent.request.session_id, sent.request.session_epoch) == (session_id, 0)
     assert sent.offsets == {0: 0}
+    assert fetching.budget.used_bytes == sent.request.max_bytes
 
 
 async def test_a_broker_that_fails_at_the_top_is_not_asked_in_a_hot_loop(start: Start) -> None:
@@ -653,9 +816,11 @@ async def test_a_broker_that_fails_at_the_top_is_not_asked_in_a_hot_loop(start: 
 
 
 async def test_a_partition_named_twice_is_buffered_once(start: Start) -> None:
-    fetching = start()
-    (await fetching.cluster.next_sent()).answer(answer(0, batch(0, 2)), answer(0, batch(0, 2)))
-    assert await fetching.poll() == {0: [0, 1]}
+    fetching = start({0: 1, 1: 1})
+    (await fetching.cluster.next_sent()).answer(
+        answer(0, batch(0, 2)), answer(0, batch(0, 2)), answer(1, batch(0, 1))
+    )
+    assert await fetching.poll() == {0: [0, 1], 1: [0]}
     assert await fetching.poll(0.02) == {}
 
 
@@ -746,6 +911,20 @@ async def test_a_broker_that_does_not_answer_is_given_longer_and_asked_for_less(
 
 
 @pytest.mark.virtual_time
+async def test_a_broker_that_was_silent_for_long_is_trusted_again_after_ten_answers(
+    start: Start,
+) -> None:
+    fetching = start()
+    for _ in range(MOST_UNANSWERED + 3):
+        (await fetching.cluster.next_sent()).response.set_exception(RequestTimedOutError("silent"))
+    for _ in range(MOST_UNANSWERED):
+        sent = await fetching.cluster.next_sent()
+        assert sent.timeout_s > 10.5
+        sent.answer()
+    assert (await fetching.cluster.next_sent()).timeout_s == 10.5
+
+
+@pytest.mark.virtual_time
 async def test_a_broker_is_overdue_a_second_after_its_long_poll(start: Start) -> None:
     fetching = start()
     source = fetching.sources.of(fetching.state.partition(TopicPartition("t", 0)))
@@ -799,15 +978,18 @@ async def test_errors_that_retrying_cannot_mend_reach_the_gets(start: Start) -> 
 
 # --- Throttling (KIP-219) --------------------------------------------------------------------
 @pytest.mark.virtual_time
-async def test_a_throttled_broker_is_asked_when_the_time_is_over(start: Start) -> None:
+@pytest.mark.parametrize("throttle_s", [0.5, 30.0])
+async def test_a_throttled_broker_is_asked_when_the_time_is_over(
+    start: Start, throttle_s: float
+) -> None:
     fetching = start()
     loop = asyncio.get_running_loop()
     pool = fetching.cluster.pool
     sent = await fetching.cluster.next_sent()
-    pool.muted_until[1] = loop.time() + 30.0
+    pool.muted_until[1] = loop.time() + throttle_s
     asked_before = pool.question_count
     sent.answer()
-    await asyncio.sleep(29.0)
+    await asyncio.sleep(throttle_s - 0.1)
     assert not fetching.cluster.sent
     assert fetching.budget.used_bytes == 0  # what waits keeps no room from the others
     assert (await fetching.cluster.next_sent()).offsets == {0: 0}

@@ -239,7 +239,9 @@ class ScriptedPool:
         now = asyncio.get_running_loop().time()
         if self.muted_until.get(node_id, 0.0) > now or node_id in self.unreachable:
             return None
-        if lane is Lane.QUICK and not self.has_quick_lane:
+        if lane is Lane.QUICK and not (
+            self.has_quick_lane and (node_id, lane) in self.connected
+        ):
             return None
         return ScriptedConnection(
             self, node_id, lane, self.sent_quickly if lane is Lane.QUICK else self.sent
@@ -328,7 +330,9 @@ class ScriptedCluster:
 class Fetching:
     """A sources between a scripted cluster and real gets."""
 
-    def __init__(self, cluster: ScriptedCluster, **settings: object) -> None:
+    def __init__(
+        self, cluster: ScriptedCluster, assigned: Collection[int] = (), **settings: object
+    ) -> None:
         arguments: dict[str, object] = {"retry_backoff_ms": 10, **settings}
         self.config = ConsumerConfig(**arguments)  # type: ignore[arg-type]
         self.cluster = cluster
@@ -354,6 +358,8 @@ class Fetching:
             self.scope,
             random.Random(1),
         )
+        if assigned:
+            self.assign(*assigned)
         self.sources.start()
 
     def _released(self) -> None:
