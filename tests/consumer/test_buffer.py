@@ -185,6 +185,19 @@ async def test_records_that_come_while_a_read_waits_are_returned_in_a_new_time_s
     assert poll.done()
 
 
+@pytest.mark.virtual_time
+async def test_a_read_whose_time_is_up_returns_what_it_has_decoded() -> None:
+    def deserialize(value: bytes | None) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        loop.pass_time(0.001)
+
+    buffers = Buffers(value_deserializer=deserialize)
+    buffers.put({A: batch(0, 1_000)})
+    found = await buffers.poll(timeout_s=0.2)
+    assert 200 <= len(found[A]) <= 300
+
+
 async def test_a_response_is_taken_before_its_records_are_decoded() -> None:
     buffers = Buffers()
     response = buffers.put({A: batch(0, 3)}, node_id=7)

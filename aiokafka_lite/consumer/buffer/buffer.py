@@ -553,7 +553,6 @@ class Buffer:
     ) -> Chunk | None:
         """Decode until there is enough, or a pause is due ahead of the chunk returned."""
         decoder = self.decoder
-        has_decoded = False
         held_bytes = 0
         for chunk, limit in self._to_decode(limits, is_for_one):
             response = chunk.response
@@ -565,15 +564,15 @@ class Buffer:
             while (limit is None or len(chunk.decoded) < limit) and (
                 chunk.state is PACKED or chunk.can_decode
             ):
+                is_late = deadline is not None and decoder.looked_at >= deadline
+                if is_late and self._has_decoded(limits.wanted):
+                    return None
                 if decoder.needs_pause(chunk):
                     return chunk
-                if has_decoded and deadline is not None and decoder.looked_at >= deadline:
-                    return None
                 is_enough = held_bytes + chunk.held_bytes > self._most_held_bytes
                 if is_enough and self._has_decoded(limits.wanted):
                     return None
                 decoder.decode(chunk, limit)
-                has_decoded = True
                 if self._budget.is_over:
                     self._keep_to_budget(chunk)
                 if is_for_one and chunk.decoded:
