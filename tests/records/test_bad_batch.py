@@ -52,6 +52,7 @@ REACHES: dict[str, tuple[bytes, int]] = {
                 is_sealed=True),
         7,
     ),
+    "bytes after the records": (raw_batch(record(0) + b"\0", count=1, base_offset=3), 5),
     "records malformed": (raw_batch(record(0) + b"\x02", count=2, base_offset=3), 5),
     "records malformed, compacted": (
         raw_batch(record(0) + b"\x02", count=2, base_offset=3, last_offset_delta=5) + NEXT,
@@ -87,6 +88,15 @@ def test_batch_that_is_cut_short_says_how_far_it_reaches() -> None:
         with pytest.raises(KafkaError) as raised:
             take_all(reader)
         assert raised.value.next_offset == (7 if size >= 61 else 4)
+
+
+@pytest.mark.parametrize(("magic", "header_bytes"), [(0, 26), (1, 34)])
+def test_message_that_is_cut_short_says_how_far_it_reaches(magic: int, header_bytes: int) -> None:
+    whole = message(3, b"value", magic=magic)
+    for size in range(1, len(whole)):
+        with pytest.raises(KafkaError) as raised:
+            take_all(record_set(whole[:size], fetch_offset=2))
+        assert raised.value.next_offset == (4 if size >= header_bytes else 3)
 
 
 @pytest.mark.parametrize("magic", [0, 1])

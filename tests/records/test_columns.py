@@ -10,18 +10,22 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.errors import CorruptRecordException
+from aiokafka_lite.records import decoders
 from tests.records.recorded import FIXTURES
 from tests.support.crafted import (
     CODECS,
     FIRST_TIMESTAMP,
     batch,
+    committed,
     corrupted,
     interleaved,
     message,
     numbered,
+    of_transaction,
     raw_batch,
     record,
     record_set,
+    take_all,
     varint,
 )
 from tests.support.rounds import LONG
@@ -30,7 +34,7 @@ pytest.importorskip("pyarrow", reason="columns are for pyarrow: pip install pyar
 
 import pyarrow as pa
 
-from aiokafka_lite.records.arrow import DEFAULT_SCHEMA, ArrowColumns
+from aiokafka_lite.records.arrow import DEFAULT_SCHEMA, MOST_KEPT, ArrowColumns
 
 pytestmark = pytest.mark.usefixtures("decoder")
 
@@ -190,14 +194,16 @@ def test_messages_of_magic_0_have_no_timestamp() -> None:
 
 def test_timestamps_that_do_not_fit_the_unit_are_null() -> None:
     edge = (2**63 - 1) // 1000
-    times = [edge, edge + 1, 2**63 - 1, -1, -edge, -edge - 1]
+    times = [edge, edge + 1, 2**63 - 1, -1, -edge, -edge - 1, -(2**63)]
     content = b"".join(
         raw_batch(record(0), count=1, base_offset=offset, base_timestamp=time)
         for offset, time in enumerate(times)
     )
-    in_us = rows_of(content, SPARK_SCHEMA).column("timestamp").cast(pa.int64()).to_pylist()
-    assert in_us == [edge * 1000, None, None, -1000, -edge * 1000, None]
-    assert rows_of(content).column("timestamp").cast(pa.int64()).to_pylist() == times
+    in_us = [edge * 1000, None, None, -1000, -edge * 1000, None, None]
+    for schema, expected in ((SPARK_SCHEMA, in_us), (DEFAULT_SCHEMA, times)):
+        taken = take_all(record_set(content))
+        for rows in (rows_of(content, schema), ArrowColumns(schema).from_records(taken)):
+            assert rows.column("timestamp").cast(pa.int64()).to_pylist() == expected
 
 
 # --- where rows begin and end --------------------------------------------------------------------
@@ -242,6 +248,22 @@ def test_rows_of_several_partitions_stay_in_order() -> None:
         ("b", 0, 3),
         ("b", 1, 3),
     ]
+
+
+def test_rows_of_one_partition_are_one_group_however_many_times_they_were_added_in() -> None:
+    columns = decoders.current().new_columns()
+    content = record_set(batch(3) + batch(3, base_offset=3))
+    for _ in range(3):
+        assert content.take_columns(columns, 2) == 2
+    content = records.RecordSet("topic", 8, memoryview(batch(3)), fetch_offset=0)
+    assert content.take_columns(columns, 9) == 3
+    assert columns.finish().row_groups == (("topic", 7, 0, 6), ("topic", 8, 0, 3))
+
+
+def test_the_position_after_rows_is_after_the_marker_that_follows() -> None:
+    content, arrow = record_set(of_transaction(1, 0) + committed(1, 2)), ArrowColumns()
+    assert content.take_columns(arrow.columns, 2) == 2
+    assert content.next_offset == 3
 
 
 def test_nothing_is_added_when_nothing_is_asked_for() -> None:
@@ -366,6 +388,16 @@ def test_rows_own_their_bytes() -> None:
     del arrow
     gc.collect()
     assert rows.column("value").to_pylist() == [value for _, _, value, _ in numbered(300)]
+
+
+def test_what_is_kept_to_repeat_a_value_does_not_grow_with_the_partitions() -> None:
+    arrow, content = ArrowColumns(pa.schema([("partition", pa.int32())])), memoryview(batch(64))
+    before = pa.total_allocated_bytes()
+    for partition in range(4 * MOST_KEPT):
+        taken = records.RecordSet("t", partition, content, fetch_offset=0)
+        taken.take_columns(arrow.columns, 64)
+        assert arrow.finish().column("partition").to_pylist() == [partition] * 64
+    assert pa.total_allocated_bytes() - before <= MOST_KEPT * 64 * 4
 
 
 def test_memory_of_batches_that_are_gone_is_used_again_and_that_of_others_is_not() -> None:

@@ -131,6 +131,36 @@ def test_header_name_that_is_not_text_does_not_hold_up_the_partition() -> None:
     assert headers == (("\ufffd\ufffd", None),)
 
 
+def test_header_without_a_name_s_bytes_and_without_a_value_is_read() -> None:
+    payload = record(0, headers=varint(1) + b"\x00\x01")
+    (read,) = take_all(record_set(raw_batch(payload, count=1)))
+    headers: object = read.headers
+    assert headers == (("", None),)
+
+
+def test_length_beyond_its_record_is_named_in_plain_python() -> None:
+    content = raw_batch(record(0, key=varint(9) + b"k"), count=1)
+    with (
+        records.use_decoder("python"),
+        pytest.raises(CorruptRecordException, match="of 9 bytes is longer than its record"),
+    ):
+        take_all(record_set(content))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        raw_batch(record(0), count=1, base_offset=2**63 - 2),
+        *(message(2**63 - 2, None, magic=magic) for magic in (0, 1)),
+    ],
+    ids=["batch", "magic 0", "magic 1"],
+)
+def test_last_offset_that_there_can_be_is_read(content: bytes) -> None:
+    decoded = record_set(content)
+    assert offsets(take_all(decoded)) == [2**63 - 2]
+    assert decoded.next_offset == records.end_offset(memoryview(content)) == 2**63 - 1
+
+
 @pytest.mark.parametrize("length", [-1, 0, 13, 48, -(2**31)])
 def test_impossible_batch_length_is_corruption(length: int) -> None:
     content = bytearray(batch(3, base_offset=3))
@@ -202,9 +232,11 @@ def test_wrapper_whose_value_does_not_fit_is_corruption(body: str) -> None:
 @pytest.mark.parametrize("magic", [0, 1])
 def test_compressed_messages_have_the_offsets_the_broker_gave(magic: int) -> None:
     first = 100 if magic == 0 else 0  # absolute; relative since KIP-31
-    inner = b"".join(message(first + delta, b"v", magic=magic) for delta in (0, 2, 3))
+    inner = b"".join(
+        message(first + delta, None if delta == 2 else b"v", magic=magic) for delta in (0, 2, 3)
+    )
     taken = take_all(record_set(wrapper(inner, offset=103, magic=magic)), 2)
-    assert offsets(taken) == [100, 102, 103]
+    assert [(read.offset, read.value) for read in taken] == [(100, b"v"), (102, None), (103, b"v")]
 
 
 # --- compressed streams --------------------------------------------------------------------------
@@ -389,6 +421,58 @@ def test_lz4_claim_that_no_frame_can_keep_is_corruption() -> None:
     assert_corrupt(raw_batch(claim, count=1, attributes=3))
 
 
+def zstd_claim(size: int, size_bytes: int, *, dictionary_bytes: int = 0, window: bool) -> bytes:
+    """A frame whose header says that so much is in it, in a field of so many bytes."""
+    flags = {1: 0, 2: 1, 4: 2, 8: 3}[size_bytes] << 6 | (0 if window else 0x20)
+    flags |= {0: 0, 1: 1, 2: 2, 4: 3}[dictionary_bytes]
+    field = (size - 256 if size_bytes == 2 else size).to_bytes(size_bytes, "little")
+    header = bytes([flags]) + b"\x50" * window + bytes(dictionary_bytes) + field
+    return b"\x28\xb5\x2f\xfd" + header + b"\xff" * 8
+
+
+def lz4_claim(size: int) -> bytes:
+    return b"\x04\x22\x4d\x18\x68\x70" + size.to_bytes(8, "little") + b"?"
+
+
+GZIPPED = gzip.compress(b"x" * 100)[:-4]
+MOST_GZIPPED = 1032 * (len(GZIPPED) + 4)
+# The largest that can be true, where a codec has one.
+CLAIMS: dict[str, tuple[Codec, bytes, int]] = {
+    "zstd, 1 byte": (Codec.ZSTD, zstd_claim(200, 1, window=False), 200),
+    "zstd, 2 bytes": (Codec.ZSTD, zstd_claim(300, 2, window=True), 300),
+    "zstd, dictionary 1": (Codec.ZSTD, zstd_claim(300, 2, dictionary_bytes=1, window=False), 300),
+    "zstd, 4 bytes": (Codec.ZSTD, zstd_claim(70_000, 4, dictionary_bytes=2, window=True), 70_000),
+    "zstd, 8 bytes": (Codec.ZSTD, zstd_claim(70_000, 8, dictionary_bytes=4, window=False), 70_000),
+    "lz4": (Codec.LZ4, lz4_claim(255 * 15), 255 * 15),
+    "snappy": (Codec.SNAPPY, b"\x6e" + b"\xff" * 4, 22 * 5),
+    "gzip": (Codec.GZIP, GZIPPED + MOST_GZIPPED.to_bytes(4, "little"), MOST_GZIPPED),
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_size_that_a_stream_tells_is_compared_with_the_cap_before_it_is_read(name: str) -> None:
+    codec, stream, size = CLAIMS[name]
+    with pytest.raises(DecompressionLimitError):
+        inflate(codec, memoryview(stream), size - 1)
+    with pytest.raises(CorruptRecordException):
+        inflate(codec, memoryview(stream), size)
+
+
+@pytest.mark.parametrize(
+    ("codec", "stream", "cap"),
+    [
+        (Codec.LZ4, lz4_claim(255 * 15 + 1), 255 * 15),
+        (Codec.SNAPPY, b"\x6f" + b"\xff" * 4, 22 * 5),
+        (Codec.GZIP, GZIPPED + (MOST_GZIPPED + 1).to_bytes(4, "little"), MOST_GZIPPED),
+    ],
+)
+def test_size_that_no_stream_of_that_length_can_have_is_not_believed(
+    codec: Codec, stream: bytes, cap: int
+) -> None:
+    with pytest.raises(CorruptRecordException):
+        inflate(codec, memoryview(stream), cap)
+
+
 def test_gzip_trailer_that_lies_is_not_believed() -> None:
     stream = bytearray(gzip.compress(record(0)))
     stream[-4:] = b"\xff\xff\xff\x7f"
@@ -414,6 +498,19 @@ def test_batch_of_exactly_the_cap_is_allowed(codec: Codec) -> None:
     assert inflate(codec, stream, 100_000) == plain
     with pytest.raises(DecompressionLimitError):
         inflate(codec, stream, 99_999)
+
+
+def test_few_buffers_are_kept_and_lent_again_where_they_are_large_enough() -> None:
+    scratch._kept.clear()
+    lent = [scratch.lend(10) for _ in range(6)]
+    for buffer in lent:
+        scratch.give_back(memoryview(buffer))
+    assert scratch._kept == lent[:4]
+    assert scratch.lend(10) is lent[3]
+    assert len(scratch.lend(11)) == 11
+    scratch._kept.clear()
+    scratch.give_back(memoryview(largest := bytearray(scratch.LARGEST_KEPT_BYTES)))
+    assert scratch._kept.pop() is largest
 
 
 def test_nothing_is_kept_of_a_bombs_buffer() -> None:

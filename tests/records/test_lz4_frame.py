@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.records.compression import inflate
-from aiokafka_lite.records.lz4_frame import compress_frame, inflate_plain
+from aiokafka_lite.records.lz4_frame import (
+    compress_frame,
+    inflate_plain,
+    with_correct_checksum,
+)
 
 CAP = 1 << 20
 CONTENTS = {
@@ -77,6 +81,16 @@ def test_other_frames_are_left_to_the_stream() -> None:
     ):
         assert blocks(other) is None
     assert inflate_plain(memoryview(frame), memoryview(bytearray(699))) is None
+
+
+@pytest.mark.parametrize(("flags", "at"), [(0x60, 6), (0x68, 14), (0x61, 10), (0x69, 18)])
+def test_only_the_checksum_of_a_header_is_corrected_wherever_it_is(flags: int, at: int) -> None:
+    frame = b"\x04\x22\x4d\x18" + bytes([flags, 0x40]) + b"?" * 20
+    corrected = with_correct_checksum(memoryview(frame))
+    assert [n for n, byte in enumerate(frame) if byte != corrected[n]] == [at]
+    assert with_correct_checksum(corrected) == corrected
+    cut = memoryview(frame)[:at]
+    assert with_correct_checksum(cut) == cut
 
 
 @given(at=st.integers(0, 10_000), byte=st.integers(1, 255))

@@ -12,7 +12,7 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.errors import CorruptRecordException, DecompressionLimitError, KafkaError
-from aiokafka_lite.records import Codec, scratch
+from aiokafka_lite.records import Codec, decoders, scratch
 from aiokafka_lite.records.batch import HEADER_BYTES
 from aiokafka_lite.records.compression import compress, inflate, inflate_stream
 from tests.support import tuning
@@ -207,6 +207,26 @@ def test_a_set_that_runs_out_of_memory_goes_on_where_it_was(
         with pytest.raises(MemoryError):
             decoded.take(5)
     assert offsets(take_all(decoded)) == list(range(300))
+
+
+@pytest.mark.usefixtures("decoder")
+@pytest.mark.parametrize(
+    ("tail", "limit", "found"),
+    [
+        (b"", 9, (2, 16, 0)),
+        (b"", 1, (1, 8, 0)),
+        (record(2)[:-1], 9, (2, 16, 8)),
+        (record(2)[:1], 9, (2, 16, 8)),
+        (varint(300)[:1], 9, (2, 16, 0)),
+        (varint(300), 9, (2, 16, 302)),
+        (varint(0), 9, (2, 16, 0)),
+    ],
+)
+def test_whole_records_are_counted_and_the_size_of_the_next_is_told(
+    tail: bytes, limit: int, found: tuple[int, int, int]
+) -> None:
+    content = memoryview(record(0) + record(1) + tail)
+    assert decoders.current().whole_records(content, limit) == found
 
 
 # --- Large records -------------------------------------------------------------------------------

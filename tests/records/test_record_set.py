@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
 
@@ -139,6 +140,14 @@ def test_batch_is_inflated_ahead_in_another_thread(codec: str) -> None:
     assert ahead.inflated_bytes > 0
     assert offsets(ahead.take(50)) == list(range(53, 103))
     assert ahead.inflated_bytes == 0
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_decompression_takes_long_of_many_bytes_with_gzip_and_of_many_records(codec: str) -> None:
+    large = records.build_batch([(1, None, os.urandom(100_000), ())], codec=codec)
+    many = records.build_batch([(1, None, None, ())] * 10_000, codec=codec)
+    estimates = [record_set(content).inflate_estimate_s for content in (large, many)]
+    assert estimates == pytest.approx([1e-3 if codec == "gzip" else 0.15e-3, 1e-3], rel=0.01)
 
 
 def test_inflate_does_nothing_where_nothing_is_compressed() -> None:
@@ -401,7 +410,7 @@ def test_end_offset_is_that_of_the_last_whole_batch() -> None:
         pytest.param(b"\xff" + batch(1)[1:], id="negative offset"),
         pytest.param(raw_batch(b"", count=0, last_offset_delta=-2), id="negative delta"),
         pytest.param(raw_batch(b"", count=0, base_offset=2**63 - 1), id="no offset after it"),
-        pytest.param(bytes(11) + b"\x14" + bytes(4) + b"\x02" + bytes(99), id="no room for header"),
+        pytest.param(bytes(7) + b"\x09\0\0\0\x14" + bytes(4) + b"\x02" + bytes(99), id="no room for header"),
     ],
 )
 def test_end_offset_stops_ahead_of_a_header_that_cannot_be_true(broken: bytes) -> None:
