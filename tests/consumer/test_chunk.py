@@ -110,7 +110,7 @@ async def test_what_is_decompressed_counts_as_held_until_its_records_are_taken()
     assert chunk.is_begun
     assert len(chunk.pop(1)) == 1
     assert chunk.held_bytes > 5_000
-    assert len(chunk.pop(None)) == 1
+    assert len(chunk.pop(1)) == 1
     assert chunk.held_bytes == 0
 
 

@@ -235,6 +235,16 @@ async def test_a_batch_is_asked_for_at_once_and_halved_to_find_the_bad_one() -> 
     assert deserializer.asked == [[0, 1, 2, 3], [4, 5, 6, 7], [4, 5], [4], [5, 6, 7], [5]]
 
 
+@pytest.mark.parametrize("max_items", [-1, 0, 1])
+async def test_a_batch_has_one_record_at_least(max_items: int) -> None:
+    deserializer = AtOnce()
+    deserializer.max_items = max_items
+    buffers = Buffers(value_deserializer=deserializer)
+    buffers.put({A: numbers(3)})
+    assert len(await take_all(buffers, "many", 3)) == 3
+    assert deserializer.asked == [[0], [1], [2]]
+
+
 async def test_too_few_objects_for_a_batch_are_an_error_that_says_so() -> None:
     class Lossy(BatchDeserializer[object]):
         async def deserialize_batch(self, items: Sequence[Serialized]) -> Sequence[object]:

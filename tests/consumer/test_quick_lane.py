@@ -188,6 +188,17 @@ async def test_what_the_answer_had_no_room_for_is_asked_for_again_at_once(start:
     assert await poll == {0: [7]}
 
 
+async def test_nothing_is_asked_for_while_records_wait_for_the_application(start: Start) -> None:
+    fetching = start()
+    quick = await sought(fetching, {0: 7})
+    quick.answer(answer(0, batch(7, 3)))
+    await fetching.cluster.settle()
+    fetching.seek(1, 9)
+    assert await asks_nothing_quickly(fetching)
+    assert await fetching.poll() == {0: [7, 8, 9]}
+    assert (await fetching.cluster.next_sent_quickly()).offsets == {0: 10, 1: 9}
+
+
 # --- Nothing new -----------------------------------------------------------------------------
 async def test_what_has_nothing_new_is_asked_for_after_pauses_that_double(start: Start) -> None:
     fetching = start()

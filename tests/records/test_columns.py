@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import subprocess
 import sys
 
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.errors import CorruptRecordException
+from aiokafka_lite.errors import CorruptRecordException, RecordTooLargeError
 from aiokafka_lite.records import decoders
+from aiokafka_lite.records._columns_py import MAX_COLUMN_BYTES, Columns
+from aiokafka_lite.structs import ConsumerRecord
 from tests.records.recorded import FIXTURES
 from tests.support.crafted import (
     CODECS,
@@ -206,6 +209,17 @@ def test_timestamps_that_do_not_fit_the_unit_are_null() -> None:
             assert rows.column("timestamp").cast(pa.int64()).to_pylist() == expected
 
 
+def test_records_without_a_timestamp_have_the_one_that_is_given_for_them() -> None:
+    content = message(3, b"v", magic=0) + message(4, b"w", magic=1) + message(5, b"x", magic=0)
+    content += raw_batch(record(0), count=1, base_offset=6, base_timestamp=2**63 - 1)
+    arrow = ArrowColumns(SPARK_SCHEMA, missing_timestamp_ms=-1)
+    (rows,) = batches_of(record_set(content), arrow)
+    for found in (rows, arrow.from_records(take_all(record_set(content)))):
+        times = found.column("timestamp").cast(pa.int64()).to_pylist()
+        assert times == [-1000, FIRST_TIMESTAMP * 1000, -1000, None]
+        assert found.column("timestampType").to_pylist() == [-1, 0, -1, 0]
+
+
 # --- where rows begin and end --------------------------------------------------------------------
 
 
@@ -311,6 +325,13 @@ def test_a_record_beyond_the_byte_limit_is_a_row_by_itself() -> None:
     content = record_set(records.build_batch([(1, b"k", b"v" * size, ()) for size in (3, 99, 3)]))
     found = batches_of(content, ArrowColumns(byte_limit=20))
     assert [rows.column("offset").to_pylist() for rows in found] == [[0], [1], [2]]
+
+
+def test_a_record_that_no_column_holds_is_refused_in_plain_python() -> None:
+    with mmap.mmap(-1, MAX_COLUMN_BYTES + 1) as mapped, memoryview(mapped) as view:
+        large = ConsumerRecord("t", 0, 5, 1, 0, None, view, None, -1, len(view), ())  # type: ignore[arg-type]
+        with pytest.raises(RecordTooLargeError, match="too large for an Arrow column"):
+            Columns().add(large)
 
 
 def test_headers_count_for_the_byte_limit_where_they_are_wanted() -> None:
@@ -498,6 +519,19 @@ def test_topics_keep_their_number_in_all_dictionaries() -> None:
         (("timestamp", pa.timestamp("us")), "'timestamp' must be .*with a time zone"),
         (("timestamp_type", pa.int8()), "'timestamp_type' must be int32, not int8"),
         (("headers", pa.list_(pa.binary())), "'headers' must be list<struct<key: string"),
+        (
+            ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))),
+            "'headers' must be list<struct<key: string",
+        ),
+        (
+            (
+                "headers",
+                pa.list_(
+                    pa.struct([("key", pa.string()), pa.field("value", pa.binary(), False)])
+                ),
+            ),
+            "'headers' must be list<struct<key: string",
+        ),
         (("headers", pa.map_(pa.string(), pa.binary())), "'headers' must be list<struct<key"),
         (("checksum", pa.int64()), "no column 'checksum': choose among topic, partition, offset"),
         (pa.field("key", pa.binary(), nullable=False), "'key' may contain nulls"),
