@@ -604,6 +604,18 @@ async def test_of_what_a_read_waits_for_and_found_no_room_one_that_has_records_i
     waiting.cancel()
 
 
+async def test_what_a_read_waits_for_is_asked_for_though_all_memory_is_used(start: Start) -> None:
+    fetching = start({0: 1, 1: 1}, max_buffered_bytes=10_000, max_partition_fetch_bytes=1_000)
+    sent = await fetching.cluster.next_sent()
+    waiting = asyncio.ensure_future(fetching.gets.one({TopicPartition("t", 1)}))
+    await fetching.cluster.settle()
+    fetching.budget.reserve_nothing().keep(10_000)
+    sent.answer(*(answer(number, high_watermark=0) for number in range(2)))
+    sent = await fetching.cluster.next_sent()
+    assert (sent.offsets, sent.request.max_bytes) == ({1: 0}, 1)
+    waiting.cancel()
+
+
 async def test_out_of_range_is_reset_by_policy(start: Start) -> None:
     fetching = start(auto_offset_reset="earliest")
     (await fetching.cluster.next_sent()).answer(answer(0, error_code=OffsetOutOfRangeError.errno))
