@@ -349,6 +349,7 @@ def test_rows_ahead_of_a_corrupt_batch_come_first_then_the_error_each_time() -> 
     broken, arrow = record_set(batch(3) + corrupted(batch(3, base_offset=3))), ArrowColumns()
     assert broken.take_columns(arrow.columns, 100) == 3
     for _ in range(2):
+        assert broken.take_columns(arrow.columns, 0) == 0
         with pytest.raises(CorruptRecordException, match="checksum") as caught:
             broken.take_columns(arrow.columns, 100)
         assert caught.value.offset == 3 == broken.next_offset
@@ -364,6 +365,13 @@ def test_rows_ahead_of_a_malformed_record_come_first_then_the_error() -> None:
         with pytest.raises(CorruptRecordException) as caught:
             take()
         assert caught.value.offset == 2
+
+
+def test_an_error_ahead_of_all_rows_is_at_the_offset_that_was_asked_for() -> None:
+    broken = record_set(raw_batch(record(0) + record(1) + record(1), count=3), fetch_offset=2)
+    with pytest.raises(CorruptRecordException) as caught:
+        broken.take_columns(ArrowColumns().columns, 100)
+    assert caught.value.offset == broken.next_offset == 2
 
 
 @pytest.mark.parametrize("magic", [0, 1])

@@ -513,6 +513,14 @@ def test_few_buffers_are_kept_and_lent_again_where_they_are_large_enough() -> No
     assert scratch._kept.pop() is largest
 
 
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_the_buffer_of_a_broken_stream_is_kept(codec: Codec) -> None:
+    scratch._kept[:] = [buffer := bytearray(MIB)]
+    with pytest.raises(CorruptRecordException):
+        inflate(codec, memoryview(b"of no codec at all"), 10_000)
+    assert [id(kept) for kept in scratch._kept] == [id(buffer)]
+
+
 def test_nothing_is_kept_of_a_bombs_buffer() -> None:
     scratch._kept.clear()
     large = records.build_batch([(0, None, bytes(6 * MIB), ())], codec="zstd")

@@ -230,8 +230,9 @@ def test_control_records_are_never_delivered(key: bytes, isolation: str) -> None
     assert only_control.is_exhausted
 
 
-def test_empty_control_batch_is_passed() -> None:
-    empty = raw_batch(b"", count=0, last_offset_delta=0, attributes=CONTROL, producer_id=8)
+@pytest.mark.parametrize("codec", [0, 1])
+def test_empty_control_batch_is_passed(codec: int) -> None:
+    empty = raw_batch(b"", count=0, last_offset_delta=0, attributes=CONTROL | codec, producer_id=8)
     assert offsets(take_all(record_set(empty + batch(1, base_offset=1), aborted=[]))) == [1]
 
 
@@ -298,6 +299,7 @@ def test_batches_ahead_of_a_wrong_checksum_are_delivered(good: int) -> None:
     if good:
         assert offsets(broken.take(100)) == list(range(3 * good))
     for _ in range(2):
+        assert broken.take(0) == []
         with pytest.raises(CorruptRecordException, match="checksum") as caught:
             broken.take(100)
         assert caught.value.tp == TopicPartition("topic", 7)
