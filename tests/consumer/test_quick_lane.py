@@ -148,6 +148,8 @@ async def test_a_request_whose_answer_is_on_its_way_is_not_run_ahead_of(start: S
     sent = await fetching.cluster.next_sent()
     fetching.seek(1, 7)
     assert await asks_nothing_quickly(fetching)
+    cursors = fetching.state.assignment.values()
+    assert [fetching.sources.is_asking_for(cursor) for cursor in cursors] == [True, False]
     sent.answer(answer(0, batch(101, 1), high_watermark=900), session_id=5)
     assert await fetching.poll() == {0: [101]}
     assert (await fetching.cluster.next_sent()).offsets == {0: 102, 1: 7}

@@ -175,6 +175,31 @@ async def test_partitions_that_gather_at_a_broker_by_hints_are_shared_out() -> N
     await fetching.close()
 
 
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("partitions", "looks"), [(100, 0), (101, 3)])
+async def test_a_broker_of_which_many_partitions_are_read_is_looked_at_once_a_second(
+    monkeypatch: pytest.MonkeyPatch, partitions: int, looks: int
+) -> None:
+    looked_at: list[float] = []
+    look = Sharing.look
+
+    def note(sharing: Sharing, now: float, answers: int, partitions: int) -> bool:
+        looked_at.append(now)
+        return look(sharing, now, answers, partitions)
+
+    monkeypatch.setattr(Sharing, "look", note)
+    fetching = Fetching(
+        ScriptedCluster(view(dict.fromkeys(range(partitions), 1))), assigned=range(partitions)
+    )
+    for _ in range(3):
+        fetching.cluster.change(fetching.cluster.view)
+    await asyncio.sleep(3.5)
+    assert looked_at == pytest.approx([1.0, 2.0, 3.0][:looks], abs=1e-3)
+    await fetching.close()
+    await asyncio.sleep(1.0)
+    assert len(looked_at) == looks
+
+
 async def test_a_thousand_partitions_are_read_by_one_session() -> None:
     fetching = Fetching(
         ScriptedCluster(view(dict.fromkeys(range(1_000), 1))), assigned=range(1_000)

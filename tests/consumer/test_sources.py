@@ -440,6 +440,7 @@ async def test_a_partition_without_leader_asks_for_metadata(start: Start) -> Non
     before = fetching.cluster.invalidations
     fetching.cluster.change(view({0: -1}))
     assert fetching.cluster.invalidations == before + 1
+    assert not fetching.sources.is_asking_for(fetching.state.partition(TopicPartition("t", 0)))
     sent.answer()
     assert await fetching.cluster.sends_nothing()
 
@@ -471,8 +472,7 @@ async def test_a_broker_that_cannot_be_reached_is_tried_again_and_other_leaders_
 ) -> None:
     fetching = start()
     cluster = fetching.cluster
-    source = fetching.sources.of(fetching.state.partition(TopicPartition("t", 0)))
-    assert source is not None
+    source = source_of(fetching)
     cluster.pool.unreachable.add(1)
     await asyncio.sleep(0.5)
     assert source.failing_since == pytest.approx(0.0, abs=1e-3)
@@ -747,8 +747,7 @@ async def test_a_lost_connection_backs_off_and_opens_a_new_session(start: Start)
     sent = await fetching.cluster.next_sent()
     assert (sent.request.session_id, sent.request.session_epoch) == (5, 1)
     assert sent.offsets == {}
-    source = fetching.sources.of(fetching.state.partition(TopicPartition("t", 0)))
-    assert source is not None
+    source = source_of(fetching)
     sent.response.set_exception(KafkaConnectionError("gone"))
     sent = await fetching.cluster.next_sent()
     assert (sent.request.session_id, sent.request.session_epoch) == (5, 0)
@@ -939,11 +938,12 @@ async def test_a_broker_that_was_silent_for_long_is_trusted_again_after_ten_answ
 @pytest.mark.virtual_time
 async def test_a_broker_is_overdue_a_second_after_its_long_poll(start: Start) -> None:
     fetching = start()
-    source = fetching.sources.of(fetching.state.partition(TopicPartition("t", 0)))
-    assert source is not None
+    cursor, source = fetching.state.partition(TopicPartition("t", 0)), source_of(fetching)
     assert not source.is_overdue(1_000.0)
     assert not source.is_throttled
+    assert not fetching.sources.is_asking_for(cursor)
     sent = await fetching.cluster.next_sent()
+    assert fetching.sources.is_asking_for(cursor)
     sent_at = asyncio.get_running_loop().time()
     assert source.in_flight_since == sent_at
     assert not source.is_overdue(sent_at + 1.5)
