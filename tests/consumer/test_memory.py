@@ -442,7 +442,7 @@ async def test_decompression_drops_no_records_that_share_their_memory_with_its_b
 async def test_compressed_batches_take_their_turns_while_there_is_memory() -> None:
     buffers = Buffers(A, B)
     buffers.put({A: batch(0, 3, codec="gzip")})
-    assert await buffers.poll() == {A: [0, 1, 2]}
+    assert [await buffers.poll(max_records=2) for _ in range(2)] == [{A: [0, 1]}, {A: [2]}]
     assert buffers.budget.headroom_bytes > 0
     buffers.put({A: batch(3, 3, codec="gzip"), B: batch(0, 3)})
     assert await buffers.poll(max_records=3) == {A: [3, 4, 5]}

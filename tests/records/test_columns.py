@@ -211,13 +211,22 @@ def test_timestamps_that_do_not_fit_the_unit_are_null() -> None:
 
 def test_records_without_a_timestamp_have_the_one_that_is_given_for_them() -> None:
     content = message(3, b"v", magic=0) + message(4, b"w", magic=1) + message(5, b"x", magic=0)
-    content += raw_batch(record(0), count=1, base_offset=6, base_timestamp=2**63 - 1)
     arrow = ArrowColumns(SPARK_SCHEMA, missing_timestamp_ms=-1)
     (rows,) = batches_of(record_set(content), arrow)
     for found in (rows, arrow.from_records(take_all(record_set(content)))):
         times = found.column("timestamp").cast(pa.int64()).to_pylist()
-        assert times == [-1000, FIRST_TIMESTAMP * 1000, -1000, None]
-        assert found.column("timestampType").to_pylist() == [-1, 0, -1, 0]
+        assert times == [-1000, FIRST_TIMESTAMP * 1000, -1000]
+        assert found.column("timestampType").to_pylist() == [-1, 0, -1]
+    assert rows_of(message(3, b"v", magic=0)).column("timestamp_type").to_pylist() == [None]
+
+
+def test_a_timestamp_that_does_not_fit_is_not_replaced_by_the_one_for_none() -> None:
+    content = raw_batch(record(0), count=1, base_timestamp=2**63 - 1)
+    arrow = ArrowColumns(SPARK_SCHEMA, missing_timestamp_ms=-1)
+    (rows,) = batches_of(record_set(content), arrow)
+    for found in (rows, arrow.from_records(take_all(record_set(content)))):
+        assert found.column("timestamp").to_pylist() == [None]
+        assert found.column("timestampType").to_pylist() == [0]
 
 
 # --- where rows begin and end --------------------------------------------------------------------
@@ -534,9 +543,7 @@ def test_topics_keep_their_number_in_all_dictionaries() -> None:
         (
             (
                 "headers",
-                pa.list_(
-                    pa.struct([("key", pa.string()), pa.field("value", pa.binary(), False)])
-                ),
+                pa.list_(pa.struct([("key", pa.string()), pa.field("value", pa.binary(), False)])),
             ),
             "'headers' must be list<struct<key: string",
         ),

@@ -239,9 +239,7 @@ class ScriptedPool:
         now = asyncio.get_running_loop().time()
         if self.muted_until.get(node_id, 0.0) > now or node_id in self.unreachable:
             return None
-        if lane is Lane.QUICK and not (
-            self.has_quick_lane and (node_id, lane) in self.connected
-        ):
+        if lane is Lane.QUICK and not (self.has_quick_lane and (node_id, lane) in self.connected):
             return None
         return ScriptedConnection(
             self, node_id, lane, self.sent_quickly if lane is Lane.QUICK else self.sent
