@@ -156,7 +156,7 @@ async def test_each_broker_has_the_sessions_that_its_own_partitions_are_worth() 
 async def test_partitions_that_gather_at_a_broker_by_hints_are_shared_out() -> None:
     fetching = Fetching(
         ScriptedCluster(view({number: 1 + number % 2 for number in range(140)})),
-        assigned=range(140),
+        range(140),
     )
     cluster, loop = fetching.cluster, asyncio.get_running_loop()
     moved = {TopicPartition("t", number): (2, 5) for number in range(0, 140, 2)}
@@ -189,7 +189,7 @@ async def test_a_broker_of_which_many_partitions_are_read_is_looked_at_once_a_se
 
     monkeypatch.setattr(Sharing, "look", note)
     fetching = Fetching(
-        ScriptedCluster(view(dict.fromkeys(range(partitions), 1))), assigned=range(partitions)
+        ScriptedCluster(view(dict.fromkeys(range(partitions), 1))), range(partitions)
     )
     for _ in range(3):
         fetching.cluster.change(fetching.cluster.view)
@@ -201,9 +201,7 @@ async def test_a_broker_of_which_many_partitions_are_read_is_looked_at_once_a_se
 
 
 async def test_a_thousand_partitions_are_read_by_one_session() -> None:
-    fetching = Fetching(
-        ScriptedCluster(view(dict.fromkeys(range(1_000), 1))), assigned=range(1_000)
-    )
+    fetching = Fetching(ScriptedCluster(view(dict.fromkeys(range(1_000), 1))), range(1_000))
     assert len((await fetching.cluster.next_sent()).offsets) == 1_000
     assert await fetching.cluster.sends_nothing()
     await fetching.close()

@@ -70,7 +70,7 @@ async def test_one_request_goes_to_each_leader(start: Start) -> None:
 
 
 async def test_what_was_assigned_before_the_start_is_fetched() -> None:
-    fetching = Fetching(ScriptedCluster(view({0: 1})), assigned=[0])
+    fetching = Fetching(ScriptedCluster(view({0: 1})), [0])
     assert (await fetching.cluster.next_sent()).offsets == {0: 0}
     await fetching.close()
 
@@ -532,7 +532,7 @@ async def test_after_the_end_no_leader_is_looked_for_and_no_other_broker_read(
 
 
 async def test_closed_sources_are_kept_by_no_timer() -> None:
-    fetching = Fetching(ScriptedCluster(view(dict.fromkeys(range(101), 1))), assigned=range(101))
+    fetching = Fetching(ScriptedCluster(view(dict.fromkeys(range(101), 1))), range(101))
     sent = await fetching.cluster.next_sent()
     await fetching.close()
     gone = weakref.ref(fetching.sources)

@@ -6,6 +6,7 @@ import gc
 import mmap
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -338,7 +339,7 @@ def test_a_record_beyond_the_byte_limit_is_a_row_by_itself() -> None:
 
 def test_a_record_that_no_column_holds_is_refused_in_plain_python() -> None:
     with mmap.mmap(-1, MAX_COLUMN_BYTES + 1) as mapped, memoryview(mapped) as view:
-        large = ConsumerRecord("t", 0, 5, 1, 0, None, view, None, -1, len(view), ())  # type: ignore[arg-type]
+        large: Any = ConsumerRecord("t", 0, 5, 1, 0, None, view, None, -1, len(view), ())
         with pytest.raises(RecordTooLargeError, match="too large for an Arrow column"):
             Columns().add(large)
 

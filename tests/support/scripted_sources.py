@@ -329,7 +329,7 @@ class Fetching:
     """A sources between a scripted cluster and real gets."""
 
     def __init__(
-        self, cluster: ScriptedCluster, assigned: Collection[int] = (), **settings: object
+        self, cluster: ScriptedCluster, assigned: Collection[int] = (), /, **settings: object
     ) -> None:
         arguments: dict[str, object] = {"retry_backoff_ms": 10, **settings}
         self.config = ConsumerConfig(**arguments)  # type: ignore[arg-type]
