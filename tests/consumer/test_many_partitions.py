@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
@@ -167,6 +168,20 @@ async def test_a_broker_is_in_trouble_until_it_answers_all_of_its_sessions(
         "fetching from node 1 failed and is retried: KafkaConnectionError: gone",
         "fetching from node 1 works again",
     ]
+
+
+@pytest.mark.virtual_time
+async def test_a_broker_is_in_no_trouble_once_the_session_that_failed_has_no_partitions(
+    start: Start,
+) -> None:
+    fetching = start(FULL_SHARE + 1)
+    _, second = await all_sent(fetching, 2)
+    second.response.set_exception(KafkaConnectionError("gone"))
+    await fetching.cluster.settle()
+    assert fetching.sources.trouble(1) is not None
+    fetching.state.change([TopicPartition("t", FULL_SHARE)], ())
+    await asyncio.sleep(1.0)
+    assert fetching.sources.trouble(1) is None
 
 
 async def test_a_throttle_of_several_sessions_is_one_event(start: Start) -> None:

@@ -157,7 +157,7 @@ def sources(consumer: AIOKafkaConsumer) -> Sources:
 
 def nodes_read_from(consumer: AIOKafkaConsumer) -> list[int]:
     """The ids of the brokers that are read from."""
-    return list(sources(consumer)._sources)
+    return [node_id for node_id, reading in sources(consumer)._sources.items() if reading]
 
 
 def node_read_from(consumer: AIOKafkaConsumer, tp: TopicPartition) -> int | None:
