@@ -11,7 +11,7 @@ expression are legal and match nothing. Nothing is captured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import functools
 from typing import Final, NamedTuple
 
 from aiokafka_lite.broker.groups.kip848.re2_parser import (
@@ -54,63 +54,50 @@ class _Check(NamedTuple):
 _Instruction = _Read | _Jump | _Check
 
 
-@dataclass(frozen=True)
 class Pattern:
     """A regular expression, ready to match whole names."""
 
-    regex: str
-    _program: tuple[_Instruction, ...]
-    # (states, the character before, the next one) -> states after it, None for a match.
-    _steps: dict[tuple[frozenset[int], str, str], frozenset[int] | None] = field(
-        default_factory=dict, compare=False, repr=False
-    )
+    def __init__(self, program: tuple[_Instruction, ...]) -> None:
+        self._program = program
+        self._after = functools.lru_cache(MAX_CACHED_STEPS)(self._find_after)
 
     def matches(self, text: str) -> bool:
         """Say whether all of a text matches."""
         states = frozenset({0})
+        # What matters of the character before is only whether it belongs to a word.
         before = END
         for char in text:
-            following = self._step(states, before, char)
-            if not following:
+            states = self._after(states, before, char)
+            if not states:
                 return False
-            states, before = following, char
-        return self._step(states, before, END) is None
+            before = "w" if _is_word(char) else "-"
+        return bool(self._after(states, before, END))
 
-    def _step(self, states: frozenset[int], before: str, char: str) -> frozenset[int] | None:
-        # What matters of the character before is only whether it belongs to a word.
-        kind = before if before == END else "w" if _is_word(before) else "-"
-        key = (states, kind, char)
-        if key in self._steps:
-            return self._steps[key]
-        if len(self._steps) >= MAX_CACHED_STEPS:
-            self._steps.clear()
-        result = self._steps[key] = self._behind(states, kind, char)
-        return result
-
-    def _behind(self, states: frozenset[int], before: str, char: str) -> frozenset[int] | None:
+    def _find_after(self, states: frozenset[int], before: str, char: str) -> frozenset[int]:
+        """Return the states after a character; after the end, whether there is any is the match."""
         seen: set[int] = set()
         waiting = list(states)
-        behind: set[int] = set()
-        has_ended = False
-        bit = 1 << ord(char) if char != END and ord(char) < 128 else 0
+        after: set[int] = set()
+        bit = 1 << ord(char) if char else 0
         while waiting:
             place = waiting.pop()
             if place in seen:
                 continue
             seen.add(place)
             if place == len(self._program):
-                has_ended = True
+                if char == END:
+                    after.add(place)
                 continue
             match self._program[place]:
                 case _Read(chars):
                     if chars & bit:
-                        behind.add(place + 1)
+                        after.add(place + 1)
                 case _Jump(targets):
                     waiting += targets
                 case _Check(assertion):
                     if _holds(assertion, before, char):
                         waiting.append(place + 1)
-        return None if char == END and has_ended else frozenset(behind)
+        return frozenset(after)
 
 
 def compile(regex: str) -> Pattern:
@@ -121,7 +108,7 @@ def compile(regex: str) -> Pattern:
     """
     compiler = _Compiler()
     compiler.add(parse(regex))
-    return Pattern(regex, tuple(compiler.program))
+    return Pattern(tuple(compiler.program))
 
 
 class _Compiler:
@@ -192,4 +179,4 @@ def _holds(assertion: Assertion, before: str, char: str) -> bool:
 
 
 def _is_word(char: str) -> bool:
-    return bool(char and ord(char) < 128 and WORD >> ord(char) & 1)
+    return bool(WORD >> ord(char) & 1)

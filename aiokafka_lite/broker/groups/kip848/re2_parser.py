@@ -47,12 +47,13 @@ def mask_of(chars: Iterable[str]) -> int:
     """Return a set of ASCII characters as the bits of a number; others are left out."""
     mask = 0
     for char in chars:
-        if ord(char) < 128:
+        if char.isascii():
             mask |= 1 << ord(char)
     return mask
 
 
-ALL: Final = (1 << 128) - 1
+_ASCII: Final = tuple(map(chr, range(128)))
+ALL: Final = mask_of(_ASCII)
 NEWLINE: Final = mask_of("\n")
 WORD: Final = mask_of(string.ascii_letters + string.digits + "_")
 _PERL_CLASSES: Final[Mapping[str, int]] = {
@@ -187,7 +188,7 @@ class _Parser:
                 parts = []
             elif self._take("("):
                 inner = self._group_flags(flags) if self._take("?") else flags
-                if self._at and self._regex[self._at - 1] == ")":
+                if self._regex[self._at - 1] == ")":
                     flags = inner  # (?i) counts from here to the end of what it stands in
                     continue
                 parts.append(self._alternation(inner, depth=depth + 1))
@@ -242,14 +243,13 @@ class _Parser:
             self._names.add(name)
             self._at += len(name) + 1
             return flags
-        is_set = True
-        has_any = False
+        is_set = is_complete = True
         while self._at < len(self._regex):
             char = self._next()
-            if char in ":)" and (has_any or is_set):
+            if char in ":)" and is_complete:
                 return flags
             if char == "-" and is_set:
-                is_set, has_any = False, False
+                is_set = is_complete = False
                 continue
             if char == "i":
                 flags = _Flags(is_set, flags.dot_takes_newline)
@@ -257,7 +257,7 @@ class _Parser:
                 flags = _Flags(flags.ignores_case, is_set)
             elif char not in "mU":
                 break
-            has_any = True
+            is_complete = True
         raise RegexError(INVALID_PERL)
 
     def _atom(self, flags: _Flags) -> Node:
@@ -329,19 +329,20 @@ class _Parser:
             return self._hexadecimal()
         if char in _CONTROLS:
             return _CONTROLS[char]
-        if ord(char) < 128 and not char.isalnum():
+        if char.isascii() and not char.isalnum():
             return char
         raise RegexError(INVALID_ESCAPE)
 
     def _hexadecimal(self) -> str:
         if self._take("{"):
             digits, brace, _ = self._regex[self._at :].partition("}")
+            is_whole = bool(digits and brace)
             self._at += len(digits) + 1
         else:
-            digits, brace = self._regex[self._at : self._at + 2], "}"
+            digits = self._regex[self._at : self._at + 2]
+            is_whole = len(digits) == 2
             self._at += 2
-        is_legal = digits and all(char in string.hexdigits for char in digits)
-        if not (is_legal and brace) or (brace and len(digits) > 6):
+        if not (is_whole and all(char in string.hexdigits for char in digits)):
             raise RegexError(INVALID_ESCAPE)
         value = int(digits, 16)
         if value > MAX_CODE_POINT:
@@ -355,8 +356,6 @@ class _Parser:
         mask = 0
         is_first = True
         while is_first or not self._sees("]"):
-            if self._at >= len(self._regex):
-                raise RegexError(MISSING_BRACKET)
             is_first = False
             named = self._named_class()
             if named is None and self._sees("\\"):
@@ -370,7 +369,7 @@ class _Parser:
     def _named_class(self) -> int | None:
         """Read [:alpha:] or [:^alpha:]; without the end of one, "[" is literal."""
         end = self._regex.find(":]", self._at + 2)
-        if not self._sees("[:") or end < 0:
+        if not self._sees("[:") or end == -1:
             return None
         name = self._regex[self._at + 2 : end]
         mask = _POSIX_CLASSES.get(name.removeprefix("^"))
@@ -381,13 +380,12 @@ class _Parser:
 
     def _range(self, flags: _Flags) -> int:
         low = high = self._class_character()
-        is_range = self._sees("-") and not self._sees("-]") and self._at + 1 < len(self._regex)
-        if is_range:
+        if self._sees("-") and not self._sees("-]"):
             self._at += 1
             high = self._class_character()
             if high < low:
                 raise RegexError(INVALID_RANGE)
-        chars = [chr(code) for code in range(ord(low), min(ord(high), 127) + 1)]
+        chars = [char for char in _ASCII if low <= char <= high]
         if flags.ignores_case:
             chars += [char.swapcase() for char in chars]
         return mask_of(chars)
@@ -442,9 +440,8 @@ def _unicode_mask(name: str) -> int:
         return ALL & ~_unicode_mask(name[1:])
     if name == "Any":
         return ALL
-    chars = [chr(code) for code in range(128)]
     if name in _CATEGORIES.split():
-        return mask_of(char for char in chars if unicodedata.category(char).startswith(name))
+        return mask_of(char for char in _ASCII if unicodedata.category(char).startswith(name))
     if name == "Latin":
         return _POSIX_CLASSES["alpha"]
     if name == "Common":

@@ -38,13 +38,39 @@ LEGAL = string.ascii_letters + string.digits + "._-"
         ("foo\\b.*", "foo-1", "foo1"),
         ("foo\\B.*", "foo1", "foo-1"),
         ("a{1,}", "aaa", ""),
-        ("\\pL+\\p{Nd}\\PL", "ab1-", "ab11a"),
+        ("a{2,2}", "aa", "a"),
+        ("a{0}b", "b", "ab"),
+        ("a{1000}", "a" * 1000, "a" * 999),
+        ("a{1,x}", "a{1,x}", "a"),
+        ("a{01}", "a{01}", "a"),
+        ("\\pL+\\p{Nd}\\PL", "ab1-", "ab1a"),
+        ("\\p{Any}+", "a-1", ""),
+        ("\\p{Latin}+", "ab", "a1"),
+        ("\\p{Common}+", "1-", "1a"),
+        ("\\p{Greek}?", "", "\0"),
+        ("\\D+", "a-", "a1"),
         ("\\p{^L}", "1", "a"),
         ("\\x41\\x{42}\\103", "ABC", "abc"),
         ("a\\.b", "a.b", "a-b"),
         ("(a*)*b", "aab", "aa"),
         ("(|a)+", "aa", "b"),
         ("(?s).\\w\\W\\S", "xa-b", "xaab"),
+        ("(?s)a.b", "a\nb", "ab"),
+        ("a.b", "a-b", "a\nb"),
+        ("(?mU)a", "a", "A"),
+        ("(?i)a(?-i)b", "Ab", "AB"),
+        ("(?i)[a-c]+", "aBc", "d"),
+        ("[a-c]+", "abc", "abd"),
+        ("[a-a]", "a", "b"),
+        ("[b]", "b", "\0"),
+        ("[[:alpha:][:digit:]]+", "a1", "a-"),
+        ("\\Q.\\Ea", ".a", "."),
+        ("a\\b", "a", "ab"),
+        ("\\bab", "ab", "-ab"),
+        ("a\\n?", "a", "an"),
+        ("\\60", "0", "6"),
+        ("\\1034", "C4", "C"),
+        ("\\0?", "\0", "0"),
         ("", "", "a"),
         ("é*a", "a", "e"),
     ],
@@ -88,6 +114,40 @@ def test_nothing_backtracks() -> None:
     begin = time.monotonic()
     assert not pattern.matches("a" * 249)
     assert time.monotonic() - begin < 5  # Python's takes longer than the sun will last
+
+
+@pytest.mark.parametrize(
+    ("regex", "why"),
+    [
+        ("(?P<>a)", "invalid named capture"),
+        ("(?P<a b>c)", "invalid named capture"),
+        ("(?-)a", "invalid or unsupported Perl syntax"),
+        ("a{2,1}", "invalid repeat count"),
+        ("a{0,1001}", "invalid repeat count"),
+        ("\\x4", "invalid escape sequence"),
+        ("\\x{}", "invalid escape sequence"),
+        ("\\x{41", "invalid escape sequence"),
+        ("\\x{110000}", "invalid escape sequence"),
+        ("\\p", "invalid character class range"),
+        ("\\p{L", "invalid character class range"),
+        ("[a-\\", "trailing backslash at end of expression"),
+        ("[a-", "missing closing ]"),
+        ("[[::]]", "invalid character class range"),
+    ],
+)
+def test_regular_expressions_that_are_none_are_refused(regex: str, why: str) -> None:
+    with pytest.raises(re2.RegexError, match=re.escape(why)):
+        re2.compile(regex)
+
+
+def test_largest_code_point_may_be_written_with_zeros_in_front() -> None:
+    assert re2.compile("\\x{0010FFFF}").matches(chr(0x10FFFF)) is False
+
+
+def test_groups_may_be_nested_as_deep_as_re2_allows() -> None:
+    assert re2.compile("(" * 100 + "a" + ")" * 100).matches("a")
+    with pytest.raises(re2.RegexError):
+        re2.compile("(" * 101 + "a" + ")" * 101)
 
 
 @pytest.mark.parametrize("regex", ["(a{1000}){1000}", "((a{100}){100}){100}", "(" * 5_000])
