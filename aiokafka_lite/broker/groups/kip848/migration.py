@@ -10,6 +10,7 @@ ClassicGroup.fromConsumerGroup).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import cast
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember, Members
@@ -30,6 +31,10 @@ from aiokafka_lite.broker.groups.kip848.topic_hash import Topics, metadata_hash
 from aiokafka_lite.broker.groups.values import CONSUMER_PROTOCOL_TYPE, Protocols
 from aiokafka_lite.errors import GroupIdNotFound, KafkaError
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
+from aiokafka_lite.protocol.messages.consumer_group_records import (
+    ConsumerGroupKey,
+    ConsumerGroupValue,
+)
 from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -39,8 +44,6 @@ from aiokafka_lite.protocol.messages.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
-    OffsetCommitKey,
-    OffsetCommitValue,
 )
 
 
@@ -89,6 +92,8 @@ def upgraded(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[C
     """
     try:
         members = [_upgraded_member(group, member, topics) for member in group.members]
+    except GroupIdNotFound:
+        raise
     except (KafkaError, ValueError) as error:
         raise GroupIdNotFound(
             f"Cannot upgrade classic group {group.group_id} to consumer group because the embedded "
@@ -193,10 +198,7 @@ def downgraded(
 def replay(group: ConsumerGroup, records: Collection[CoordinatorRecord]) -> None:
     """Apply records to a group that is not the stored one, to see what it will be."""
     for key, value, _ in records:
-        if isinstance(key, OffsetCommitKey | GroupMetadataKey):
-            continue
-        if not isinstance(value, OffsetCommitValue | GroupMetadataValue):
-            group.replay(key, value)
+        group.replay(cast("ConsumerGroupKey", key), cast("ConsumerGroupValue | None", value))
 
 
 def _without_epochs(member: ConsumerGroupMember) -> Assignment:
