@@ -59,7 +59,7 @@ class ClassicDriver:
         self._arm = arm
         self._joins: dict[Ticket, asyncio.Future[Joined]] = {}
         self._syncs: dict[Ticket, asyncio.Future[Synced]] = {}
-        self._tickets = itertools.count(1)
+        self._tickets = itertools.count()
 
     @property
     def parked_count(self) -> int:
@@ -82,7 +82,7 @@ class ClassicDriver:
         try:
             return await parked
         finally:
-            self._joins.pop(ticket, None)
+            del self._joins[ticket]
 
     async def sync(self, group: ClassicGroup, call: Sync) -> Synced:
         """Answer a SyncGroup request, once the leader has sent the assignment."""
@@ -91,7 +91,7 @@ class ClassicDriver:
         try:
             return await parked
         finally:
-            self._syncs.pop(ticket, None)
+            del self._syncs[ticket]
 
     def act(self, group: ClassicGroup, effects: Effects) -> None:
         """Do what a step of a machine asks for, and what follows from that."""
@@ -115,9 +115,9 @@ class ClassicDriver:
     def _resolve(self, ticket: Ticket, reply: Joined | Synced) -> None:
         """Answer a parked request, if whoever sent it still waits."""
         if isinstance(reply, Joined):
-            _set_result(self._joins.pop(ticket, None), reply)
+            _set_result(self._joins.get(ticket), reply)
         else:
-            _set_result(self._syncs.pop(ticket, None), reply)
+            _set_result(self._syncs.get(ticket), reply)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -32,7 +32,6 @@ from aiokafka_lite.broker.groups.values import (
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceIdError,
-    GroupIdNotFound,
     GroupMaxSizeReachedError,
     IllegalGenerationError,
     InconsistentGroupProtocolError,
@@ -69,12 +68,8 @@ class ClassicGroup(RebalancingGroup):
         self, member_id: str, instance_id: str | None, generation: int, now: float
     ) -> ErrorType:
         """Say whether offsets may be committed so; a member's commit keeps its session alive."""
-        if self.state is DEAD:
-            return CoordinatorNotAvailableError
         if generation < 0 and self.state is EMPTY:
             return NoError  # from an administrator, or a consumer that only stores offsets here
-        if generation < 0 and not member_id and instance_id is None:
-            return UnknownMemberIdError
         error = self._check_member(member_id, instance_id, generation)
         if error is NoError and self.state is COMPLETING:
             return RebalanceInProgressError
@@ -86,14 +81,10 @@ class ClassicGroup(RebalancingGroup):
         self, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorType:
         """Say whether a member may commit offsets in a transaction, also during a rebalance."""
-        if self.state is DEAD:
-            return CoordinatorNotAvailableError
         return self._check_member(member_id, instance_id, generation)
 
     def check_delete(self) -> ErrorType:
         """Say whether the group may be deleted now."""
-        if self.state is DEAD:
-            return GroupIdNotFound
         return NoError if self.state is EMPTY else NonEmptyGroup
 
     # -- requests ------------------------------------------------------------------------------
@@ -139,8 +130,6 @@ class ClassicGroup(RebalancingGroup):
             return effects
         member = self.members[call.member_id]
         self._unsynced_ids.pop(call.member_id, None)
-        if not self._unsynced_ids:
-            self._timers.pop(Timer.SYNC, None)
         if self.state is STABLE:
             self._answer_sync(ticket, member.assignment, effects)
             return effects
@@ -150,10 +139,9 @@ class ClassicGroup(RebalancingGroup):
             assignments = {
                 m.member_id: call.assignments.get(m.member_id, NO_ASSIGNMENT) for m in self.members
             }
-            generation = self.generation
 
             def done(error: ErrorType, now: float) -> Effects:
-                return self._assignment_written(generation, assignments, error, now)
+                return self._assignment_written(assignments, error, now)
 
             effects.write = Write(assignments, done)
         return effects
@@ -178,19 +166,16 @@ class ClassicGroup(RebalancingGroup):
         if NoError in errors:
             if self.state in (STABLE, COMPLETING):
                 self._prepare_rebalance(now, effects)
-            elif self.state is PREPARING:
+            else:
                 self._maybe_complete_join(now, effects)
         return errors, effects
 
     # -- what the driver reports ---------------------------------------------------------------
 
     def expire(self, now: float) -> Effects:
-        """Act on the earliest timer if it is due; call again while ``next_deadline`` has passed."""
+        """Act on the earliest timer, whose time has come."""
         effects = Effects()
-        due = min(self._timers.items(), key=lambda item: item[1], default=None)
-        if due is None or due[1] > now:
-            return effects
-        timer = due[0]
+        timer = min(self._timers, key=self._timers.__getitem__)
         del self._timers[timer]
         if timer is Timer.JOIN:
             self._join_time_is_up(now, effects)
@@ -207,19 +192,17 @@ class ClassicGroup(RebalancingGroup):
     def expire_session(self, member_id: str, now: float) -> Effects:
         """Act as if the session of a member had run out at this moment."""
         effects = Effects()
-        self._timers.pop(member_id)
         self._session_has_expired(member_id, now, effects)
         return effects
 
     def _assignment_written(
-        self, generation: int, assignments: Mapping[str, bytes], error: ErrorType, now: float
+        self, assignments: Mapping[str, bytes], error: ErrorType, now: float
     ) -> Effects:
         effects = Effects()
-        if self.state is COMPLETING and generation == self.generation:
-            if error is NoError:
-                self._hand_out(assignments, now, effects)
-            else:
-                self._prepare_rebalance(now, effects, cause=error)
+        if error is NoError:
+            self._hand_out(assignments, now, effects)
+        else:
+            self._prepare_rebalance(now, effects, cause=error)
         return effects
 
     def restore(
@@ -265,7 +248,6 @@ class ClassicGroup(RebalancingGroup):
             return effects
         self._transition(DEAD)
         self._timers.clear()
-        self._pending_ids.clear()
         for member in self.members:
             self._reply_join(member, Joined(error, member_id=member.member_id), effects)
             self._reply_sync(member, Synced(error), effects)
@@ -320,8 +302,7 @@ class ClassicGroup(RebalancingGroup):
             self.protocol_type = call.protocol_type
         self.members.add(member)
         self._pending_ids.pop(member_id, None)
-        if self.state is PREPARING and self._is_initial_rebalance:
-            self._has_newcomer = True
+        self._has_newcomer = True
         self._timers[member_id] = now + self._settings.new_member_join_timeout_ms / 1000
         self._rebalance(now, effects)
 
@@ -339,8 +320,6 @@ class ClassicGroup(RebalancingGroup):
 
     def _has_room_for(self, member_id: str) -> bool:
         """Say whether one more may join, or this one join again (group.max.size)."""
-        if self.state is EMPTY:
-            return True
         member = self.members.get(member_id)
         if self.state is PREPARING:
             # Counting those who wait, not those who are members, sheds the latest ones of a group
@@ -382,10 +361,8 @@ class ClassicGroup(RebalancingGroup):
                 return self._replacement_written(old, new, call, leader_before, error, now)
 
             effects.write = Write({m.member_id: m.assignment for m in self.members}, done)
-        elif self.state is COMPLETING:
-            # The leader may be assigning to the old id at this moment: start over.
-            self._prepare_rebalance(now, effects)
         else:
+            # The leader may be assigning to the old id at this moment.
             self._rebalance(now, effects)
 
     def _replacement_written(
@@ -442,12 +419,12 @@ class ClassicGroup(RebalancingGroup):
         self._remove(member_id, effects)
         if self.state in (STABLE, COMPLETING) and member is not None:
             self._rebalance(now, effects)
-        elif self.state is PREPARING and self._have_all_joined:
-            self._complete_join(now, effects)
+        else:
+            self._maybe_complete_join(now, effects)
 
     def _sync_time_is_up(self, now: float, effects: Effects) -> None:
         if not self._unsynced_ids:
-            return  # the last of them has left meanwhile
+            return
         for member_id in tuple(self._unsynced_ids):
             self._remove(member_id, effects)
         self._prepare_rebalance(now, effects)

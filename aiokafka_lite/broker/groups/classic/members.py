@@ -117,8 +117,6 @@ class Members:
     def add(self, member: ClassicGroupMember) -> None:
         """Add a member; the first one leads."""
         if member.instance_id is not None:
-            if member.instance_id in self._id_by_instance:
-                raise ValueError(f"instance {member.instance_id!r} is already a member")
             self._id_by_instance[member.instance_id] = member.member_id
         self._by_id[member.member_id] = member
         if self.leader_id is None:
@@ -148,19 +146,15 @@ class Members:
 
     def elect_joined_leader(self) -> bool:
         """Make sure that the leader is one who has joined; False when nobody has."""
-        if self.leader_id is None:
-            return False
-        if not self._by_id[self.leader_id].is_awaiting_join:
-            joined = next((m.member_id for m in self if m.is_awaiting_join), None)
-            if joined is None:
-                return False
-            self.leader_id = joined
-        return True
+        joined = [member.member_id for member in self if member.is_awaiting_join]
+        if joined and self.leader_id not in joined:
+            self.leader_id = joined[0]
+        return bool(joined)
 
     def common_protocols(self) -> frozenset[str]:
         """Return the protocols that every member supports; there must be members."""
         names = [dict(member.protocols).keys() for member in self]
-        return frozenset(names[0]).intersection(*names[1:])
+        return frozenset(names[0]).intersection(*names)
 
     def support_any(self, names: Collection[str]) -> bool:
         """Say whether every member supports at least one and the same of these protocols.
@@ -176,7 +170,7 @@ class Members:
         """Return the common protocol that most members prefer."""
         candidates = self.common_protocols()
         votes = Counter(member.vote(candidates) for member in self)
-        return votes.most_common(1)[0][0]
+        return max(votes, key=votes.__getitem__)
 
     def listing(self, protocol: str) -> tuple[JoinedMember, ...]:
         """Return the member list that the leader needs for the assignment."""

@@ -122,10 +122,10 @@ class RebalancingGroup:
         # Members of this generation that have not sent their SyncGroup yet.
         self._unsynced_ids: dict[str, None] = {}
         self._timers: dict[str | Timer, float] = {}
-        self._is_initial_rebalance = False
-        self._initial_delay_ms = 0
-        self._initial_remaining_ms = 0
-        self._has_newcomer = False
+        # In the first rebalance of an empty group: until when further members prolong it, and
+        # whether one has joined since the delay began.
+        self._prolonged_until: float | None = None
+        self._has_newcomer: bool
         self._settings = settings
         self._new_suffix = new_suffix
         self._clock = clock
@@ -151,44 +151,42 @@ class RebalancingGroup:
                 member.assignment = NO_ASSIGNMENT
                 if self._reply_sync(member, Synced(cause), effects):
                     self._restart_session(member, now)
-        self._unsynced_ids.clear()
         self._timers.pop(Timer.SYNC, None)
-        self._is_initial_rebalance = self.state is EMPTY
+        is_initial = self.state is EMPTY
         self._transition(PREPARING)
-        wait_ms = self.members.rebalance_timeout_ms
-        if self._is_initial_rebalance:
-            delay_ms = self._settings.initial_rebalance_delay_ms
-            self._initial_delay_ms = delay_ms
-            self._initial_remaining_ms = max(wait_ms - delay_ms, 0)
+        timeout_at = now + self.members.rebalance_timeout_ms / 1000
+        self._prolonged_until = timeout_at if is_initial else None
+        if is_initial:
             self._has_newcomer = False
-            self._timers[Timer.JOIN] = now + delay_ms / 1000
+            self._timers[Timer.JOIN] = now + self._initial_delay_s
         elif self._have_all_joined:
             self._complete_join(now, effects)
         else:
-            self._timers[Timer.JOIN] = now + wait_ms / 1000
+            self._timers[Timer.JOIN] = timeout_at
+
+    @property
+    def _initial_delay_s(self) -> float:
+        return self._settings.initial_rebalance_delay_ms / 1000
 
     @property
     def _have_all_joined(self) -> bool:
         return not self._pending_ids and len(self.members) == self.members.awaiting_join_count
 
     def _maybe_complete_join(self, now: float, effects: Effects) -> None:
-        if self.state is PREPARING and not self._is_initial_rebalance and self._have_all_joined:
+        is_delayed = self._prolonged_until is not None
+        if self.state is PREPARING and not is_delayed and self._have_all_joined:
             self._complete_join(now, effects)
 
     def _join_time_is_up(self, now: float, effects: Effects) -> None:
-        remaining_ms = self._initial_remaining_ms
-        if not (self._is_initial_rebalance and self._has_newcomer and remaining_ms):
+        if self._prolonged_until is None or not self._has_newcomer:
             self._complete_join(now, effects)
             return
         self._has_newcomer = False
-        self._initial_remaining_ms = max(remaining_ms - self._initial_delay_ms, 0)
-        self._initial_delay_ms = min(self._settings.initial_rebalance_delay_ms, remaining_ms)
-        self._timers[Timer.JOIN] = now + self._initial_delay_ms / 1000
+        self._timers[Timer.JOIN] = min(now + self._initial_delay_s, self._prolonged_until)
 
     def _complete_join(self, now: float, effects: Effects) -> None:
         """End the join phase with those who are there; late dynamic members are out."""
         self._timers.pop(Timer.JOIN, None)
-        self._initial_remaining_ms = 0
         for member in tuple(self.members):
             if not member.is_awaiting_join and not member.is_static:
                 self._remove(member.member_id, effects)
@@ -197,7 +195,6 @@ class RebalancingGroup:
             self._timers[Timer.JOIN] = now + self.members.rebalance_timeout_ms / 1000
             return
         self.generation += 1
-        self._unsynced_ids.clear()
         if not self.members:
             self.protocol = None
             self._transition(EMPTY)

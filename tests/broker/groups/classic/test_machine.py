@@ -216,6 +216,27 @@ def test_pending_id_is_forgotten_after_the_session_timeout(driver: Driver) -> No
     assert driver.joins[driver.join(member_id)].error is UnknownMemberIdError
 
 
+def test_pending_id_that_is_forgotten_changes_nothing_in_a_stable_group(driver: Driver) -> None:
+    (old,) = driver.stable()
+    driver.new_id()
+    for _ in range(3):
+        driver.advance(4)
+        assert driver.heartbeat(old) is NoError
+    assert driver.state is STABLE
+
+
+def test_pending_id_that_is_forgotten_does_not_end_the_initial_delay() -> None:
+    driver = Driver(GroupSettings(initial_rebalance_delay_ms=8_000))
+    driver.new_id()
+    ticket = driver.join()
+    driver.advance(7)
+    driver.join()
+    driver.advance(8)  # the id is forgotten, the delay was prolonged
+    assert ticket not in driver.joins
+    driver.advance(1)
+    assert driver.joins[ticket].generation == 1
+
+
 def test_rebalance_waits_for_pending_members(driver: Driver) -> None:
     [old] = driver.stable()
     new = driver.new_id()
@@ -231,7 +252,9 @@ def test_pending_member_that_never_returns_holds_the_rebalance_for_its_session_o
     [old] = driver.stable()
     driver.new_id()
     rejoin = driver.join(old)
-    driver.advance(SESSION_MS / 1000)
+    driver.advance(SESSION_MS / 1000 - 0.1)
+    assert rejoin not in driver.joins
+    driver.advance(0.1)
     assert driver.joins[rejoin].generation == 2
 
 
@@ -306,7 +329,9 @@ def test_initial_delay_collects_members() -> None:
     second = driver.join()
     driver.advance(0.2)
     assert first not in driver.joins  # the second member has prolonged the delay
-    driver.advance(3)
+    driver.advance(2.8)
+    assert first not in driver.joins
+    driver.advance(0.1)
     assert driver.joins[first].generation == driver.joins[second].generation == 1
 
 
@@ -318,6 +343,15 @@ def test_initial_delay_ends_with_the_rebalance_timeout() -> None:
         driver.join(rebalance_ms=5000)
         assert first not in driver.joins
     driver.advance(1.1)
+    assert driver.joins[first].generation == 1
+
+
+def test_initial_delay_is_not_prolonged_beyond_a_shorter_rebalance_timeout() -> None:
+    driver = Driver(GroupSettings(initial_rebalance_delay_ms=3000))
+    first, _ = (driver.join(rebalance_ms=2000) for _ in range(2))
+    driver.advance(2.9)
+    assert first not in driver.joins
+    driver.advance(0.1)
     assert driver.joins[first].generation == 1
 
 
@@ -356,6 +390,28 @@ def test_absent_static_members_keep_their_place_until_their_session_ends(driver:
     driver.advance(REBALANCE_MS / 1000)
     members = driver.joins[ticket].members
     assert [member.member_id for member in members] == [one, two]
+
+
+def test_first_of_the_static_members_that_are_waited_for_may_go_on_after_another_timeout(
+    driver: Driver,
+) -> None:
+    long_ms = 9 * REBALANCE_MS
+    for name in ("one", "two"):
+        driver.join(instance_id=name, session_ms=long_ms)
+    driver.advance(0)
+    for member in list(driver.group.members):
+        driver.sync(member.member_id, instance_id=member.instance_id)
+    newcomer = driver.join(session_ms=long_ms)
+    (member_id,) = [m.member_id for m in driver.group.members if not m.is_static]
+    driver.leave(Leaver(member_id))
+    assert driver.joins[newcomer].error is UnknownMemberIdError
+    driver.advance(REBALANCE_MS / 1000)  # nobody has joined: it is put off
+    one = driver.group.members.static_member_id("one") or ""
+    ticket = driver.join(one, instance_id="one", session_ms=long_ms)
+    driver.advance(REBALANCE_MS / 1000 - 1)
+    assert ticket not in driver.joins
+    driver.advance(1)
+    assert driver.joins[ticket].generation == 2
 
 
 def test_rebalance_is_put_off_when_only_static_members_are_left_and_none_joined(
@@ -419,6 +475,17 @@ def test_sync_checks_generation_protocol_and_state(driver: Driver) -> None:
     assert driver.syncs[driver.sync(member_id)].error is RebalanceInProgressError
 
 
+def test_sync_sent_again_answers_the_older_one(driver: Driver) -> None:
+    driver.join()
+    second = driver.join()
+    driver.advance(0)
+    follower = driver.joins[second].member_id
+    first = driver.sync(follower)
+    again = driver.sync(follower)
+    assert driver.syncs[first].error is RebalanceInProgressError
+    assert again not in driver.syncs
+
+
 def test_failed_write_of_the_assignment_starts_over(driver: Driver) -> None:
     first = driver.join()
     driver.advance(0)
@@ -436,6 +503,7 @@ def test_members_that_never_sync_are_out_after_the_rebalance_timeout(driver: Dri
     leader, silent = driver.joins[first].member_id, driver.joins[second].member_id
     driver.sync(leader, assignments={})
     for _ in range(10):
+        assert driver.state is STABLE
         driver.advance(REBALANCE_MS / 10_000)
         driver.heartbeat(leader)
         driver.heartbeat(silent)
@@ -449,11 +517,40 @@ def test_sync_deadline_is_void_when_the_unsynced_member_has_left(driver: Driver)
     driver.advance(0)
     leader, silent = driver.joins[first].member_id, driver.joins[second].member_id
     driver.sync(leader, assignments={})
-    driver.group._remove(silent, driver.group.restored(driver.now))
-    for _ in range(10):
+    driver.leave(Leaver(silent))
+    driver.join(leader)
+    driver.sync(leader, assignments={})
+    for _ in range(11):
         driver.advance(REBALANCE_MS / 10_000)
         driver.heartbeat(leader)
     assert driver.state is STABLE
+
+
+def test_sync_deadline_is_void_when_a_static_member_has_synced_under_another_id(
+    driver: Driver,
+) -> None:
+    first, _ = driver.join(instance_id="one"), driver.join(instance_id="two")
+    driver.advance(0)
+    leader = driver.joins[first].member_id
+    driver.sync(leader, instance_id="one")
+    back = driver.joins[driver.join(instance_id="two")].member_id
+    driver.sync(back, instance_id="two")
+    for _ in range(11):
+        driver.advance(REBALANCE_MS / 10_000)
+        assert driver.heartbeat(leader) is driver.heartbeat(back) is NoError
+    assert driver.state is STABLE
+
+
+def test_sync_deadline_is_void_during_the_next_rebalance(driver: Driver) -> None:
+    joined = [driver.join(session_ms=3 * REBALANCE_MS) for _ in range(2)]
+    driver.advance(0)
+    driver.sync(driver.joins[joined[1]].member_id)
+    driver.advance(5)
+    newcomer = driver.join()
+    driver.advance(REBALANCE_MS / 1000 - 1)
+    assert newcomer not in driver.joins
+    driver.advance(1)
+    assert driver.joins[newcomer].generation == 2
 
 
 def test_join_during_sync_sends_the_waiting_back(driver: Driver) -> None:
@@ -464,6 +561,35 @@ def test_join_during_sync_sends_the_waiting_back(driver: Driver) -> None:
     driver.join()
     assert driver.syncs[waiting].error is RebalanceInProgressError
     assert driver.state is PREPARING
+
+
+@pytest.mark.parametrize("ends_by", ["assignment", "rebalance"])
+def test_session_begins_when_a_parked_sync_is_answered(driver: Driver, ends_by: str) -> None:
+    tickets = [driver.join(session_ms=4 * SESSION_MS), driver.join()]
+    driver.advance(0)
+    leader, follower = (driver.joins[ticket].member_id for ticket in tickets)
+    waiting = driver.sync(follower)
+    driver.advance(2 * SESSION_MS / 1000)
+    assert waiting not in driver.syncs
+    if ends_by == "assignment":
+        driver.sync(leader)
+    else:
+        driver.join(session_ms=4 * SESSION_MS)
+    assert waiting in driver.syncs
+    driver.advance(SESSION_MS / 1000 - 1)
+    assert driver.group.has_session(follower)
+    driver.advance(1)
+    assert not driver.group.has_session(follower)
+
+
+def test_rebalance_does_not_prolong_the_session_of_a_member_that_waits_for_nothing(
+    driver: Driver,
+) -> None:
+    leader, _ = (driver.join(), driver.join())
+    driver.advance(9)
+    driver.join()
+    driver.advance(1)
+    assert not driver.group.has_session(driver.joins[leader].member_id)
 
 
 def test_sync_of_a_member_that_leaves_is_answered(driver: Driver) -> None:
@@ -486,6 +612,14 @@ def test_silent_member_is_removed_and_the_others_rejoin(driver: Driver) -> None:
     driver.advance(6)
     assert driver.state is PREPARING
     assert driver.heartbeat(silent) is UnknownMemberIdError
+
+
+def test_session_begins_when_the_join_is_answered(driver: Driver) -> None:
+    driver.join()
+    driver.advance(SESSION_MS / 1000 - 1)
+    assert driver.state is COMPLETING
+    driver.advance(1)
+    assert driver.state is EMPTY
 
 
 def test_group_is_empty_when_the_last_session_ends(driver: Driver) -> None:
@@ -524,7 +658,9 @@ def test_parked_join_of_a_new_member_is_given_up_in_the_end() -> None:
     driver = Driver(GroupSettings(initial_rebalance_delay_ms=0, new_member_join_timeout_ms=5_000))
     [member_id] = driver.stable()
     ticket = driver.join()
-    driver.advance(5)
+    driver.advance(4.9)
+    assert ticket not in driver.joins
+    driver.advance(0.1)
     assert driver.joins[ticket].error is UnknownMemberIdError
     assert driver.heartbeat(member_id) is RebalanceInProgressError
 
@@ -561,12 +697,26 @@ def test_one_request_removes_several_members(driver: Driver) -> None:
     ]
     assert driver.state is EMPTY
     assert driver.heartbeat(two) is UnknownMemberIdError
+    again = driver.join(instance_id="two")
+    driver.advance(0)
+    assert (driver.joins[again].error, len(driver.joins[again].members)) == (NoError, 1)
 
 
 def test_pending_member_may_leave(driver: Driver) -> None:
     member_id = driver.new_id()
     assert driver.leave(Leaver(member_id)) == [NoError]
     assert driver.group.next_deadline() is None
+
+
+def test_last_member_that_leaves_does_not_wait_for_a_pending_one(driver: Driver) -> None:
+    (member_id,) = driver.stable()
+    pending = driver.new_id()
+    driver.leave(Leaver(member_id))
+    driver.advance(0)
+    assert driver.state is EMPTY
+    ticket = driver.join(pending)
+    driver.advance(0)
+    assert driver.joins[ticket].error is NoError
 
 
 def test_leaving_answers_the_parked_join(driver: Driver) -> None:
@@ -596,6 +746,8 @@ def test_static_member_comes_back_without_a_rebalance(driver: Driver) -> None:
     assert answer.member_id != follower
     assert driver.state is STABLE
     assert driver.syncs[driver.sync(answer.member_id)].assignment == b"to " + follower.encode()
+    assert driver.group.has_session(answer.member_id)
+    assert not driver.group.has_session(follower)
     error = driver.group.heartbeat(follower, "two", 1, driver.now)
     assert error is FencedInstanceIdError
     assert set(driver.writes[-1]) == {leader, answer.member_id}
@@ -687,10 +839,33 @@ def test_group_takes_no_more_than_its_maximum() -> None:
     assert driver.state is COMPLETING
 
 
+def test_group_whose_maximum_was_lowered_keeps_those_who_join_first(driver: Driver) -> None:
+    first, late = driver.stable(2)
+    twin = Driver(GroupSettings(max_size=1))
+    twin.group.restore(
+        list(driver.group.members),
+        generation=1,
+        protocol_type="consumer",
+        protocol="range",
+        leader_id="of nobody",
+        state_since_ms=5,
+    )
+    twin.run(twin.group.restored(twin.now))
+    assert (twin.state, twin.group.members.leader_id) == (PREPARING, first)
+    older, ticket = twin.join(first), twin.join(first)
+    assert twin.joins[older].error is RebalanceInProgressError
+    refused = twin.joins[twin.join(late)]
+    assert (refused.error, refused.member_id) == (GroupMaxSizeReachedError, "")
+    assert twin.heartbeat(late) is UnknownMemberIdError
+    twin.advance(REBALANCE_MS / 1000)
+    assert [member.member_id for member in twin.joins[ticket].members] == [first]
+
+
 def test_commits_are_checked_by_state(driver: Driver) -> None:
     group = driver.group
     assert group.check_commit("", None, -1, 0) is NoError
     assert group.check_commit("m", None, 3, 0) is UnknownMemberIdError
+    assert group.check_commit("m", None, 0, 0) is UnknownMemberIdError
     ticket = driver.join()
     driver.advance(0)
     member_id = driver.joins[ticket].member_id
@@ -736,7 +911,7 @@ def test_death_answers_everything_parked(driver: Driver, with_sync: bool) -> Non
 def test_restored_members_have_a_session_to_come_back_in(driver: Driver) -> None:
     ids = driver.stable(2)
     twin = ClassicGroup(
-        "g", GroupSettings(), new_suffix=lambda: "x", clock=lambda: int(driver.now * 1000)
+        "g", GroupSettings(max_size=2), new_suffix=lambda: "x", clock=lambda: int(driver.now * 1000)
     )
     twin.restore(
         list(driver.group.members),
@@ -753,16 +928,9 @@ def test_restored_members_have_a_session_to_come_back_in(driver: Driver) -> None
     assert twin.next_deadline() == driver.now + SESSION_MS / 1000
 
 
-def test_restored_group_over_its_maximum_rebalances(driver: Driver) -> None:
-    driver.stable(2)
-    twin = ClassicGroup("g", GroupSettings(max_size=1), new_suffix=lambda: "x", clock=lambda: 0)
-    twin.restore(
-        list(driver.group.members),
-        generation=1,
-        protocol_type="consumer",
-        protocol="range",
-        leader_id=None,
-        state_since_ms=5,
-    )
-    twin.restored(driver.now)
-    assert twin.state is PREPARING
+def test_parked_member_stays_when_its_session_is_made_to_end(driver: Driver) -> None:
+    leader, _ = driver.stable(2)
+    driver.join(leader)
+    for _ in range(2):
+        driver.run(driver.group.expire_session(leader, driver.now))
+        assert driver.group.has_session(leader)
