@@ -164,7 +164,6 @@ class GroupCoordinator:
         self._is_open = False
         for group in tuple(self._groups.values()):
             self._forget(group, NotCoordinatorError)
-        self._timers.close()
 
     def _unload(self, partition: int) -> None:
         for group_id in self._ids_in(partition, self._groups):

@@ -106,7 +106,7 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
         version = GROUP_METADATA_VERSION
     elif not isinstance(value, OffsetCommitValue):
         version = CONSUMER_GROUP_VERSION
-    elif value.expire_timestamp >= 0:
+    elif value.expire_timestamp != -1:
         version = OFFSET_COMMIT_VERSION_WITH_EXPIRY
     else:
         version = OFFSET_COMMIT_VERSION
@@ -190,7 +190,7 @@ class CoordinatorLog:
         while offset < log.high_watermark:
             start, entries = offset, list[LogEntry]()
             chunk = memoryview(log.read(offset, READ_BYTES))
-            for header, batch in iter_batches(chunk, check_crcs=False):
+            for header, batch in iter_batches(chunk):
                 for entry in _entries(partition, header, batch):
                     entries.append(entry)
                     if len(entries) == RECORDS_AT_ONCE:

@@ -10,9 +10,9 @@ One task loads all partitions, one after the other; it ends when there is nothin
 from __future__ import annotations
 
 import asyncio
-import enum
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.groups.values import ErrorType
@@ -23,15 +23,11 @@ from aiokafka_lite.errors import (
 )
 
 
-class PartitionState(enum.Enum):
-    """What a partition that this coordinator was elected for is doing."""
+@dataclass(eq=False)
+class Term:
+    """The time between an election and the resignation that follows it."""
 
-    LOADING = enum.auto()
-    ACTIVE = enum.auto()
-
-
-LOADING: Final = PartitionState.LOADING
-ACTIVE: Final = PartitionState.ACTIVE
+    is_loading: bool
 
 
 RecordT = TypeVar("RecordT")
@@ -73,37 +69,32 @@ class CoordinatedPartitions(Generic[RecordT]):
         self._replay = replay
         self._loaded = loaded
         self._unload = unload
-        self._states: dict[int, PartitionState] = {}
-        # Tells one term as the partition's coordinator from the next: (re-)elected while loading,
-        # the task must not go on with what it read for an earlier term.
-        self._terms: dict[int, int] = {}
+        self._terms: dict[int, Term] = {}
         self._load_task: asyncio.Task[None] | None = None
 
     @property
     def is_loading(self) -> bool:
-        return LOADING in self._states.values()
+        return any(term.is_loading for term in self._terms.values())
 
     def availability(self, partition: int) -> ErrorType:
         """Say whether requests about a partition's groups can be answered."""
-        state = self._states.get(partition)
-        if state is None:
+        term = self._terms.get(partition)
+        if term is None:
             return NotCoordinatorError
-        return CoordinatorLoadInProgressError if state is LOADING else NoError
+        return CoordinatorLoadInProgressError if term.is_loading else NoError
 
     def elect(self, partitions: Iterable[int]) -> None:
         """Begin to answer for partitions; those with records are read first, in a task."""
         for partition in partitions:
-            if partition in self._states:
-                continue
-            self._terms[partition] = self._terms.get(partition, 0) + 1
-            self._states[partition] = ACTIVE if self._log.is_empty(partition) else LOADING
+            if partition not in self._terms:
+                self._terms[partition] = Term(is_loading=not self._log.is_empty(partition))
         if self.is_loading and (self._load_task is None or self._load_task.done()):
             self._load_task = self._scope.spawn(self._load(), name=self._task_name)
 
     def resign(self, partitions: Iterable[int]) -> None:
         """Answer no longer for partitions, whether or not they have been loaded."""
         for partition in partitions:
-            if self._states.pop(partition, None) is not None:
+            if self._terms.pop(partition, None) is not None:
                 self._unload(partition)
 
     async def until_loaded(self) -> None:
@@ -113,20 +104,20 @@ class CoordinatedPartitions(Generic[RecordT]):
 
     async def _load(self) -> None:
         while (partition := self._next_to_load()) is not None:
-            if await self._read(partition):
-                self._states[partition] = ACTIVE
+            term = self._terms[partition]
+            if await self._read(partition, term):
+                term.is_loading = False
                 self._loaded(partition)
 
     def _next_to_load(self) -> int | None:
-        return next((p for p, state in self._states.items() if state is LOADING), None)
+        return next((index for index, term in self._terms.items() if term.is_loading), None)
 
-    async def _read(self, partition: int) -> bool:
-        """Replay a partition; False when it was taken away meanwhile."""
-        term = self._terms[partition]
+    async def _read(self, partition: int, term: Term) -> bool:
+        """Replay a partition; False if the term has ended meanwhile, even if another has begun."""
         for records in self._log.read(partition):
             for record in records:
                 self._replay(record)
             await asyncio.sleep(0)  # a long log must not hold the loop
-            if partition not in self._states or self._terms[partition] != term:
+            if self._terms.get(partition) is not term:
                 return False
         return True

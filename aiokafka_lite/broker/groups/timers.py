@@ -26,40 +26,31 @@ class GroupTimers(Generic[TimedT]):
     the timer; it is then armed again.
 
     Args:
-        expire: Has a group act on one deadline that has passed.
+        expire: Has a group act on one deadline that has passed, and arms what the group has become.
     """
 
     def __init__(self, expire: Callable[[TimedT, float], None]) -> None:
         self._expire = expire
-        # When it fires, and its handle.
-        self._armed: dict[str, tuple[float, asyncio.TimerHandle]] = {}
+        self._armed: dict[str, asyncio.TimerHandle] = {}
 
     def arm(self, group: TimedT) -> None:
         """See to it that a group is called when its next deadline has come."""
+        self.cancel(group.group_id)
         deadline = group.next_deadline()
-        armed = self._armed.get(group.group_id)
-        if armed is not None:
-            if deadline is not None and armed[0] <= deadline:
-                return
-            self.cancel(group.group_id)
         if deadline is not None:
-            handle = asyncio.get_running_loop().call_at(deadline, self._fire, group)
-            self._armed[group.group_id] = (deadline, handle)
+            timer = asyncio.get_running_loop().call_at(deadline, self._fire, group)
+            self._armed[group.group_id] = timer
 
     def cancel(self, group_id: str) -> None:
         """Forget a group's timer, if it has one."""
-        armed = self._armed.pop(group_id, None)
-        if armed is not None:
-            armed[1].cancel()
-
-    def close(self) -> None:
-        """Forget every timer."""
-        for group_id in tuple(self._armed):
-            self.cancel(group_id)
+        timer = self._armed.pop(group_id, None)
+        if timer is not None:
+            timer.cancel()
 
     def _fire(self, group: TimedT) -> None:
-        self._armed.pop(group.group_id, None)
         now = asyncio.get_running_loop().time()
-        while (deadline := group.next_deadline()) is not None and deadline <= now:
+        deadline = group.next_deadline()
+        if deadline is not None and deadline <= now:
             self._expire(group, now)
-        self.arm(group)
+        else:
+            self.arm(group)

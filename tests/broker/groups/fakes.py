@@ -111,7 +111,7 @@ class FakeTopics:
         return self._topics.get(name)
 
     def id_of(self, name: str) -> bytes | None:
-        topic = self.by_name(name)
+        topic = self._topics.get(name)
         return None if topic is None else topic.topic_id
 
     def by_id(self, topic_id: bytes) -> TopicFacts | None:

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 
 import pytest
 
 from aiokafka_lite import errors
+from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
+from aiokafka_lite.broker.groups.classic.records import restore_group
 from aiokafka_lite.broker.groups.classic.state import GroupState
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED
-from aiokafka_lite.broker.groups.values import Join, Joined, Leaver, Sync
+from aiokafka_lite.broker.groups.coordinator_log import CoordinatorLog, CoordinatorRecord
+from aiokafka_lite.broker.groups.kip848.records import member_tombstones
+from aiokafka_lite.broker.groups.offsets.cache import (
+    NOTHING_COMMITTED,
+    OffsetCommitEntry,
+    offset_key,
+)
+from aiokafka_lite.broker.groups.offsets.transactions import Committer
+from aiokafka_lite.broker.groups.values import GroupSettings, Join, Joined, Leaver, Sync
+from aiokafka_lite.broker.transactions.values import ProducerIdentity
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
+    IllegalGenerationError,
     KafkaStorageError,
     MemberIdRequired,
     NoError,
     NotCoordinatorError,
+    OffsetMetadataTooLargeError,
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
+from aiokafka_lite.protocol.messages.group_records import GroupMetadataValue, MemberMetadata
 from aiokafka_lite.protocol.schema import ZERO_UUID
+from aiokafka_lite.structs import TopicPartition
 from tests.broker.groups.committing import TOPIC_ID, TP, commit
 from tests.broker.groups.fakes import Services, classic_group, elect_all, run_in_virtual_time
 
@@ -102,10 +117,83 @@ async def test_fetch_before_a_commit_by_another_topic_id_gives_nothing(
 async def test_retention_asked_for_is_kept(
     coordinator: GroupCoordinator, services: Services
 ) -> None:
-    commit(coordinator, retention_ms=500)
-    assert coordinator.committed("g", TP, ZERO_UUID).expire_timestamp_ms == services.now_ms + 500
+    for retention_ms in (500, 0):
+        commit(coordinator, retention_ms=retention_ms)
+        expires_ms = coordinator.committed("g", TP, ZERO_UUID).expire_timestamp_ms
+        assert expires_ms == services.now_ms + retention_ms
     commit(coordinator)
     assert coordinator.committed("g", TP, ZERO_UUID).expire_timestamp_ms == -1
+
+
+async def test_metadata_that_is_too_long_refuses_only_its_own_offset(
+    coordinator: GroupCoordinator,
+) -> None:
+    offsets = [
+        OffsetCommitEntry(TopicPartition("t", index), TOPIC_ID, 5, -1, metadata)
+        for index, metadata in enumerate(["x" * 4097, "m"])
+    ]
+    results = coordinator.commit("g", offsets, member_id="", instance_id=None, generation=-1)
+    assert results == [OffsetMetadataTooLargeError, NoError]
+    assert coordinator.committed("g", TopicPartition("t", 1), ZERO_UUID).offset == 5
+
+
+async def test_deletion_that_cannot_be_stored_deletes_nothing(
+    coordinator: GroupCoordinator, services: Services
+) -> None:
+    commit(coordinator)
+    services.partition("", coordinator.partition_for("g")).failure = OSError("disk full")
+    assert coordinator.removal.delete("g", [TP]) == (NotCoordinatorError, ())
+    assert coordinator.delete("g") is NotCoordinatorError
+    assert coordinator.committed("g", TP, ZERO_UUID).offset == 5
+
+
+async def test_join_that_cannot_be_stored_makes_no_group(
+    coordinator: GroupCoordinator, services: Services
+) -> None:
+    services.partition("", coordinator.partition_for("g")).failure = OSError("disk full")
+    assert (await coordinator.join("g", a_join())).error is NotCoordinatorError
+    assert "g" not in coordinator.groups
+
+
+async def test_tombstones_that_compaction_has_left_make_no_group(
+    services: Services,
+) -> None:
+    log = CoordinatorLog(
+        lambda index: services.partition("", index), partition_count=2, clock=services.clock
+    )
+    log.append("g", [CoordinatorRecord(offset_key("g", TP), None)])
+    log.append("h", member_tombstones("h", "m"))
+    heir = await successor(services)
+    assert not heir.groups
+    await heir.close()
+
+
+@pytest.mark.parametrize(
+    ("committer", "is_empty", "error"),
+    [
+        (Committer(), False, NoError),
+        (Committer("", None, 0), False, UnknownMemberIdError),
+        (Committer("", "one", -1), False, UnknownMemberIdError),
+        (Committer("m", None, -1), False, UnknownMemberIdError),
+        (Committer("m", None, -1), True, NoError),
+        (Committer("m", None, 0), True, UnknownMemberIdError),
+        (Committer("m", None, 0), None, IllegalGenerationError),
+        (Committer("m", None, -1), None, NoError),
+    ],
+)
+async def test_committer_of_a_transaction_is_checked_as_far_as_it_is_named(
+    coordinator: GroupCoordinator,
+    committer: Committer,
+    is_empty: bool | None,
+    error: type[errors.BrokerResponseError],
+) -> None:
+    if is_empty is not None:
+        joined = await stable(coordinator)
+        if is_empty:
+            coordinator.leave("g", [Leaver(joined.member_id)])
+    item = OffsetCommitEntry(TP, TOPIC_ID, 5, -1, "")
+    producer = ProducerIdentity(7, 0)
+    assert coordinator.transactional.commit("g", [item], producer, committer) == [error]
 
 
 async def test_deleted_topic_takes_its_offsets_along_but_not_its_namesakes(
@@ -282,6 +370,13 @@ async def test_cancelled_join_leaves_nothing_parked(coordinator: GroupCoordinato
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert coordinator.parked_count == 0
+    _, follower = await asyncio.gather(*(coordinator.join("h", a_join()) for _ in range(2)))
+    syncing = asyncio.create_task(coordinator.sync("h", Sync(follower.member_id, 1)))
+    await asyncio.sleep(0)
+    syncing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await syncing
+    assert coordinator.parked_count == 0
     newcomer = next(
         m.member_id for m in classic_group(coordinator).members if m.member_id != joined.member_id
     )
@@ -298,7 +393,7 @@ async def test_member_ids_come_from_the_injected_randomness() -> None:
         await coordinator.close()
         await services.scope.close()
     assert answers[0] == answers[1]
-    assert len(answers[0]) == len("one-") + 36
+    assert uuid.UUID(answers[0].removeprefix("one-")).version == 4
 
 
 async def test_assignment_that_cannot_be_stored_is_not_handed_out(
@@ -328,3 +423,44 @@ async def test_pending_id_is_asked_for_when_the_client_can(coordinator: GroupCoo
     call = Join("consumer", (("range", b""),), 60_000, 60_000)
     joined = await coordinator.join("g", call)
     assert joined.error is MemberIdRequired
+
+
+async def test_group_whose_first_member_has_not_joined_yet_starts_with_the_first_generation(
+    coordinator: GroupCoordinator, services: Services
+) -> None:
+    await coordinator.join("g", Join("consumer", (("range", b""),), 60_000, 60_000))
+    heir = await successor(services)
+    assert (await stable(heir)).generation == 1
+    await heir.close()
+
+
+async def test_closed_coordinator_forgets_no_offsets(
+    coordinator: GroupCoordinator, services: Services
+) -> None:
+    commit(coordinator)
+    await coordinator.close()
+    services.now_ms += 10_000
+    for _ in coordinator.removal.expire(1):
+        pass
+    assert coordinator.committed("g", TP, ZERO_UUID).offset == 5
+
+
+@pytest.mark.parametrize(("stored_ms", "timeout_ms"), [(-1, 60_000), (0, 0), (7, 7)])
+def test_member_of_an_old_record_has_its_session_timeout_to_rejoin(
+    stored_ms: int, timeout_ms: int
+) -> None:
+    group = ClassicGroup("g", GroupSettings(), new_suffix=str, clock=lambda: 0)
+    member = MemberMetadata(
+        member_id="m",
+        client_id="c",
+        client_host="/h",
+        rebalance_timeout=stored_ms,
+        session_timeout=60_000,
+        subscription=b"",
+        assignment=b"",
+    )
+    value = GroupMetadataValue(
+        protocol_type="consumer", generation=1, protocol="p", leader="m", members=[member]
+    )
+    restore_group(group, value)
+    assert group.members["m"].rebalance_timeout_ms == timeout_ms

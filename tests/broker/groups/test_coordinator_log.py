@@ -16,7 +16,7 @@ from aiokafka_lite.broker.groups.coordinator_log import (
     partition_for,
 )
 from aiokafka_lite.broker.groups.offsets.cache import offset_key
-from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.errors import KafkaError, KafkaProtocolError
 from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from aiokafka_lite.protocol.messages.group_records import (
     GroupMetadataKey,
@@ -155,6 +155,22 @@ def test_records_are_appended_as_one_batch_and_read_back() -> None:
     assert [record for chunk in log.read(0) for record in chunk] == [*written, written[0]]
     ((header, _),) = records.iter_batches(partition.read(0, 1 << 20))
     assert (header.count, header.max_timestamp) == (2, 1234)
+
+
+def test_large_batch_is_read_in_pieces() -> None:
+    partition = MemoryLog()
+    log = CoordinatorLog(lambda _: partition, partition_count=1, clock=lambda: 1234)
+    log.append("g", [CoordinatorRecord(KEY, None)] * 250)
+    assert [len(chunk) for chunk in log.read(0)] == [100, 100, 50]
+
+
+def test_log_that_ends_early_is_an_error() -> None:
+    partition = MemoryLog()
+    log = CoordinatorLog(lambda _: partition, partition_count=1, clock=lambda: 1234)
+    log.append("g", [CoordinatorRecord(KEY, None)])
+    partition.high_watermark += 1
+    with pytest.raises(KafkaProtocolError, match="ends before offset 1"):
+        list(log.read(0))
 
 
 async def test_every_record_has_the_bytes_of_kafkas_own(cluster: KafkaHandle) -> None:

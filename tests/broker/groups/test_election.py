@@ -10,7 +10,9 @@ import pytest
 from aiokafka_lite.broker.groups.classic.state import GroupState
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetCommitEntry
+from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.groups.values import Join, Joined, Leaver, Sync
+from aiokafka_lite.broker.transactions.values import ProducerIdentity
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     GroupIdNotFound,
@@ -111,6 +113,7 @@ async def test_parked_requests_are_answered_not_coordinator(coordinator: GroupCo
         coordinator.sync("g", Sync((await follower).member_id, again.generation))
     )
     await asyncio.sleep(0)
+    assert coordinator.parked_count == 1
     coordinator.resign([coordinator.partition_for("g")])
     assert (await syncing).error is NotCoordinatorError
     assert coordinator.parked_count == 0
@@ -137,9 +140,22 @@ async def test_elected_coordinator_has_what_the_one_before_stored(services: Serv
     assert after.heartbeat("g", joined.member_id, None, 1) is NoError
     assert list(after.groups) == ["g"]
     after.elect([partition])  # once more does no harm
+    assert after.availability("g") is NoError
     assert after.groups["g"].state is GroupState.STABLE
     for coordinator in (before, after):
         await coordinator.close()
+
+
+async def test_offsets_of_open_transactions_go_with_their_partition(
+    coordinator: GroupCoordinator,
+) -> None:
+    other = elsewhere(coordinator, "g")
+    for group_id in ("g", other):
+        item = OffsetCommitEntry(TP, TOPIC_ID, 5, -1, "")
+        coordinator.transactional.commit(group_id, [item], ProducerIdentity(7, 0), Committer())
+    coordinator.resign([coordinator.partition_for("g")])
+    assert not coordinator.offsets.is_unstable("g", TP)
+    assert coordinator.offsets.is_unstable(other, TP)
 
 
 async def test_groups_go_to_and_fro(services: Services) -> None:

@@ -101,12 +101,11 @@ class ClassicMembers:
         result = CoordinatorResult()
         former = group.static_member(call.instance_id)
         member = self._member_of(group, call, member_id, result)
-        rebalance_ms = call.rebalance_timeout_ms
         updated = dataclasses.replace(
             member,
             instance_id=member.instance_id if call.instance_id is None else call.instance_id,
             rack_id=subscription.rack_id or member.rack_id,
-            rebalance_timeout_ms=member.rebalance_timeout_ms if rebalance_ms < 0 else rebalance_ms,
+            rebalance_timeout_ms=call.rebalance_timeout_ms,
             topic_names=frozenset(subscription.topics),
             topic_regex="",
             client_id=call.client_id,
@@ -117,15 +116,16 @@ class ClassicMembers:
             group, member, updated, owned_by(subscription, self._topics), result, now,
             is_fresh=is_fresh,
         )  # fmt: skip
-        is_last_to_change = former is not None and not former.is_classic
-        if is_last_to_change and self._machine.can_downgrade(
-            group, [member_id, *([] if former is None else [former.member_id])], joining=1
+        if (
+            former is not None
+            and not former.is_classic
+            and self._machine.can_downgrade(group, [former.member_id], joining=1)
         ):
             self._downgrade(group, result)
         else:
             result.deadlines[MemberTimer.JOIN, member_id] = None
             self._machine.start_session(member_id, call.session_timeout_ms, result, now)
-            sync_by = Deadline(now + rebalance_ms / 1000)
+            sync_by = Deadline(now + call.rebalance_timeout_ms / 1000)
             result.deadlines[MemberTimer.SYNC, member_id] = sync_by
         reply = Joined(
             generation=updated.epoch,
@@ -256,7 +256,6 @@ class ClassicMembers:
         future = copy.deepcopy(group)
         replay(future, result.records)
         result.records += downgraded(future, (), self._topics, self._clock)
-        result.deadlines.clear()
         result.must_rebalance = future.target_epoch < future.epoch
 
 

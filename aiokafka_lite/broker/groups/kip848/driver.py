@@ -141,15 +141,13 @@ class ConsumerDriver:
         return group if isinstance(group, ConsumerGroup) else None
 
     def expire(self, group: ConsumerGroup, now: float) -> None:
-        """Act on the earliest timer if it is due."""
-        due = min(group.deadlines.items(), key=lambda item: item[1].at, default=None)
-        if due is None or due[1].at > now:
-            return
-        (timer, member_id), deadline = due
-        del group.deadlines[timer, member_id]
-        result = self._machine.expire(group, timer, member_id, deadline)
+        """Act on the earliest timer, whose time has come."""
+        timer = min(group.deadlines, key=lambda timer: group.deadlines[timer].at)
+        deadline = group.deadlines.pop(timer)
+        result = self._machine.expire(group, timer[1], deadline)
         if self._store(group.group_id, result) is not NoError:
-            group.deadlines[timer, member_id] = deadline._replace(at=now + RETRY_S)
+            group.deadlines[timer] = deadline._replace(at=now + RETRY_S)
+            self._arm(group)
 
     def expire_session(self, group: ConsumerGroup, member_id: str) -> None:
         """Remove a member as if its session had expired now; raises what storing raises."""
@@ -235,17 +233,17 @@ class ConsumerDriver:
         if result.metadata_version is not None:
             group.metadata_version = result.metadata_version
         self._arm(group)
-        if result.regexes and group_id not in self._resolving:
+        if result.must_resolve and group_id not in self._resolving:
             # After the answer, as in Kafka, which searches the topics in another thread.
             self._resolving[group_id] = None
-            asyncio.get_running_loop().call_soon(self._resolve, group_id, result.regexes)
+            asyncio.get_running_loop().call_soon(self._resolve, group_id)
         return error
 
-    def _resolve(self, group_id: str, regexes: frozenset[str]) -> None:
+    def _resolve(self, group_id: str) -> None:
         del self._resolving[group_id]
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
-            self._store(group_id, self._machine.resolve(group, regexes))
+            self._store(group_id, self._machine.resolve(group))
 
     def _new_id(self) -> str:
         return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))

@@ -22,7 +22,6 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite.broker.groups.kip848.assignors import Assignment
 from aiokafka_lite.broker.groups.kip848.member import (
-    LEAVING,
     NOT_OWNED,
     ClassicSide,
     ConsumerGroupMember,
@@ -175,11 +174,9 @@ class ConsumerGroup:
         if epoch == member.epoch:
             return NoError
         stale: ErrorType = IllegalGenerationError if member.is_classic else StaleMemberEpochError
-        if epoch > member.epoch:
-            return stale
         for tp in partitions:
             since = member.epoch_of(*tp)
-            if since is None or epoch < since:
+            if since is None or not since <= epoch < member.epoch:
                 return stale
         return NoError
 
@@ -272,8 +269,6 @@ class ConsumerGroup:
             ):
                 self.target_epoch = value.assignment_epoch
                 self.target_timestamp_ms = value.assignment_timestamp
-            case ConsumerGroupTargetAssignmentMetadataKey(), None:
-                self.target_epoch, self.target_timestamp_ms = -1, 0
             case (
                 ConsumerGroupTargetAssignmentMemberKey(),
                 ConsumerGroupTargetAssignmentMemberValue(),
@@ -288,8 +283,12 @@ class ConsumerGroup:
                 ConsumerGroupCurrentMemberAssignmentValue(),
             ):
                 self._replay_assignment(key.member_id, value)
-            case ConsumerGroupCurrentMemberAssignmentKey(), None:
-                self._end_assignment(key.member_id)
+            case (
+                ConsumerGroupTargetAssignmentMetadataKey()
+                | ConsumerGroupCurrentMemberAssignmentKey(),
+                None,
+            ):
+                pass  # the end of the group, or of the member, follows
             case ConsumerGroupRegularExpressionKey(), ConsumerGroupRegularExpressionValue():
                 self.regexes[key.regular_expression] = ResolvedRegex(
                     frozenset(value.topics), value.version, value.timestamp
@@ -338,15 +337,6 @@ class ConsumerGroup:
                 ),
             )
         )
-
-    def _end_assignment(self, member_id: str) -> None:
-        known = self.members.get(member_id)
-        if known is not None:
-            self._put(
-                dataclasses.replace(
-                    known, epoch=LEAVING, previous_epoch=-1, assigned={}, pending_revocation={}
-                )
-            )
 
     def _put(self, member: ConsumerGroupMember) -> None:
         self._release(self.members.get(member.member_id))

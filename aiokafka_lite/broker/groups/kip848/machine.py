@@ -196,9 +196,7 @@ class ConsumerMachine:
             and all(member.is_classic for member in left)
         )
 
-    def expire(
-        self, group: ConsumerGroup, timer: MemberTimer, member_id: str, deadline: Deadline
-    ) -> CoordinatorResult:
+    def expire(self, group: ConsumerGroup, member_id: str, deadline: Deadline) -> CoordinatorResult:
         """Remove a member whose time is up."""
         member = group.members.get(member_id)
         if member is None or deadline.epoch not in (None, member.epoch):
@@ -214,16 +212,13 @@ class ConsumerMachine:
             self._time_revocation(member, result, now)
         return result
 
-    def resolve(self, group: ConsumerGroup, regexes: Iterable[str]) -> CoordinatorResult:
-        """Find the topics that regular expressions match."""
+    def resolve(self, group: ConsumerGroup) -> CoordinatorResult:
+        """Find the topics that the members' regular expressions match."""
         result = CoordinatorResult()
-        users = group.regex_users()
         resolved = dict(group.regexes)
         found_at_ms, version = self._clock(), self.topics.version
         has_changed = False
-        for regex in sorted(regexes):
-            if not users[regex]:
-                continue
+        for regex in sorted(group.regex_users()):
             pattern = re2.compile(regex)
             topics = frozenset(name for name in self.topics.names() if pattern.matches(name))
             known = group.regexes.get(regex)
@@ -313,7 +308,6 @@ class ConsumerMachine:
                 result.records.append(regex_tombstone(group.group_id, old))
             if new and not users[new]:
                 _check_regex(new)
-                must_refresh = True
             else:
                 is_resolved = new in group.regexes if new else bool(old)
         resolved = next(iter(group.regexes.values()), None)
@@ -323,14 +317,11 @@ class ConsumerMachine:
                 return is_resolved
             # Versions count from the broker's start: a later one is of an earlier life.
             is_recent = self.topics.created_version <= resolved.version <= self.topics.version
-            must_refresh |= not is_recent
             age_ms = now_ms - resolved.timestamp_ms
             settings = self.settings_of(group.group_id)
-            must_refresh |= age_ms > settings.regex_refresh_interval_ms
-        in_use = {regex for regex, count in users.items() if regex != old or count > 1}
-        in_use |= {new} - {""}
-        if must_refresh or len(in_use) != len(group.regexes):
-            result.regexes = frozenset(in_use)
+            must_refresh = not is_recent or age_ms > settings.regex_refresh_interval_ms
+        are_all_resolved = group.regexes.keys() >= {*users, new} - {""}
+        result.must_resolve = must_refresh or not are_all_resolved
         return is_resolved
 
     def _target(
@@ -343,11 +334,8 @@ class ConsumerMachine:
         """Return the target's epoch and the member's part, computing a new one if it is time."""
         interval_ms = self.settings_of(group.group_id).assignment_interval_ms
         now_ms = self._clock()
-        is_too_early = (
-            group.target_timestamp_ms > 0
-            and interval_ms > 0
-            and now_ms < group.target_timestamp_ms + interval_ms
-        )
+        # Not if the clock was put back.
+        is_too_early = 0 <= now_ms - group.target_timestamp_ms < interval_ms
         if group.target_epoch >= epoch or is_too_early:
             return group.target_epoch, dict(group.target_of(updated))
         former = group.static_member(updated.instance_id)
@@ -437,8 +425,6 @@ class ConsumerMachine:
             member = self.identify(group, member_id, beat.instance_id)
             _check_epoch(member, beat)
             return member
-        if beat.instance_id is None:
-            return group.members.get(member_id, ConsumerGroupMember(member_id))
         former = group.static_member(beat.instance_id)
         if former is None:
             return group.members.get(member_id, ConsumerGroupMember(member_id))
@@ -470,22 +456,18 @@ def partitions_of(assigned: PartitionEpochs) -> dict[bytes, Sequence[int]]:
 def preferred_assignor(members: Iterable[ConsumerGroupMember]) -> str:
     """Return the assignor that most members ask for, the default if none does."""
     votes = Counter(m.server_assignor for m in members if m.server_assignor)
-    return votes.most_common(1)[0][0] if votes else DEFAULT_ASSIGNOR
+    return max(votes, key=votes.__getitem__, default=DEFAULT_ASSIGNOR)
 
 
 def _check_epoch(member: ConsumerGroupMember, beat: Beat) -> None:
     """Refuse an epoch that the member is not in, or was not in when the answer got lost."""
-    if beat.epoch == member.epoch:
+    is_before = member.previous_epoch == beat.epoch < member.epoch
+    if beat.epoch == member.epoch or (is_before and _is_subset(beat.owned, member)):
         return
-    if beat.epoch < member.epoch:
-        is_repeated = beat.epoch == member.previous_epoch and _is_subset(beat.owned, member)
-        if is_repeated:
-            return
-    relation = "greater" if beat.epoch > member.epoch else "smaller"
     raise FencedMemberEpochError(
-        f"The consumer group member has a {relation} member epoch ({beat.epoch}) than the one "
-        f"known by the group coordinator ({member.epoch}). The member must abandon all its "
-        f"partitions and rejoin."
+        f"The consumer group member has a {'greater' if beat.epoch > member.epoch else 'smaller'} "
+        f"member epoch ({beat.epoch}) than the one known by the group coordinator "
+        f"({member.epoch}). The member must abandon all its partitions and rejoin."
     )
 
 

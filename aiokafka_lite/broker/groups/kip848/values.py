@@ -83,14 +83,14 @@ class CoordinatorResult:
         records: To be stored, then replayed.
         deadlines: Timers to start, or to stop (None), by timer and member id.
         metadata_version: The version of the topics that the group's stored hash is of, if known.
-        regexes: Regular expressions to be resolved next.
+        must_resolve: The group's regular expressions are to be resolved next.
         must_rebalance: The records make the group a classic one, which has to rebalance.
     """
 
     records: list[CoordinatorRecord] = field(default_factory=list)
     deadlines: dict[tuple[MemberTimer, str], Deadline | None] = field(default_factory=dict)
     metadata_version: int | None = None
-    regexes: frozenset[str] = frozenset()
+    must_resolve: bool = False
     must_rebalance: bool = False
 
     def stop_timers(self, member_id: str) -> None:

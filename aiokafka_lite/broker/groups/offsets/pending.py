@@ -30,10 +30,9 @@ class PendingOffsetKey(NamedTuple):
     tp: TopicPartition
 
 
-@dataclass
+@dataclass(eq=False)
 class _Pending(Generic[OffsetValue]):
     offset: OffsetValue
-    order: int
     is_superseded: bool = False
 
 
@@ -41,16 +40,17 @@ class PendingOffsets(Generic[OffsetValue]):
     """What will be committed by transactions that are open."""
 
     def __init__(self) -> None:
+        # Of each target in the order of the commits.
         self._targets: dict[PendingOffsetKey, dict[OpenTransaction, _Pending[OffsetValue]]] = {}
         self._transactions: dict[OpenTransaction, dict[PendingOffsetKey, None]] = {}
-        self._order = 0
 
     def note(
         self, transaction: OpenTransaction, target: PendingOffsetKey, offset: OffsetValue
     ) -> None:
         """Remember what a transaction commits; the latest counts."""
-        self._order += 1
-        self._targets.setdefault(target, {})[transaction] = _Pending(offset, self._order)
+        waiting = self._targets.setdefault(target, {})
+        waiting.pop(transaction, None)
+        waiting[transaction] = _Pending(offset)
         self._transactions.setdefault(transaction, {})[target] = None
 
     def has(self, target: PendingOffsetKey) -> bool:
@@ -80,14 +80,16 @@ class PendingOffsets(Generic[OffsetValue]):
         """Forget a transaction's offsets, after giving to `commit` those that count now."""
         for target in self._transactions.pop(transaction, {}):
             waiting = self._targets[target]
-            decided = waiting.pop(transaction)
+            decided = waiting[transaction]
+            if commit is not None and not decided.is_superseded:
+                for pending in waiting.values():
+                    if pending is decided:
+                        break
+                    pending.is_superseded = True
+                commit(target, decided.offset)
+            del waiting[transaction]
             if not waiting:
                 del self._targets[target]
-            if commit is None or decided.is_superseded:
-                continue
-            for pending in waiting.values():
-                pending.is_superseded |= pending.order < decided.order
-            commit(target, decided.offset)
 
     def forget(self, target: PendingOffsetKey) -> None:
         """Forget what is pending for a target that was deleted."""

@@ -55,11 +55,11 @@ class OffsetRemoval:
     ) -> tuple[ErrorType, Sequence[ErrorType]]:
         """Forget offsets of topics that the group does not consume now."""
         error = self._check(group_id)
-        group = self._groups.get(group_id)
-        if error is NoError and group is None:
-            error = GroupIdNotFound
-        if error is not NoError or group is None:
+        if error is not NoError:
             return error, ()
+        group = self._groups.get(group_id)
+        if group is None:
+            return GroupIdNotFound, ()
         if isinstance(group, ClassicGroup) and not (group.is_empty or group.is_consumer_group):
             return NonEmptyGroup, ()
         consumed = consumed_of(group, (tp.topic for tp in tps))

@@ -21,8 +21,6 @@ def is_subscribed_to(group: ClassicGroup | ConsumerGroup, topic: str) -> bool:
     """
     if isinstance(group, ConsumerGroup):
         return group.is_subscribed_to(topic)
-    if not group.is_consumer_group:
-        return False
     topics = _subscribed_topics(group)
     return topics is None or topic in topics
 

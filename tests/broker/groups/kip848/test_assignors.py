@@ -96,6 +96,23 @@ def test_uniform_cannot_be_made_more_equal_by_moving_one(
                     assert size(assigned[giver]) - size(assigned[taker]) <= 1
 
 
+def test_members_that_get_no_partition_of_a_topic_have_nothing_of_it() -> None:
+    every = frozenset(TOPICS[:1])
+    for assign in ASSIGNORS.values():
+        assigned = assign(spec({TOPICS[0]: 1}, dict.fromkeys("ab", every)))
+        assert assigned == {"a": {TOPICS[0]: {0}}, "b": {}}
+
+
+def test_free_partitions_go_to_the_least_loaded_subscriber_in_turn() -> None:
+    first, second = TOPICS[:2]
+    counts = {first: 4, second: 2}
+    subscribed = {"a": frozenset(TOPICS[:2]), "b": frozenset(TOPICS[:1])}
+    assigned = ASSIGNORS["uniform"](spec(counts, subscribed, {"a": {second: frozenset({0, 1})}}))
+    assert assigned == {"a": {first: {3}, second: {0, 1}}, "b": {first: {0, 1, 2}}}
+    assigned = ASSIGNORS["uniform"](spec({first: 4, second: 1}, subscribed))
+    assert assigned == {"a": {first: {0, 2}, second: {0}}, "b": {first: {1, 3}}}
+
+
 def test_range_gives_the_same_partitions_of_each_topic_to_the_same_member() -> None:
     counts = {TOPICS[0]: 3, TOPICS[1]: 3}
     both = frozenset(counts)

@@ -3,103 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine
 
 import pytest
 
-from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, MemberTimer
-from aiokafka_lite.broker.groups.kip848.values import Beat, BeatReply, ConsumerGroupSettings
+from aiokafka_lite.broker.groups.kip848.group import MemberTimer
+from aiokafka_lite.broker.groups.kip848.topic_hash import metadata_hash
+from aiokafka_lite.broker.groups.kip848.values import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
 from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.transactions.values import ProducerIdentity
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
     FencedMemberEpochError,
     GroupIdNotFound,
     GroupMaxSizeReachedError,
     IllegalGenerationError,
     NoError,
     NotCoordinatorError,
+    StaleMemberEpochError,
     UnknownMemberIdError,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
-from tests.broker.groups.fakes import Services, elect_all, run_in_virtual_time
-
-SESSION_S = 45
-REBALANCE_MS = 60_000
-
-
-class Driven:
-    """A coordinator whose members do what a test says, in invented time."""
-
-    def __init__(self, settings: ConsumerGroupSettings | None = None) -> None:
-        self.services = Services()
-        self.services.consumer_settings = settings or ConsumerGroupSettings()
-        self.topics = self.services.group_topics
-        self.topic_id = self.topics.create("t", 4)
-        self.coordinator = GroupCoordinator(self.services)
-        elect_all(self.coordinator, self.services)
-        self.held: dict[str, Mapping[bytes, Sequence[int]]] = {}
-        self.epochs: dict[str, int] = {}
-
-    @property
-    def group(self) -> ConsumerGroup:
-        group = self.coordinator.groups["g"]
-        assert isinstance(group, ConsumerGroup)
-        return group
-
-    @property
-    def state(self) -> str:
-        return self.group.state.value
-
-    def count(self, member_id: str) -> int:
-        return sum(map(len, self.held[member_id].values()))
-
-    def join(
-        self,
-        member_id: str,
-        *topics: str,
-        instance_id: str | None = None,
-        regex: str | None = None,
-        rebalance_ms: int = REBALANCE_MS,
-    ) -> BeatReply:
-        self.held[member_id] = {}
-        names = topics or (() if regex else ("t",))
-        return self._send(
-            Beat(
-                member_id, 0, instance_id, None, rebalance_ms, names, regex, owned={},
-                client_id="c", client_host="/h",
-            )
-        )  # fmt: skip
-
-    def beat(self, member_id: str, *, owned: bool = True) -> BeatReply:
-        """Send a heartbeat; one that does not say what it owns has not revoked anything yet."""
-        held = self.held[member_id] if owned else None
-        beat = Beat(member_id, self.epochs[member_id], owned=held, client_id="c", client_host="/h")
-        return self._send(beat)
-
-    def leave(self, member_id: str, epoch: int = -1, *, instance_id: str | None = None) -> None:
-        self.coordinator.consumer_group_heartbeat("g", Beat(member_id, epoch, instance_id))
-
-    def settle(self, *member_ids: str) -> None:
-        for _ in range(20):
-            for member_id in member_ids:
-                self.beat(member_id)
-        assert self.state == "Stable"
-
-    def _send(self, beat: Beat) -> BeatReply:
-        reply = self.coordinator.consumer_group_heartbeat("g", beat)
-        self.epochs[reply.member_id] = reply.epoch
-        if reply.assigned is not None:
-            self.held[reply.member_id] = reply.assigned
-        return reply
-
-    async def close(self) -> None:
-        await self.coordinator.close()
-        await self.services.scope.close()
+from tests.broker.groups.fakes import run_in_virtual_time
+from tests.broker.groups.kip848.driven import SESSION_S, Driven
 
 
 def in_virtual_time(scenario: Coroutine[object, None, None]) -> None:
@@ -172,8 +102,13 @@ def test_member_that_revokes_in_time_stays() -> None:
 def test_static_member_that_is_away_keeps_its_place_for_a_session() -> None:
     async def scenario() -> None:
         driven = Driven()
-        driven.join("a", instance_id="one")
+        driven.join("a", instance_id="one", rebalance_ms=12_000)
+        driven.join("b")
+        driven.beat("a")  # it is told to give up partitions, and goes
         driven.leave("a", -2, instance_id="one")
+        driven.leave("b")
+        held = driven.group.members["a"].assigned
+        assert held == {driven.topic_id: dict.fromkeys(driven.held["a"][driven.topic_id], 0)}
         await asyncio.sleep(SESSION_S - 1)
         assert list(driven.group.members) == ["a"]
         await asyncio.sleep(1.1)
@@ -181,6 +116,21 @@ def test_static_member_that_is_away_keeps_its_place_for_a_session() -> None:
         await driven.close()
 
     in_virtual_time(scenario())
+
+
+async def test_static_member_with_another_subscription_has_its_place_alone() -> None:
+    driven = Driven()
+    driven.topics.create("u", 2)
+    driven.join("a", instance_id="one")
+    driven.leave("a", -2, instance_id="one")
+    driven.join("b", "t", "u", instance_id="one")
+    assert (list(driven.group.members), driven.count("b")) == (["b"], 6)
+    assert {member_id for _, member_id in driven.group.deadlines} == {"b"}
+    assert driven.group.members["b"].previous_epoch == 0
+    driven.leave("b", instance_id="one")
+    assert driven.state == "Empty"
+    assert not driven.group.deadlines
+    await driven.close()
 
 
 async def test_expired_session_takes_the_member_out_at_once() -> None:
@@ -226,20 +176,69 @@ async def test_join_that_cannot_be_stored_leaves_nothing() -> None:
     with pytest.raises(NotCoordinatorError):
         driven.join("b")
     assert list(driven.group.members) == ["a"]
+    assert {member_id for _, member_id in driven.group.deadlines} == {"a"}
     assert driven.group.epoch == 2
     await driven.close()
 
 
-async def test_heartbeat_without_news_stores_nothing() -> None:
+@pytest.mark.parametrize("regex", [None, "t.*"])
+async def test_heartbeat_without_news_stores_nothing_and_looks_at_no_topics(
+    regex: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driven = Driven()
+    driven.join("a", regex=regex)
+    await asyncio.sleep(0)
+    driven.settle("a")
+    before = driven.log_size()
+    driven.services.now_ms += 20_000
+    monkeypatch.setattr(driven.topics, "by_name", None)
+    driven.beat("a")
+    await asyncio.sleep(0)
+    assert driven.log_size() == before
+    await driven.close()
+
+
+async def test_closed_coordinator_gives_no_offsets_away() -> None:
     driven = Driven()
     driven.join("a")
-    log = driven.services.partition("", driven.coordinator.partition_for("g"))
-    before = len(log.batches)
-    driven.beat("a")
-    assert len(log.batches) == before
+    await driven.close()
+    error = driven.coordinator.check_fetch("g", "a", 2)
+    assert error is CoordinatorNotAvailableError
+
+
+@pytest.mark.parametrize(
+    ("member_id", "epoch", "error"),
+    [
+        ("a", 2, NoError),
+        (None, -1, NoError),
+        ("a", -1, StaleMemberEpochError),
+        (None, 0, UnknownMemberIdError),
+        (None, 2, UnknownMemberIdError),
+    ],
+)
+async def test_fetch_without_a_member_names_neither_id_nor_epoch(
+    member_id: str | None, epoch: int, error: type[BrokerResponseError]
+) -> None:
+    driven = Driven()
+    driven.join("a")
+    assert driven.coordinator.check_fetch("g", member_id, epoch) is error
+    await driven.close()
 
 
 # -- elections ----------------------------------------------------------------------------------
+
+
+def test_coordinator_that_has_resigned_removes_nobody() -> None:
+    async def scenario() -> None:
+        driven = Driven()
+        driven.join("a")
+        before = driven.log_size()
+        driven.coordinator.resign([driven.coordinator.partition_for("g")])
+        await asyncio.sleep(2 * SESSION_S)
+        assert driven.log_size() == before
+        await driven.close()
+
+    in_virtual_time(scenario())
 
 
 def test_elected_coordinator_goes_on_where_the_one_before_was() -> None:
@@ -320,7 +319,60 @@ async def test_members_are_told_the_heartbeat_interval() -> None:
     await driven.close()
 
 
+async def test_topics_that_a_member_subscribes_to_no_more_are_taken_away_at_once() -> None:
+    driven = Driven(ConsumerGroupSettings(assignment_interval_ms=1_000))
+    driven.join("a")
+    driven.services.now_ms += 10
+    assert driven.beat("a", topics=["u"]).assigned == {}
+    assert driven.group.target_epoch == 2
+    await driven.close()
+
+
+async def test_clock_that_was_put_back_holds_up_no_assignment() -> None:
+    driven = Driven(ConsumerGroupSettings(assignment_interval_ms=1_000))
+    driven.join("a")
+    driven.services.now_ms -= 1
+    driven.join("b")
+    assert driven.group.target_epoch == 3
+    await driven.close()
+
+
 # -- topics -------------------------------------------------------------------------------------
+
+
+async def test_stored_hash_is_that_of_the_topics_that_members_subscribe_to() -> None:
+    driven = Driven()
+    for topic in "uvw":
+        driven.topics.create(topic, 1)
+
+    def consumed() -> list[str]:
+        names = ("t", "u", "v", "w")
+        sets = (names[:n] for n in range(5)), ([name] for name in names), (("u", "v"), ("t", "v"))
+        by_hash = {metadata_hash(driven.topics, each): [*each] for some in sets for each in some}
+        return by_hash[driven.group.metadata_hash]
+
+    driven.join("a", instance_id="one")
+    assert consumed() == ["t"]
+    driven.join("b", "u")
+    assert consumed() == ["t", "u"]
+    driven.beat("b", topics=["v"])
+    assert consumed() == ["t", "v"]
+    driven.leave("a", -2, instance_id="one")
+    driven.join("c", "u", instance_id="one")
+    assert consumed() == ["u", "v"]
+    driven.beat("b", topics=[], regex="[wv]")
+    await asyncio.sleep(0)
+    driven.leave("c", instance_id="one")
+    driven.beat("b", topics=["t", "u"])
+    assert consumed() == ["t", "u", "v", "w"]
+    driven.beat("b", regex="")
+    assert consumed() == ["t", "u"]
+    driven.join("a", "w")
+    driven.leave("b")
+    assert consumed() == ["w"]
+    driven.join("a", "none")
+    assert driven.group.metadata_hash == 0
+    await driven.close()
 
 
 async def test_topics_that_nobody_subscribes_to_change_nothing() -> None:
@@ -351,9 +403,10 @@ async def test_topic_made_anew_is_another_topic() -> None:
 async def test_new_topics_are_matched_when_the_last_search_is_old_enough() -> None:
     driven = Driven()
     driven.join("a", regex="t.*")
+    assert driven.group.epoch == 1
     await asyncio.sleep(0)
     driven.settle("a")
-    assert driven.count("a") == 4
+    assert (driven.group.epoch, driven.count("a")) == (2, 4)
     driven.topics.create("t2", 1)
     driven.services.now_ms += 10_000
     driven.settle("a")
@@ -364,6 +417,58 @@ async def test_new_topics_are_matched_when_the_last_search_is_old_enough() -> No
     await asyncio.sleep(0)
     driven.settle("a")
     assert driven.count("a") == 5
+    await driven.close()
+
+
+async def test_topics_are_searched_again_after_some_time_even_if_none_was_made() -> None:
+    driven = Driven(ConsumerGroupSettings(regex_refresh_interval_ms=60_000))
+    driven.join("a", regex="t.*")
+    await asyncio.sleep(0)
+    driven.settle("a")
+    found = driven.group.regexes["t.*"]
+    for passing_ms in (60_000, 1):
+        assert driven.group.regexes["t.*"] == found
+        driven.services.now_ms += passing_ms
+        driven.beat("a")
+        await asyncio.sleep(0)
+    assert driven.group.regexes["t.*"] == found._replace(timestamp_ms=driven.services.now_ms)
+    assert driven.group.epoch == 2
+    await driven.close()
+
+
+async def test_member_takes_its_part_at_once_by_a_regular_expression_that_is_known() -> None:
+    driven = Driven()
+    driven.join("a", regex="t.*")
+    await asyncio.sleep(0)
+    assert driven.join("b", regex="t.*").epoch == 3
+    driven.beat("b", regex="")
+    assert driven.group.epoch == 4
+    assert list(driven.group.regexes) == ["t.*"]
+    driven.beat("a", regex="")
+    assert not driven.group.regexes
+    await driven.close()
+
+
+async def test_member_takes_its_part_of_found_topics_that_others_name() -> None:
+    driven = Driven()
+    driven.join("a")
+    driven.join("b", regex="t.*")
+    await asyncio.sleep(0)
+    assert driven.group.epoch == 3
+    driven.settle("a", "b")
+    assert (driven.count("a"), driven.count("b")) == (2, 2)
+    await driven.close()
+
+
+async def test_regular_expression_whose_last_user_has_left_is_not_searched_for() -> None:
+    driven = Driven()
+    driven.join("a", regex="a.*")
+    await asyncio.sleep(0)
+    driven.services.now_ms += 20_000
+    driven.join("b", regex="t.*")
+    driven.leave("a")
+    await asyncio.sleep(0)
+    assert list(driven.group.regexes) == ["t.*"]
     await driven.close()
 
 
@@ -404,6 +509,7 @@ async def test_group_ends_with_its_records() -> None:
     driven = Driven()
     driven.join("a")
     driven.leave("a")
+    assert not driven.group.deadlines
     assert driven.coordinator.delete("g").errno == 0
     with pytest.raises(GroupIdNotFound):
         driven.beat("a")

@@ -49,6 +49,8 @@ async def test_only_changes_are_told(group: ConsumerGroupRequests, topic: str) -
     await member.join()
     answer = await member.beat()
     assert (answer.error_code, answer.member_epoch, answer.assignment) == (NONE, 2, None)
+    assert (await member.beat(topics=[topic])).assignment is None
+    assert (await member.beat(rebalance_ms=30_000)).assignment is None
     answer = await member.beat(rebalance_ms=20_000, topics=[topic])
     assert answer.assignment is not None
 
@@ -354,6 +356,8 @@ async def test_regular_expression_is_resolved_by_the_broker(
         ("\\p{None}", "invalid character class range"),
         ("(?P<n>a)(?P<n>b)", "duplicate capture group name"),
         ("(?P<n", "invalid named capture"),
+        ("\\x4", "invalid escape sequence"),
+        ("\\x{0010FFFF}", None),
         ("(?i)a{,2}\\Q.*\\E[[:alpha:]]+?", None),
     ],
 )
@@ -417,5 +421,6 @@ async def test_empty_group_takes_commits_of_anybody(
     await member.leave()
     assert await group.commit(topic, 7) == NONE
     assert (await group.fetch(topic)).committed_offset == 7
-    code = await group.commit(topic, 8, member=MemberOf("m", 2))
-    assert code == errors.UnknownMemberIdError.errno
+    for epoch in (0, 2):
+        code = await group.commit(topic, 8, member=MemberOf("m", epoch))
+        assert code == errors.UnknownMemberIdError.errno

@@ -11,13 +11,15 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.coordinator_log import (
     OFFSETS_TOPIC,
+    CoordinatorLog,
     CoordinatorRecord,
     decode_record,
     encode_record,
     partition_for,
 )
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
-from aiokafka_lite.broker.groups.kip848.member import NOT_OWNED
+from aiokafka_lite.broker.groups.kip848.member import NOT_OWNED, ConsumerGroupMember
+from aiokafka_lite.broker.groups.kip848.records import member_record, member_tombstones
 from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts, metadata_hash
 from aiokafka_lite.protocol.messages.consumer_group_records import (
     VALUE_OF,
@@ -26,6 +28,8 @@ from aiokafka_lite.protocol.messages.consumer_group_records import (
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupPartitionMetadataValue,
     ConsumerGroupRegularExpressionValue,
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataValue,
@@ -40,6 +44,7 @@ from aiokafka_lite.protocol.messages.group_records import (
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.records import RecordSet
 from tests.broker.groups.fakes import FakeTopics
+from tests.broker.groups.kip848.driven import Driven
 from tests.broker.groups.kip848.requests import ConsumerGroupRequests, known_topic
 from tests.broker.wire import fetch, fetch_partition, topic_metadata
 from tests.support.cluster import KafkaHandle
@@ -227,6 +232,54 @@ def test_partition_stays_with_the_newer_epoch_of_two_members_that_claim_it() -> 
     assert [group.held_in(topic_id, partition) for partition in (0, 1)] == [6, 7]
     assign("b", 8)
     assert group.held_in(topic_id, 0) == NOT_OWNED
+
+
+def test_static_id_stays_with_the_successor_when_the_former_member_is_removed_later() -> None:
+    group = ConsumerGroup("g")
+    for member_id in "ab":
+        record = member_record("g", ConsumerGroupMember(member_id, instance_id="one"))
+        group.replay(record.key, record.value)  # type: ignore[arg-type]
+    for record in member_tombstones("g", "a"):
+        group.replay(record.key, None)  # type: ignore[arg-type]
+    former = group.static_member("one")
+    assert former is not None
+    assert former.member_id == "b"
+
+
+@pytest.mark.parametrize(("epoch", "since"), [(5, 5), (-2, 0)])
+@pytest.mark.parametrize("epochs", [None, [1]])
+def test_partitions_without_epochs_are_held_since_the_members_own(
+    epoch: int, since: int, epochs: list[int] | None
+) -> None:
+    group = ConsumerGroup("g")
+    held = TopicPartitions(topic_id=bytes(16), partitions=[0, 3], assignment_epochs=epochs)
+    group.replay(
+        ConsumerGroupCurrentMemberAssignmentKey(group_id="g", member_id="a"),
+        ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=epoch,
+            previous_member_epoch=epoch,
+            state=0,
+            assigned_partitions=[held],
+            partitions_pending_revocation=[],
+        ),
+    )
+    assert group.members["a"].assigned == {bytes(16): {0: since, 3: since}}
+
+
+async def test_record_of_brokers_before_4_1_is_removed_with_the_next_subscription() -> None:
+    driven = Driven()
+    driven.join("a")
+    key = ConsumerGroupPartitionMetadataKey(group_id="g")
+    driven.group.replay(key, ConsumerGroupPartitionMetadataValue(topics=[]))
+    driven.join("b")
+    partition = driven.coordinator.partition_for("g")
+    log = CoordinatorLog(
+        lambda index: driven.services.partition("", index), partition_count=2, clock=lambda: 0
+    )
+    driven.join("c")
+    written = [record[:2] for chunk in log.read(partition) for record in chunk]
+    assert written.count((key, None)) == 1
+    await driven.close()
 
 
 def decoded(written: Sequence[tuple[bytes, bytes | None]]) -> list[CoordinatorRecord]:

@@ -10,8 +10,12 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import decode_record
+from aiokafka_lite.broker.groups.kip848.values import Beat
 from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetCommitEntry
+from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.groups.values import Join, Leaver, Sync
+from aiokafka_lite.broker.transactions.values import ProducerIdentity
+from aiokafka_lite.errors import GroupSubscribedToTopicError, NoError
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from aiokafka_lite.protocol.messages.group_records import GroupMetadataKey, encode_versioned
 from aiokafka_lite.protocol.schema import ZERO_UUID
@@ -22,6 +26,7 @@ from tests.broker.groups.fakes import Services, elect_all
 
 RETENTION_MS = 10_000
 CONSUMED, LEFT = TopicPartition("consumed", 0), TopicPartition("left", 3)
+SUBSCRIPTION = encode_versioned(ConsumerProtocolSubscription(topics=[CONSUMED.topic]), 0)
 
 
 @pytest.fixture
@@ -53,14 +58,14 @@ async def member(
     *,
     protocol_type: str = "consumer",
     tps: Sequence[TopicPartition] = (CONSUMED, LEFT),
+    metadata: bytes = SUBSCRIPTION,
 ) -> str:
     """Join as the only member, which consumes one topic; return its id."""
-    subscription = ConsumerProtocolSubscription(topics=[CONSUMED.topic])
     joined = await coordinator.join(
         "g",
         Join(
             protocol_type=protocol_type,
-            protocols=(("range", encode_versioned(subscription, 0)),),
+            protocols=(("range", metadata),),
             session_timeout_ms=60_000,
             rebalance_timeout_ms=60_000,
             member_id="",
@@ -117,6 +122,60 @@ async def test_stable_group_loses_only_what_it_does_not_consume(
     services.now_ms += 100 * RETENTION_MS
     expire(coordinator)
     assert known(coordinator, CONSUMED, LEFT) == [True, False]
+
+
+async def test_group_whose_members_cannot_be_understood_keeps_everything(
+    coordinator: GroupCoordinator, services: Services
+) -> None:
+    await member(coordinator, metadata=b"?")
+    services.now_ms += 100 * RETENTION_MS
+    expire(coordinator)
+    assert known(coordinator, CONSUMED, LEFT) == [True, True]
+    assert coordinator.removal.delete("g", [LEFT]) == (NoError, [GroupSubscribedToTopicError])
+
+
+async def test_group_of_kip_848_loses_only_what_it_does_not_consume(
+    coordinator: GroupCoordinator, services: Services
+) -> None:
+    for tp in (CONSUMED, LEFT):
+        commit(coordinator, tp=tp)
+    beat = Beat("m", 0, rebalance_timeout_ms=9, topic_names=[CONSUMED.topic], owned={})
+    coordinator.consumer_group_heartbeat("g", beat)
+    services.now_ms += RETENTION_MS
+    expire(coordinator)
+    assert known(coordinator, CONSUMED, LEFT) == [True, False]
+
+
+async def test_offset_that_a_transaction_commits_waits_for_its_end(
+    coordinator: GroupCoordinator, services: Services
+) -> None:
+    neighbour = CONSUMED._replace(partition=1)
+    for tp in (CONSUMED, neighbour):
+        commit(coordinator, tp=tp)
+    for group_id in ("g", "only pending"):
+        item = OffsetCommitEntry(CONSUMED, ZERO_UUID, 6, -1, "m")
+        producer = ProducerIdentity(7, 0)
+        coordinator.transactional.commit(group_id, [item], producer, Committer())
+    services.now_ms += RETENTION_MS
+    expire(coordinator)
+    assert known(coordinator, CONSUMED, neighbour) == [True, False]
+    assert set(coordinator.groups) == {"g", "only pending"}
+
+
+async def test_group_that_begins_while_others_are_looked_at_stays(
+    coordinator: GroupCoordinator, services: Services
+) -> None:
+    for group_id in ("g", "h"):
+        commit(coordinator, group_id=group_id)
+    services.now_ms += RETENTION_MS
+    steps = coordinator.removal.expire(RETENTION_MS)
+    next(steps)
+    beat = Beat("m", 0, rebalance_timeout_ms=9, topic_names=["t"], owned={})
+    coordinator.consumer_group_heartbeat("h", beat)
+    for _ in steps:
+        pass
+    assert list(coordinator.groups) == ["h"]
+    assert not coordinator.groups["h"].is_empty
 
 
 async def test_members_that_are_no_consumers_keep_everything(

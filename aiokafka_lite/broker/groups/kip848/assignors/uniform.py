@@ -97,8 +97,7 @@ class _Assigning:
             loads = [
                 (self._load[member_id], place, member_id)
                 for place, member_id in enumerate(self._by_load(topic_id))
-            ]
-            heapq.heapify(loads)
+            ]  # in order, so they are a heap
             for partition, owner in enumerate(self._owners[topic_id]):
                 if owner is None:
                     load, place, member_id = loads[0]
@@ -107,14 +106,15 @@ class _Assigning:
 
     def balance(self) -> None:
         """Move partitions within topics until no topic's subscribers can be made more equal."""
-        topic_ids = [t for t in self._hardest_first() if len(self._subscribers[t]) > 1]
+        topic_ids = self._hardest_first()
         for _ in range(ROUNDS):
-            # Every topic, even if an earlier one has moved something: no short circuit.
-            if not sum([self._balance_topic(topic_id) for topic_id in topic_ids]):
+            before = dict(self._load)
+            for topic_id in topic_ids:
+                self._balance_topic(topic_id)
+            if self._load == before:
                 return
 
-    def _balance_topic(self, topic_id: bytes) -> int:
-        moved = 0
+    def _balance_topic(self, topic_id: bytes) -> None:
         owned: dict[str, list[int]] = {}
         for partition, owner in enumerate(self._owners[topic_id]):
             if owner is not None:
@@ -122,17 +122,14 @@ class _Assigning:
         subscribers = self._by_load(topic_id)
         while True:
             donors = [member_id for member_id in subscribers if owned.get(member_id)]
-            if not donors:
-                return moved
             most = max(donors, key=self._load.__getitem__)
             least = min(subscribers, key=self._load.__getitem__)
             if self._load[most] - self._load[least] <= 1:
-                return moved
+                return
             partition = owned[most].pop()
             self._take(topic_id, partition)
             self._give(topic_id, partition, least)
             owned.setdefault(least, []).append(partition)
-            moved += 1
 
     def _hardest_first(self) -> list[bytes]:
         """Topics with the most partitions for each subscriber first, then those with few."""

@@ -1,0 +1,151 @@
+"""A coordinator whose members do what a test says, in invented time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.values import Beat, BeatReply, ConsumerGroupSettings
+from aiokafka_lite.broker.groups.values import ErrorType, Join, Joined, Sync, Synced
+from aiokafka_lite.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+    decode_versioned,
+    encode_versioned,
+)
+from tests.broker.groups.fakes import Services, elect_all
+
+SESSION_S = 45
+REBALANCE_MS = 60_000
+
+
+class Driven:
+    """A coordinator whose members do what a test says, in invented time."""
+
+    def __init__(self, settings: ConsumerGroupSettings | None = None) -> None:
+        self.services = Services()
+        self.services.consumer_settings = settings or ConsumerGroupSettings()
+        self.topics = self.services.group_topics
+        self.topic_id = self.topics.create("t", 4)
+        self.coordinator = GroupCoordinator(self.services)
+        elect_all(self.coordinator, self.services)
+        self.held: dict[str, Mapping[bytes, Sequence[int]]] = {}
+        self.epochs: dict[str, int] = {}
+
+    @property
+    def group(self) -> ConsumerGroup:
+        group = self.coordinator.groups["g"]
+        assert isinstance(group, ConsumerGroup)
+        return group
+
+    @property
+    def state(self) -> str:
+        return self.group.state.value
+
+    def count(self, member_id: str) -> int:
+        return sum(map(len, self.held[member_id].values()))
+
+    def join(
+        self,
+        member_id: str,
+        *topics: str,
+        instance_id: str | None = None,
+        regex: str | None = None,
+        rebalance_ms: int = REBALANCE_MS,
+    ) -> BeatReply:
+        self.held[member_id] = {}
+        names = topics or (() if regex else ("t",))
+        return self._send(
+            Beat(
+                member_id, 0, instance_id, None, rebalance_ms, names, regex, owned={},
+                client_id="c", client_host="/h",
+            )
+        )  # fmt: skip
+
+    def beat(
+        self,
+        member_id: str,
+        *,
+        owned: bool = True,
+        topics: Sequence[str] | None = None,
+        regex: str | None = None,
+    ) -> BeatReply:
+        """Send a heartbeat; one that does not say what it owns has not revoked anything yet."""
+        held = self.held[member_id] if owned else None
+        return self._send(
+            Beat(
+                member_id, self.epochs[member_id], topic_names=topics, topic_regex=regex,
+                owned=held, client_id="c", client_host="/h",
+            )
+        )  # fmt: skip
+
+    def leave(self, member_id: str, epoch: int = -1, *, instance_id: str | None = None) -> None:
+        self.coordinator.consumer_group_heartbeat("g", Beat(member_id, epoch, instance_id))
+
+    def settle(self, *member_ids: str) -> None:
+        for _ in range(20):
+            for member_id in member_ids:
+                self.beat(member_id)
+        assert self.state == "Stable"
+
+    def _send(self, beat: Beat) -> BeatReply:
+        reply = self.coordinator.consumer_group_heartbeat("g", beat)
+        self.epochs[reply.member_id] = reply.epoch
+        if reply.assigned is not None:
+            self.held[reply.member_id] = reply.assigned
+        return reply
+
+    def log_size(self) -> int:
+        """Return how many batches the log of the group has."""
+        return len(self.services.partition("", self.coordinator.partition_for("g")).batches)
+
+    # -- members of the classic protocol ---------------------------------------------------------
+
+    async def classic_join(
+        self,
+        member_id: str = "",
+        *,
+        owned: Sequence[int] = (),
+        instance_id: str | None = None,
+        rack_id: str | None = None,
+        session_ms: int = 10_000,
+        rebalance_ms: int = REBALANCE_MS,
+    ) -> Joined:
+        """Join with a subscription to the topic."""
+        subscription = ConsumerProtocolSubscription(
+            topics=["t"],
+            owned_partitions=[TopicPartition(topic="t", partitions=[*owned])],
+            rack_id=rack_id,
+        )
+        call = Join(
+            "consumer", (("range", encode_versioned(subscription, 3)),), session_ms, rebalance_ms,
+            member_id, instance_id, needs_known_member_id=False,
+        )  # fmt: skip
+        return await self.coordinator.join("g", call)
+
+    async def classic_sync(
+        self, joined: Joined, *, instance_id: str | None = None, assigned: Sequence[int] = ()
+    ) -> Synced:
+        """Sync after a join, as the leader with an assignment for itself."""
+        topics = [TopicPartition(topic="t", partitions=[*assigned])]
+        assignment = encode_versioned(ConsumerProtocolAssignment(assigned_partitions=topics), 1)
+        assignments = {joined.member_id: assignment} if assigned else {}
+        call = Sync(
+            joined.member_id, joined.generation, instance_id, "consumer", "range", assignments
+        )
+        return await self.coordinator.sync("g", call)
+
+    def classic_heartbeat(self, joined: Joined, instance_id: str | None = None) -> ErrorType:
+        return self.coordinator.heartbeat("g", joined.member_id, instance_id, joined.generation)
+
+    async def close(self) -> None:
+        await self.coordinator.close()
+        await self.services.scope.close()
+
+
+def assigned_by(synced: Synced) -> list[int]:
+    """Return the partitions of the topic in an assignment."""
+    found = decode_versioned(ConsumerProtocolAssignment, synced.assignment).assigned_partitions
+    return sorted(partition for topic in found for partition in topic.partitions)

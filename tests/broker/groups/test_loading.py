@@ -1,0 +1,80 @@
+"""A coordinator reads each partition once that it is elected for, unless it loses it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
+from aiokafka_lite.errors import (
+    CoordinatorLoadInProgressError,
+    NoError,
+    NotCoordinatorError,
+)
+
+EMPTY = 9
+
+
+class Logs:
+    """Partitions of three batches each, but for one that is empty; what was read and loaded."""
+
+    def __init__(self) -> None:
+        self.replayed: list[str] = []
+        self.loaded: list[int] = []
+        self.unloaded: list[int] = []
+        self.scope = TaskScope("test")
+        self.partitions = CoordinatedPartitions[str](
+            self,
+            self.scope,
+            replay=self.replayed.append,
+            loaded=self.loaded.append,
+            unload=self.unloaded.append,
+        )
+
+    def is_empty(self, partition: int) -> bool:
+        return partition == EMPTY
+
+    def read(self, partition: int) -> Iterator[list[str]]:
+        for batch in "abc":
+            yield [f"{partition}{batch}"]
+
+
+async def test_partitions_are_read_once_whenever_they_are_elected() -> None:
+    logs = Logs()
+    partitions = logs.partitions
+    partitions.elect([EMPTY])
+    assert (partitions.availability(EMPTY), partitions.is_loading) == (NoError, False)
+    partitions.elect([0])
+    partitions.elect([0, 1])
+    states = [partitions.availability(index) for index in (0, 1, 2)]
+    assert states == [CoordinatorLoadInProgressError] * 2 + [NotCoordinatorError]
+    await partitions.until_loaded()
+    partitions.elect([0, 2])
+    assert partitions.availability(0) is NoError
+    await partitions.until_loaded()
+    assert logs.replayed == [f"{index}{batch}" for index in range(3) for batch in "abc"]
+    assert (logs.loaded, logs.unloaded, partitions.is_loading) == ([0, 1, 2], [], False)
+    await logs.scope.close()
+
+
+async def test_partition_that_is_lost_while_it_is_read_is_not_loaded() -> None:
+    logs = Logs()
+    logs.partitions.elect([0])
+    await asyncio.sleep(0)
+    logs.partitions.resign([0, 1])
+    await logs.partitions.until_loaded()
+    assert (logs.replayed, logs.loaded, logs.unloaded) == (["0a"], [], [0])
+    assert logs.partitions.availability(0) is NotCoordinatorError
+    await logs.scope.close()
+
+
+async def test_partition_that_is_won_again_is_read_from_its_start() -> None:
+    logs = Logs()
+    logs.partitions.elect([0])
+    await asyncio.sleep(0)
+    logs.partitions.resign([0])
+    logs.partitions.elect([0])
+    await logs.partitions.until_loaded()
+    assert (logs.replayed, logs.loaded) == (["0a", "0a", "0b", "0c"], [0])
+    await logs.scope.close()
