@@ -9,14 +9,14 @@ it, each partition has one.
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, TypedDict
+from typing import IO, Final, TypedDict
 
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.configs.settings import ClusterSettings, ResourceType, StoredSettings
@@ -126,7 +126,7 @@ class TopicCatalog:
         self._by_id: dict[bytes, Topic] = {}
         self._by_plain_name: dict[str, Topic] = {}
         self._partition_count = 0
-        self._lock_fd = -1
+        self._lock_file: IO[bytes] | None = None
         self._next_producer_id = self._producer_ids_end = 0
         # How often the catalog was to be saved: asked for by the loop, done by the disk's thread.
         self._saves = self._saves_done = 0
@@ -134,10 +134,9 @@ class TopicCatalog:
         # Written by the loop; the disk's thread reads, and what it reads never changes.
         self._kept_head = ""
         self._kept_topics: dict[str, str] = {}
-        # Topics that a crash might take, or some of their partitions: the save that keeps them.
-        self._unsaved: dict[bytes, int] = {}
+        self._versions = itertools.count()
         # Grows when a topic is made, grows or is deleted; and its value when one was made last.
-        self.version = self.created_version = 0
+        self.version = self.created_version = next(self._versions)
         self.cluster_id = uuid_to_str(rng.randbytes(16))
         self.settings = ClusterSettings(config)
 
@@ -202,8 +201,7 @@ class TopicCatalog:
         for replicas in new.replicas:
             self._add_partition(topic, replicas)
         self._add(topic)
-        self.version += 1
-        self.created_version = self.version
+        self.version = self.created_version = next(self._versions)
         self._save_growth(topic)
         return topic
 
@@ -215,7 +213,7 @@ class TopicCatalog:
         """Add partitions, one for each replica list, at the end of a topic."""
         for nodes in replicas:
             self._add_partition(topic, nodes)
-        self.version += 1
+        self.version = next(self._versions)
         self._save_growth(topic)
 
     def _add_partition(self, topic: Topic, replicas: Sequence[int]) -> None:
@@ -241,8 +239,7 @@ class TopicCatalog:
         """Delete a topic with all its records and wake who waits for any."""
         del self._topics[topic.name], self._by_id[topic.topic_id]
         del self._by_plain_name[_plain(topic.name)]
-        self.version += 1
-        self._unsaved.pop(topic.topic_id, None)
+        self.version = next(self._versions)
         self._partition_count -= len(topic.partitions)
         self._kept_topics.pop(topic.name, None)
         self._save()
@@ -309,9 +306,7 @@ class TopicCatalog:
 
         Until it is, nothing that was written to it may be acknowledged: `DiskQueue.settled`.
         """
-        if self._unsaved and self._saves_done == self._saves:
-            self._unsaved.clear()
-        return self._unsaved.get(topic.topic_id, 0) <= self._saves_done
+        return topic.saved_by <= self._saves_done
 
     def _run_slowly(self, work: Callable[[], None]) -> None:
         if self._config.data_dir is None:
@@ -344,8 +339,7 @@ class TopicCatalog:
 
     def _save_growth(self, topic: Topic) -> None:
         self._save_topic(topic)
-        if self._config.data_dir is not None:
-            self._unsaved[topic.topic_id] = self._saves
+        topic.saved_by = self._saves
 
     def _save(self) -> None:
         """Write what is kept in the disk's thread, unless an earlier write has written it.
@@ -375,21 +369,17 @@ class TopicCatalog:
 
         self._disk.submit(save)
 
-    def load(self) -> None:
+    def load(self, data_dir: Path) -> None:
         """Take hold of the data directory and load what is in it. Blocks on the disk.
 
         Raises:
             KafkaStorageError: Another broker uses the directory, or it cannot be understood.
         """
-        data_dir = self._config.data_dir
-        if data_dir is None:
-            return
         try:
             data_dir.mkdir(parents=True, exist_ok=True)
             self._lock(data_dir)
             stored = (data_dir / CATALOG_FILE).read_bytes()
         except FileNotFoundError:
-            self._save()
             return
         except OSError as error:
             raise KafkaStorageError(f"cannot use the data directory {data_dir}: {error}") from error
@@ -401,8 +391,6 @@ class TopicCatalog:
                 f"{data_dir / CATALOG_FILE} cannot be read: {error!r}"
             ) from error
         self._remove_leftovers(data_dir)
-        self._keep_all()
-        self._save()
 
     def _lock(self, data_dir: Path) -> None:
         try:
@@ -412,16 +400,16 @@ class TopicCatalog:
                 f"data_dir={str(data_dir)!r} needs POSIX file locks, "
                 "which this system does not have: leave data_dir out to keep records in memory"
             ) from None
-        self._lock_fd = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = (data_dir / LOCK_FILE).open("ab")
         try:
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+            lock.close()
             raise KafkaStorageError(
                 f"another broker uses the data directory {data_dir}: "
                 "stop that broker, or choose another directory"
             ) from None
+        self._lock_file = lock
 
     def _restore(self, stored: _StoredCatalog) -> None:
         if stored["format"] != FORMAT:
@@ -456,6 +444,5 @@ class TopicCatalog:
         for topic in self._topics.values():
             for partition in topic.partitions:
                 partition.log.close()
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)  # and with it the lock
-            self._lock_fd = -1
+        if self._lock_file is not None:
+            self._lock_file.close()  # and with it the lock

@@ -60,20 +60,17 @@ class Leadership:
             for partition in range(count)
         ]
 
-    def adopt(self, partition: Partition) -> bool:
-        """Fit a partition of an earlier cluster to this one's nodes; say if that changed it.
+    def adopt(self, partition: Partition) -> None:
+        """Fit a partition of an earlier cluster to this one's nodes.
 
         They all start with it, so all are in sync.
         """
         known = [node for node in partition.replicas if node in self._node_ids]
-        if known == partition.replicas and partition.leader_id in known:
-            is_changed = partition.isr != known
-            partition.isr = known
-            return is_changed
+        is_led = known == partition.replicas and partition.leader_id in known
         partition.replicas = known or [self._node_ids[0]]
         partition.isr = [*partition.replicas]
-        partition.lead(partition.replicas[0])
-        return True
+        if not is_led:
+            partition.lead(partition.replicas[0])
 
     # Elections
 
@@ -110,8 +107,6 @@ class Leadership:
     def node_down(self, partitions: Iterable[Partition], node_id: int) -> None:
         """Move leadership away from a node, and take its replicas out of the ISR."""
         for partition in partitions:
-            if node_id not in partition.replicas:
-                continue
             self._leave(partition, node_id)
             if partition.leader_id == node_id:
                 self._elect(partition, next(iter(self._candidates(partition)), NO_LEADER))

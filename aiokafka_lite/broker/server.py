@@ -208,8 +208,10 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         opened: list[BrokerNode] = []
         try:
             if self.config.data_dir is not None:
-                await loop.run_in_executor(None, self.catalog.load)
-                self._adopt_partitions()
+                await loop.run_in_executor(None, self.catalog.load, self.config.data_dir)
+                for partition in self._partitions():
+                    self._leadership.adopt(partition)
+                self.catalog.leaders_changed()
             await self.security.load(loop)
             for node in self.nodes.values():
                 node.open(self._bug)
@@ -226,11 +228,6 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
             await self._release()
             raise
         self._is_running = True
-
-    def _adopt_partitions(self) -> None:
-        changed = [self._leadership.adopt(partition) for partition in self._partitions()]
-        if any(changed):
-            self.catalog.leaders_changed()
 
     async def stop(self) -> None:
         """Stop listening, end the long polls, close connections, make data durable. Idempotent.

@@ -190,12 +190,17 @@ class Partition:
 
 @dataclass
 class Topic:
-    """A topic. Its id differs from the ids of earlier topics of this name."""
+    """A topic. Its id differs from the ids of earlier topics of this name.
+
+    Attributes:
+        saved_by: The number of the catalog's save that writes all of its partitions.
+    """
 
     name: str
     topic_id: bytes
     config: TopicConfig
     partitions: list[Partition] = field(default_factory=list)
+    saved_by: int = 0
 
     @property
     def is_internal(self) -> bool:

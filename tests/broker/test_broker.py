@@ -126,6 +126,27 @@ async def test_port_in_use_is_told_with_the_address() -> None:
             await client.request(MetadataRequest(topics=[]))
 
 
+def test_nodes_listen_on_neighbouring_ports() -> None:
+    broker = Broker(nodes=3, port=9_000, node_id=5)
+    addresses = [(node.id, node.address.port) for node in broker.nodes.values()]
+    assert addresses == [(5, 9_000), (6, 9_001), (7, 9_002)]
+    assert broker.controller_id == -1
+
+
+async def test_nodes_that_have_started_stop_when_another_cannot() -> None:
+    for _ in range(9):  # the port before may be taken, too
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            broker = Broker(nodes=2, port=port - 1)
+            with pytest.raises(KafkaConnectionError) as failed:
+                await broker.start()
+        if str(port) in str(failed.value):
+            break
+    assert broker.live_nodes == []
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port - 1), timeout=1)
+
+
 @pytest.mark.parametrize("host", ["192.0.2.1", "::", "example.org"])
 def test_addresses_that_others_can_reach_need_a_word(host: str) -> None:
     with pytest.raises(InsecureConfigError, match="allow_remote"):
@@ -154,6 +175,8 @@ async def test_topics_from_code() -> None:
             broker.create_topic("no spaces")
         with pytest.raises(PolicyViolationError):
             broker.create_topic("many", 6)
+        broker.create_topic("last", 5)
+        broker.delete_topic("last")
         with pytest.raises(UnknownTopicOrPartitionError):
             broker.partition("a", 3)
         assert list(broker.topics) == ["a", "b"]
@@ -178,6 +201,7 @@ async def test_restart_gives_back_topics_ids_configs_and_offsets(tmp_path: Path)
         await kafka.delete_topic("deleted")
         async with kafka.raw() as client:
             first = await new_producer_id(client)
+            assert (first, await new_producer_id(client)) == (0, 1)
         before = (broker.cluster_id, broker.topics["kept"].topic_id)
 
     async with Broker(data_dir=tmp_path) as broker:
@@ -197,6 +221,36 @@ async def test_restart_gives_back_topics_ids_configs_and_offsets(tmp_path: Path)
             assert (await list_offset(client, "deleted", -1)).offset == 0
             assert await new_producer_id(client) > first
         assert await kafka.produce("kept", 1, ROWS) == 3
+
+    async with Broker(data_dir=tmp_path) as broker:
+        assert list(broker.topics) == ["kept", "deleted"]
+
+
+async def test_what_was_acknowledged_is_kept_when_the_process_is_killed(tmp_path: Path) -> None:
+    live, left = tmp_path / "some" / "where", tmp_path / "left"
+    async with Broker(data_dir=live) as broker:
+        kafka = handle(broker)
+        await kafka.create_topic("deleted")
+        await kafka.produce("deleted", 0, ROWS)
+        (folder,) = await asyncio.to_thread(lambda: [*live.glob("deleted.*")])
+        await kafka.create_topic("t")
+        broker.add_partitions("t", 3)
+        await kafka.delete_topic("deleted")
+        await broker.disk.drained()
+        assert not folder.exists()
+        cluster_id = broker.cluster_id
+        await asyncio.to_thread(_copy, live, left)
+    async with Broker(data_dir=left) as broker:
+        assert [(t.name, t.partition_count) for t in broker.topics.values()] == [("t", 3)]
+        assert broker.cluster_id == cluster_id
+
+
+async def test_cluster_id_is_kept_before_there_is_a_topic(tmp_path: Path) -> None:
+    ids = []
+    for _ in range(2):
+        async with Broker(data_dir=tmp_path) as broker:
+            ids.append(broker.cluster_id)
+    assert ids[0] == ids[1]
 
 
 async def test_unclean_restart_keeps_records_and_raises_the_epoch(tmp_path: Path) -> None:

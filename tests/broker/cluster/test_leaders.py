@@ -22,12 +22,19 @@ from aiokafka_lite.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.fetch import EpochEndOffset
+from aiokafka_lite.protocol.messages.fetch import EpochEndOffset, PartitionData
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 from aiokafka_lite.structs import TopicPartition
 from tests.broker.cluster.conftest import TP, get, node_client, only, put, values_in
-from tests.broker.wire import eventually, topic_metadata
+from tests.broker.wire import (
+    answered,
+    eventually,
+    fetch_partition,
+    fetch_request,
+    topic_metadata,
+)
+from tests.support.wire import RawClient
 
 
 def answer_of(response: ProduceResponse) -> PartitionProduceResponse:
@@ -150,7 +157,10 @@ async def test_partition_without_replicas_that_are_up_has_no_leader(cluster: Bro
 
 async def test_node_keeps_its_port_and_says_so_when_it_is_taken(cluster: Broker) -> None:
     port = cluster.nodes[2].address.port
-    await cluster.stop_node(2)
+    async with node_client(cluster, 2) as client:
+        await client.request(MetadataRequest(topics=[]))
+        await cluster.stop_node(2)
+        assert cluster.nodes[2].connection_count == 0
     await cluster.stop_node(2)  # again: nothing to do
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", port)
     try:
@@ -160,6 +170,7 @@ async def test_node_keeps_its_port_and_says_so_when_it_is_taken(cluster: Broker)
         server.close()
         await server.wait_closed()
     await cluster.start_node(2)
+    await cluster.start_node(2)  # again: nothing to do
     assert cluster.nodes[2].address.port == port
     with pytest.raises(BrokerNotAvailableError, match="no node 7"):
         await cluster.start_node(7)
@@ -190,6 +201,17 @@ async def test_followers_serve_and_the_leader_names_the_one_in_the_readers_rack(
         await cluster.stop_node(3)
         here = only(await get(leader, topic.topic_id, rack="c"))
         assert (here.preferred_read_replica, values_in(here)) == (-1, [b"a"])
+    await cluster.start_node(3)
+    async with node_client(cluster, 2) as follower:
+        here = only(await get(follower, topic.topic_id, rack="c"))
+        assert (here.preferred_read_replica, values_in(here)) == (-1, [b"a"])
+        old = await client_that_reads_leaders_only(follower)
+        assert old.error_code == NotLeaderForPartitionError.errno
+
+
+async def client_that_reads_leaders_only(client: RawClient) -> PartitionData:
+    request = fetch_request({TP.topic: [fetch_partition()]})
+    return answered(await client.request(request, 10))[TP.topic, 0]
 
 
 async def test_nodes_without_a_replica_serve_nothing(cluster: Broker) -> None:
@@ -256,6 +278,24 @@ async def test_partitions_are_added_with_as_many_replicas(cluster: Broker) -> No
     cluster.add_partitions("t", 4)
     assert [len(partition.replicas) for partition in topic.partitions] == [2, 2, 2, 2]
     assert len({partition.leader_id for partition in topic.partitions}) == 3
+
+
+async def test_leaders_are_kept_when_nodes_have_stopped_and_started(tmp_path: Path) -> None:
+    configs = {"min.insync.replicas": "2"}
+    async with Broker(nodes=2, data_dir=tmp_path) as cluster:
+        cluster.create_topic("t", configs=configs)
+        for node_id in (1, 2):
+            await cluster.stop_node(node_id)
+    async with Broker(nodes=2, data_dir=tmp_path) as cluster:
+        assert cluster.partition(*TP).leader_epoch == 3  # none led
+        await cluster.stop_node(1)
+    async with Broker(nodes=2, data_dir=tmp_path) as cluster:
+        assert (cluster.leader_of(TP), cluster.partition(*TP).leader_epoch) == (2, 4)
+        for node_id in (1, 2):
+            await cluster.stop_node(node_id)
+        await cluster.start_node(2)
+    async with Broker(nodes=2, data_dir=tmp_path) as cluster:
+        assert (cluster.leader_of(TP), cluster.partition(*TP).leader_epoch) == (2, 6)
 
 
 async def test_leaders_are_kept_across_restarts(tmp_path: Path) -> None:
