@@ -134,9 +134,8 @@ class TransactionCoordinator:
         """Refuse what comes and leave what is ending to the next start; idempotent."""
         self._is_open = False
         self._markers.close()
-        for timer in self._timeouts.values():
-            timer.cancel()
-        self._timeouts.clear()
+        for transactional_id in tuple(self._timeouts):
+            self._unwatch(transactional_id)
 
     def hold_markers(self) -> None:
         """Hold back the markers of transactions that end: they stay undecided; for tests."""
@@ -340,7 +339,7 @@ class TransactionCoordinator:
         elif transactional_id not in self._timeouts:
             left_ms = value.started_ms + value.timeout_ms - self._services.clock()
             # A clock that was put back must not make it last for ever.
-            self._abort_after(min(max(left_ms, 0), value.timeout_ms) / 1000, transaction)
+            self._abort_after(min(left_ms, value.timeout_ms) / 1000, transaction)
 
     def _abort_after(self, delay_s: float, transaction: Transaction) -> None:
         self._timeouts[transaction.transactional_id] = asyncio.get_running_loop().call_later(
@@ -354,7 +353,6 @@ class TransactionCoordinator:
 
     def _time_out(self, transaction: Transaction) -> None:
         """Abort an open transaction; its producer may write no more."""
-        self._timeouts.pop(transaction.transactional_id, None)
         log.info("transaction of %r is aborted: it timed out", transaction.transactional_id)
         decision = transaction.fence(self._settings.version, self._services.clock())
         if self._carry_out(transaction, decision) is not NoError:

@@ -56,9 +56,6 @@ class MarkerWriter:
         self._timers: dict[str, asyncio.Handle] = {}
         self._is_held = False
 
-    def __len__(self) -> int:
-        return len(self._ending)
-
     def begin(self, transaction: Transaction) -> None:
         """Write the markers of a transaction that is ending, at once if possible."""
         self._ending[transaction.transactional_id] = transaction
@@ -67,9 +64,7 @@ class MarkerWriter:
     def forget(self, transactional_id: str) -> None:
         """Write no more for a transaction: another node coordinates it, and will."""
         self._ending.pop(transactional_id, None)
-        timer = self._timers.pop(transactional_id, None)
-        if timer is not None:
-            timer.cancel()
+        self._cancel(transactional_id)
 
     def hold(self) -> None:
         """Write no markers until `release`, so that transactions stay undecided in partitions."""
@@ -88,10 +83,8 @@ class MarkerWriter:
 
     def _continue(self, transaction: Transaction) -> None:
         transactional_id = transaction.transactional_id
-        timer = self._timers.pop(transactional_id, None)
-        if timer is not None:
-            timer.cancel()
-        if self._is_held or transactional_id not in self._ending:
+        self._cancel(transactional_id)
+        if self._is_held:
             return
         failed = False
         partitions = tuple(transaction.unmarked)
@@ -109,7 +102,7 @@ class MarkerWriter:
         if transaction.unmarked:
             self._schedule(transaction, RETRY_S if failed else 0)
         elif self._finish(transaction):
-            self._ending.pop(transactional_id, None)
+            del self._ending[transactional_id]
         else:
             self._schedule(transaction, RETRY_S)
 
@@ -117,3 +110,8 @@ class MarkerWriter:
         self._timers[transaction.transactional_id] = asyncio.get_running_loop().call_later(
             delay_s, self._continue, transaction
         )
+
+    def _cancel(self, transactional_id: str) -> None:
+        timer = self._timers.pop(transactional_id, None)
+        if timer is not None:
+            timer.cancel()

@@ -24,10 +24,9 @@ from aiokafka_lite.errors import (
     KafkaStorageError,
     LeaderNotAvailableError,
     NoError,
-    UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.source import Steps
-from aiokafka_lite.records import ControlType, control_batch, read_header
+from aiokafka_lite.records import ControlType, control_batch, iter_batches
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -156,8 +155,6 @@ class ClusterTransactions:
                 coordinator_epoch=marker.coordinator_epoch,
             )
         )
-        header = read_header(memoryview(batch), 0)
-        if header is None:
-            raise UnknownTopicOrPartitionError("a transaction marker must be exactly one batch")
+        ((header, _),) = iter_batches(memoryview(batch))
         partition.log.producers.check_marker(header, marker.coordinator_epoch, marker.version)
         partition.append_batch(header, batch)

@@ -9,6 +9,7 @@ from aiokafka_lite.broker.groups.coordinator_log import partition_for
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
 from aiokafka_lite.errors import (
     ConcurrentTransactions,
+    KafkaStorageError,
     NotCoordinatorError,
     NotEnoughReplicasError,
 )
@@ -119,20 +120,23 @@ async def test_marker_waits_for_a_partition_without_a_leader() -> None:
     assert broker.failure is None
 
 
-async def test_records_are_refused_while_their_transactional_id_has_no_coordinator() -> None:
+async def test_only_first_records_are_refused_while_their_id_has_no_coordinator() -> None:
     async with Broker(nodes=2, default_replication_factor=1) as broker:
-        topic = broker.create_topic("t", 2)
+        topic = broker.create_topic("t", 4)
         await broker.open_transaction_topic()
         here = broker.transactions.coordinator_id_of("p")
-        (there,) = (p for p in topic.partitions if p.leader_id != here)
+        opened, other = (p for p in topic.partitions if p.leader_id != here)
         async with await connect(broker, "p") as client:
             producer = await Producer(client, "p").init()
-        await broker.stop_node(here)
-        async with RawClient(broker.nodes[there.leader_id].bootstrap_servers) as client:
+            await producer.add("t", opened.index)
+        async with RawClient(broker.nodes[other.leader_id].bootstrap_servers) as client:
             producer.client = client
-            refused = await producer.try_produce("t", producer.batch(), partition=there.index)
+            await producer.produce("t", partition=opened.index)
+            await broker.stop_node(here)
+            assert await producer.produce("t", partition=opened.index) == 1
+            refused = await producer.try_produce("t", producer.batch(), partition=other.index)
         assert refused.error_code == NotEnoughReplicasError.errno
-        assert there.log.log_end_offset == 0
+        assert other.log.log_end_offset == 0
     assert broker.failure is None
 
 
@@ -180,6 +184,11 @@ async def test_held_markers_keep_a_transaction_undecided() -> None:
             started = await producer.try_init()
             assert started.error_code == ConcurrentTransactions.errno
             assert (log.last_stable_offset, log.log_end_offset) == (0, 1)
+            broker.create_topic("other", 1)
+            # Producers that leave it to the leader to add partitions know the error.
+            for version, error in ((11, NotEnoughReplicasError), (12, ConcurrentTransactions)):
+                late = await producer.try_produce("other", producer.batch(), version=version)
+                assert late.error_code == error.errno
             broker.transactions.release_markers()
             assert log.last_stable_offset == log.log_end_offset == 2
             await producer.add("t")
@@ -199,6 +208,20 @@ async def test_deleted_topic_takes_pending_offsets_along() -> None:
             broker.create_topic("t", 1)
             await producer.end(commit=True)
             assert await settled(client, group, "t") == -1
+
+
+async def test_producer_id_is_given_when_it_is_on_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail() -> None:
+        raise KafkaStorageError("disk full")
+
+    async with Broker() as broker:
+        assert broker.transactions.coordinator_id_of("p") == -1
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.disk, "settled", fail)
+            with pytest.raises(KafkaStorageError):
+                await broker.transactions.new_producer_id()
 
 
 async def test_transactional_ids_begin_anew_when_their_topic_is_deleted() -> None:

@@ -30,6 +30,7 @@ from aiokafka_lite.broker.transactions.values import (
 )
 from aiokafka_lite.errors import (
     ConcurrentTransactions,
+    InvalidProducerIdMapping,
     InvalidTxnState,
     NoError,
     ProducerFencedError,
@@ -155,7 +156,9 @@ def test_producer_goes_on_with_another_id_when_epochs_run_out() -> None:
     # Its answer got lost, and it asks again.
     again = decided(transaction.init(100, me, V1, 9, NOW))
     assert again.producer == (SPARE, 0)
-    assert transaction.init(100, late, V1, 9, NOW) is ProducerFencedError
+    stranger = ProducerIdentity(99, EXHAUSTED_EPOCH)
+    for other in (late, stranger):
+        assert transaction.init(100, other, V1, 9, NOW) is ProducerFencedError
 
 
 def test_transaction_of_version_2_ends_with_another_id_when_epochs_run_out() -> None:
@@ -172,6 +175,24 @@ def test_transaction_of_version_2_ends_with_another_id_when_epochs_run_out() -> 
     # Its answer got lost, and it asks again, as who it was.
     assert transaction.end(me, V2, 9, NOW, is_commit=True) is NoError
     assert transaction.end(me, V2, 9, NOW, is_commit=False) is InvalidTxnState
+
+
+def test_producer_with_another_id_ends_nothing_in_the_first_epoch_either() -> None:
+    transaction = machine(ONGOING, epoch=0)
+    stranger = ProducerIdentity(99, 0)
+    ended = transaction.end(stranger, V2, SPARE, NOW, is_commit=True)
+    assert ended is InvalidProducerIdMapping
+
+
+def test_last_epoch_is_never_bumped() -> None:
+    transaction = machine(epoch=LAST_EPOCH)
+    ended = decided(transaction.end(transaction.value.producer, V2, SPARE, NOW, is_commit=False))
+    assert ended.producer == (ID, LAST_EPOCH)
+
+
+def test_only_an_open_transaction_is_fenced() -> None:
+    with pytest.raises(IllegalTransitionError):
+        machine().fence(V1, NOW)
 
 
 def test_abort_of_version_2_needs_no_transaction() -> None:

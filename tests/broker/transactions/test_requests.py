@@ -93,6 +93,7 @@ async def test_producers_epoch_grows_with_each_start(client: RawClient) -> None:
         ({"transactional_id": ""}, InvalidRequestError),
         ({"transaction_timeout_ms": 0}, InvalidTransactionTimeout),
         ({"transaction_timeout_ms": -1}, InvalidTransactionTimeout),
+        ({"transaction_timeout_ms": 1}, NoError),
         ({"producer_id": 5}, InvalidRequestError),
         ({"producer_epoch": 5}, InvalidRequestError),
         # A producer that the coordinator has forgotten gets a new id.

@@ -15,11 +15,11 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.errors import CoordinatorNotAvailableError
+from aiokafka_lite.errors import CoordinatorNotAvailableError, UnstableOffsetCommitError
 from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest
 from aiokafka_lite.records import RecordSet
 from tests.broker.transactions.offsets import commit as commit_offset
-from tests.broker.transactions.offsets import settled
+from tests.broker.transactions.offsets import fetched, settled
 from tests.broker.transactions.requests import (
     PRODUCE_THAT_ADDS,
     VERSION_1,
@@ -148,6 +148,8 @@ async def test_open_transaction_goes_on_after_the_restart(tmp_path: Path, how: s
         producer.client = client
         assert (await producer.describe()).transaction_state == "Ongoing"
         assert await committed_values(client, "t") == []
+        unstable = await fetched(client, GroupRequests(kafka, "g"), "t")
+        assert unstable == (UnstableOffsetCommitError.errno, -1)
         assert await producer.produce("t", 1) == 2
         await producer.end(commit=True)
         await producer.until_state("CompleteCommit")

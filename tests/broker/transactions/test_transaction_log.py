@@ -125,6 +125,8 @@ def test_record_comes_back_as_it_was() -> None:
     assert decode_record(*encode_record(record, NEWEST)) == record
     tombstone = TransactionRecord("txn", None)
     assert decode_record(*encode_record(tombstone, NEWEST)) == tombstone
+    for version in (TransactionVersion.FLEXIBLE_RECORDS, NEWEST):
+        assert (encode_record(record, version)[1] or b"")[:2] == b"\x00\x01"
 
 
 def test_old_layout_has_no_place_for_newer_fields() -> None:
