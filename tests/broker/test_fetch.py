@@ -134,7 +134,9 @@ async def test_last_fetched_epoch_that_the_log_does_not_know(kafka: KafkaHandle)
         same = await fetch(client, topic, fetch_partition(last_fetched_epoch=0))
         unknown = await fetch(client, topic, fetch_partition(last_fetched_epoch=5))
         beyond = await fetch(client, topic, fetch_partition(offset=11, last_fetched_epoch=0))
-    assert (same.error_code, same.diverging_epoch.epoch) == (0, -1)
+        at_end = await fetch(client, topic, fetch_partition(offset=10, last_fetched_epoch=0))
+    for data in (same, at_end):
+        assert (data.error_code, data.diverging_epoch.epoch) == (0, -1)
     assert unknown.error_code == OffsetOutOfRangeError.errno
     assert (beyond.diverging_epoch.epoch, beyond.diverging_epoch.end_offset) == (0, 10)
     assert (beyond.error_code, bytes(beyond.records or b"")) == (0, b"")

@@ -10,7 +10,7 @@ from aiokafka_lite.broker.fetching.session import (
     FetchKey,
     FetchSessionCache,
 )
-from aiokafka_lite.errors import FetchSessionIdNotFound, NoError
+from aiokafka_lite.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch, NoError
 from aiokafka_lite.protocol.messages.fetch import PartitionData
 
 EVICTION_S = 120.0
@@ -59,6 +59,7 @@ def test_session_not_used_for_long_makes_room() -> None:
     clients = Clients(2)
     old, used = clients.open(3, now=0), clients.open(3, now=0)
     assert clients.use(used, 1, now=EVICTION_S) is NoError
+    assert clients.open(1, now=EVICTION_S) == 0
     new = clients.open(1, now=EVICTION_S + 1)
     assert new != 0
     assert clients.use(old, 1, now=EVICTION_S + 2) is FetchSessionIdNotFound
@@ -76,6 +77,9 @@ def test_larger_session_takes_the_place_of_the_smallest_old_one() -> None:
     assert clients.use(sizes[5], 2, now=EVICTION_S + 2) is NoError
     # The new one is too young to go, whatever its size.
     assert clients.open(5, now=EVICTION_S + 2) == 0
+    for session in (sizes[5], sizes[9]):
+        clients.use(session, 3 if session == sizes[5] else 2, now=2 * EVICTION_S)
+    assert clients.open(4, now=2 * EVICTION_S + 1) == 0
 
 
 def test_epoch_starts_over_at_1_behind_the_last() -> None:
@@ -97,7 +101,50 @@ def test_partition_that_got_data_goes_to_the_end_of_the_line() -> None:
     context = cache.context(session_id, 1, [], [], uses_topic_ids=False, now=1)
     results = [(t, PartitionData(partition_index=t.key.partition)) for t in context.targets]
     results[0][1].records = b"records"
+    results[1][1].high_watermark = 7
     _, sent = context.to_send(results)
-    assert [key.partition for key, _ in sent] == [0]
+    assert [key.partition for key, _ in sent] == [0, 1]
     after = cache.context(session_id, 2, [], [], uses_topic_ids=False, now=2)
     assert [target.key.partition for target in after.targets] == [1, 2, 0]
+
+
+def test_only_news_are_sent() -> None:
+    target = targets(1)[0]
+    told = PartitionData(partition_index=0, high_watermark=5, log_start_offset=2)
+    target.note_sent(told)
+    assert not target.is_news(told)
+    for name, value in [
+        ("records", b"x"),
+        ("error_code", 1),
+        ("high_watermark", 6),
+        ("log_start_offset", 3),
+        ("preferred_read_replica", 0),
+    ]:
+        data = PartitionData(partition_index=0, high_watermark=5, log_start_offset=2)
+        setattr(data, name, value)
+        assert target.is_news(data), name
+    data = PartitionData(partition_index=0, high_watermark=5, log_start_offset=2)
+    data.diverging_epoch.epoch = 0
+    assert target.is_news(data)
+
+
+def test_what_was_sent_is_no_news_the_next_time() -> None:
+    cache = FetchSessionCache(1, EVICTION_S, random.Random(1))
+    session_id, _ = cache.context(0, 0, [], [], uses_topic_ids=False, now=0).to_send([])
+    context = cache.context(session_id, 1, targets(1), [], uses_topic_ids=False, now=1)
+    results = [(t, PartitionData(partition_index=0, high_watermark=5)) for t in context.targets]
+    assert len(context.to_send(results)[1]) == 1
+    again = cache.context(session_id, 2, [], [], uses_topic_ids=False, now=2)
+    assert again.to_send(results) == (session_id, [])
+
+
+def test_request_that_another_of_its_session_has_overtaken_is_out_of_step() -> None:
+    cache = FetchSessionCache(1, EVICTION_S, random.Random(1))
+    full = cache.context(0, 0, targets(1), [], uses_topic_ids=False, now=0)
+    results = [(t, PartitionData(partition_index=0)) for t in full.targets]
+    session_id, _ = full.to_send(results)
+    late, _ = (
+        cache.context(session_id, epoch, [], [], uses_topic_ids=False, now=1) for epoch in (1, 2)
+    )
+    assert late.to_send(results) == (session_id, [])
+    assert late.error is InvalidFetchSessionEpoch

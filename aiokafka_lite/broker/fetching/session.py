@@ -242,8 +242,7 @@ class FetchSessionCache:
     ) -> FetchContext:
         """Return how to read and answer a request with this session id and epoch."""
         if epoch in (FULL_EPOCH, FINAL_EPOCH):
-            if session_id != NO_SESSION:
-                self._sessions.pop(session_id, None)
+            self._sessions.pop(session_id, None)
             if epoch == FINAL_EPOCH:
                 return SessionlessContext(wanted)
             return FullContext(self, wanted, uses_topic_ids, now)
