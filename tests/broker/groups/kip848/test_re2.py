@@ -60,7 +60,7 @@ LEGAL = string.ascii_letters + string.digits + "._-"
         ("(?mU)a", "a", "A"),
         ("(?i)a(?-i)b", "Ab", "AB"),
         ("(?i)[a-c]+", "aBc", "d"),
-        ("[a-c]+", "abc", "abd"),
+        ("[a-c]+", "abc", "abz"),
         ("[a-a]", "a", "b"),
         ("[b]", "b", "\0"),
         ("[[:alpha:][:digit:]]+", "a1", "a-"),
