@@ -4,6 +4,7 @@ A test that asks for the fixture `kafka` runs against the embedded broker and ag
 on asyncio's loop and on uvloop. One that asks for `decoder` runs with both decoders too. The long
 form (make test-all, AIOKAFKA_LITE_TEST_LONG=1) has every combination. The short form (make test)
 has one loop for each broker: the marker `every_loop` is for tests whose outcome the loop decides.
+Every row of a test's other parameters runs on the embedded broker, one of them on a real Kafka.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import gc
 import importlib.util
 import os
+import zlib
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -30,10 +32,11 @@ from tests.support.rounds import LONG
 from tests.support.virtual_time import VIRTUAL_TIME
 
 if TYPE_CHECKING:
+    from _pytest.python import CallSpec
     from xdist.workermanage import WorkerController
 
 hypothesis.settings.register_profile("short", max_examples=20, deadline=None)
-hypothesis.settings.register_profile("long", max_examples=1000, deadline=None)
+hypothesis.settings.register_profile("long", max_examples=300, deadline=None)
 hypothesis.settings.load_profile("long" if LONG else "short")
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -57,6 +60,7 @@ EVERY_LOOP = every_loop()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_loop: run on asyncio's loop and on uvloop")
+    config.addinivalue_line("markers", "few_rows(count): only so many rows in the short form")
     config.addinivalue_line("markers", "real_if_long: with a real Kafka in the long form only")
     config.addinivalue_line(
         "markers", "virtual_time: run on a loop whose time passes when nothing is left to do"
@@ -141,7 +145,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for call in calls
         if _is_wanted(definition, call.params, {mark.name for mark in call.marks})
     ]
+    if not LONG:
+        few = definition.get_closest_marker("few_rows")
+        wanted = _of_short_form(wanted, definition.nodeid, few.args[0] if few else len(wanted))
     metafunc._calls = wanted or calls[:1]
+
+
+def _of_short_form(calls: Sequence[CallSpec], nodeid: str, most: int) -> list[CallSpec]:
+    """Choose one of a function's rows with a real Kafka, and at most so many of the others.
+
+    Which rows these are differs from function to function.
+    """
+    real = [call for call in calls if call.params.get("kafka") == "real"]
+    others = [call for call in calls if call.params.get("kafka") != "real"]
+    first = zlib.crc32(nodeid.encode())
+    return [*_spread(others, most, first), *_spread(real, 1, first)]
+
+
+def _spread(calls: Sequence[CallSpec], count: int, first: int) -> list[CallSpec]:
+    """Choose rows at equal distances, beginning anywhere."""
+    if len(calls) <= count:
+        return list(calls)
+    return [calls[(first + len(calls) * number // count) % len(calls)] for number in range(count)]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -163,6 +163,7 @@ APIS = [
 ]
 
 
+@pytest.mark.few_rows(8)
 @pytest.mark.parametrize("cls", APIS)
 async def test_large_request_holds_up_nobody(broker: Broker, cls: type[Request[Response]]) -> None:
     entry = HANDLERS[cls.api_key]

@@ -57,6 +57,7 @@ COMMANDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.few_rows(4)
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 async def test_silent_servers_are_waited_for_once(
     cli: Running, silent: str, command: Sequence[str]
@@ -80,6 +81,7 @@ async def test_coordinator_is_waited_for_once(
         await failed_in_time(cli, command, broker.bootstrap_servers)
 
 
+@pytest.mark.few_rows(2)
 @pytest.mark.parametrize("command", [*COMMANDS[:3], COMMANDS[4]], ids=" ".join)
 async def test_offsets_are_waited_for_once(
     cli: Running, broker: Broker, command: Sequence[str]

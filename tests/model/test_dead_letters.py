@@ -136,11 +136,13 @@ def check(number: int, *, in_transactions: bool) -> None:
     assert max(outcome.letters.values()) <= most, (number, outcome.letters)
 
 
+@pytest.mark.few_rows(4)
 @pytest.mark.parametrize("number", range(7, KILLS, 83))
 def test_a_kill_loses_no_record_and_repeats_each_letter_once_at_most(number: int) -> None:
     check(number, in_transactions=False)
 
 
+@pytest.mark.few_rows(4)
 @pytest.mark.parametrize("number", range(21, KILLS, 83))
 def test_with_transactions_a_kill_repeats_no_letter(number: int) -> None:
     check(number, in_transactions=True)

@@ -168,6 +168,7 @@ def _cases() -> Iterator[object]:
             yield pytest.param(read, event, outcome, marks=pytest.mark.slow if is_other else ())
 
 
+@pytest.mark.few_rows(40)
 @pytest.mark.virtual_time
 @pytest.mark.parametrize(("read", "event", "outcome"), list(_cases()))
 async def test_records_of_an_open_transaction_are_committed_by_nothing_else(
@@ -459,6 +460,7 @@ async def test_a_position_that_a_listener_restores_is_not_committed_before_the_t
 
 
 # --- What stops wait for, and what commits that were made before it say --------------------------
+@pytest.mark.few_rows(10)
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("hold_ms", [None, 100])
 @pytest.mark.parametrize("read", READS)

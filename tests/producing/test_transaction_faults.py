@@ -143,6 +143,7 @@ async def test_offsets_of_an_aborted_transaction_are_not_committed_with_the_next
 
 
 # --- What passes by itself ---------------------------------------------------------------------
+@pytest.mark.few_rows(12)
 @pytest.mark.parametrize(
     "error",
     [
@@ -180,6 +181,7 @@ async def test_a_transaction_that_is_not_over_yet_is_waited_for_briefly(broker: 
         assert loop.time() - began < 1
 
 
+@pytest.mark.few_rows(8)
 @pytest.mark.parametrize("handled", [True, False], ids=["done", "not-done"])
 @pytest.mark.parametrize("api", ["AddPartitionsToTxn", "TxnOffsetCommit", "EndTxn", "Produce"])
 async def test_a_lost_connection_costs_no_transaction(

@@ -25,6 +25,7 @@ def filled(new_log: OpenLog, batches: int = 200, *, per_segment: int = 4) -> Par
     return log
 
 
+@pytest.mark.few_rows(8)
 @pytest.mark.parametrize("target", [398, 396, 392, 391, 350, 8, 7, 2, 1, 0])
 def test_log_ends_at_the_batch_that_holds_the_offset(new_log: OpenLog, target: int) -> None:
     log = filled(new_log)
