@@ -166,7 +166,7 @@ class ClientNames:
             KafkaError, ConsumerStoppedError: No broker responds, or the client is not running.
         """
         answer = await self._running().request_any(metadata_request(None, may_create=False))
-        view = ClusterView().updated(answer, 0.0, is_of_all=True)
+        view = ClusterView().updated(answer, 0.0)
         return ClusterNames(lambda: view, self._running)
 
     async def coordinator_lookup(self, coordinator_type: int, coordinator_key: str) -> int:

@@ -146,7 +146,7 @@ class BlockingConnection(Wired, ForkAware):
                 f"security_protocol={config.security_protocol} "
                 + ("needs a SASL mechanism" if config.uses_sasl else "takes no SASL mechanism")
             )
-        meant = MeantBroker(cluster_id, -1 if node_id is None else node_id)
+        meant = MeantBroker(cluster_id, node_id)
 
         async def attempt(version: int) -> BlockingConnection:
             self = cls(
@@ -214,7 +214,6 @@ class BlockingConnection(Wired, ForkAware):
                 return  # another thread has done so
             while exchange := next(iter(self.wire.in_flight.values()), None):
                 self._await(exchange)
-            self.wire.begin_renewal()
             try:
                 self._authenticate()
             except BaseException as error:
@@ -223,7 +222,6 @@ class BlockingConnection(Wired, ForkAware):
                 self._fail(error if isinstance(error, KafkaError) else KafkaConnectionError(what))
                 raise
             finally:
-                self.wire.end_renewal()
                 if self.error is not None:
                     self._release()
 

@@ -249,7 +249,7 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
         """
         address = Address(host, port)
         limit = StepLimit(connect_timeout_s, deadline)
-        meant = MeantBroker(cluster_id, -1 if node_id is None else node_id)
+        meant = MeantBroker(cluster_id, node_id)
 
         def unconnected() -> Connection:
             return cls(
@@ -341,7 +341,7 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
                 await self._drained
             finally:
                 self._drained = None
-                self._is_draining = self.wire.state is WireState.RETIRED
+                self._is_draining = False
 
     def _last_answer_arrived(self) -> None:
         if self._drained is not None and not self._drained.done():
@@ -516,10 +516,7 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
             return bytearray(1)
 
     def buffer_updated(self, nbytes: int) -> None:
-        wire = self.wire
-        if wire.error is not None:
-            return
-        reader = self._reader
+        wire, reader = self.wire, self._reader
         exchange: Exchange[Response] | None
         try:
             while True:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Iterable
 from typing import Final
 
 from aiokafka_lite._compat import Self
@@ -34,7 +35,7 @@ class ForkAware:
     def forked(self) -> tuple[int, object] | None:
         """Refuse all use from now on, because this is a child.
 
-        Returns the socket's descriptor, negative without one, and what owns it.
+        Returns the socket's descriptor, -1 without one, and what owns it.
         """
         return self._give_up_socket(
             ForkedError(f"the connection to {self.peer} belongs to the parent process")
@@ -53,18 +54,20 @@ _owners: Final[weakref.WeakSet[ForkAware]] = weakref.WeakSet()
 _inherited: Final[list[object]] = []
 
 
-def _forked() -> None:
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for owner in tuple(_owners):
-        given_up = owner.forked()
-        if given_up is None:
+def detach(owners: Iterable[ForkAware]) -> list[object]:
+    """Point the sockets of these owners at the null device; return what owns the descriptors."""
+    null = os.open(os.devnull, os.O_RDWR)  # which is not inheritable
+    socket_owners = []
+    for owner in owners:
+        if (given_up := owner.forked()) is None:
             continue
         descriptor, socket_owner = given_up
-        if descriptor >= 0:
+        if descriptor != -1:
             os.dup2(null, descriptor, inheritable=False)
-        _inherited.append(socket_owner)
+        socket_owners.append(socket_owner)
     os.close(null)
+    return socket_owners
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=lambda: _inherited.extend(detach(tuple(_owners))))

@@ -401,7 +401,7 @@ class Pool:
         self.opened_count += 1
         self.reconnect_count += slot.opened_at > 0.0
         slot.opened_at = self._loop.time()
-        if (mute_s := self._mute_s(slot.muted_until, slot.lane)) > 0:
+        if mute_s := self._mute_s(slot.muted_until, slot.lane):
             connection.wire.throttle(mute_s)
         connection.closed.add_done_callback(
             self._guard(lambda: self._usable(state, slot), name="noticing a lost connection")

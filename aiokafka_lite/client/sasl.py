@@ -22,7 +22,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from traceback import walk_tb
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 from aiokafka_lite._compat import override
@@ -263,7 +263,7 @@ class _OAuthConversation(Conversation):
             given: object = await self._provider.token()
             extensions = dict(self._provider.extensions())
         except Exception as error:  # noqa: BLE001 -- somebody else's code; told by class and place
-            failure = f"{type(error).__name__}{_place(error.__traceback__)}"
+            failure = f"{type(error).__name__} at {_place(error)}"
         else:
             token = _token(given)
             self.secrets = (Secret(token),)
@@ -300,13 +300,10 @@ def _token(given: object) -> bytes:
     return token
 
 
-def _place(traceback: TracebackType | None) -> str:
-    """Say where an exception was raised."""
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    if traceback is None:
-        return ""
-    return f" at {Path(traceback.tb_frame.f_code.co_filename).name}:{traceback.tb_lineno}"
+def _place(error: Exception) -> str:
+    """Return the file and the line where an exception was raised."""
+    *_, (frame, line) = walk_tb(error.__traceback__)
+    return f"{Path(frame.f_code.co_filename).name}:{line}"
 
 
 def _checked(extensions: Mapping[str, str]) -> Mapping[str, str]:

@@ -60,12 +60,12 @@ class MisroutedError(KafkaConnectionError):
 class MeantBroker(NamedTuple):
     """Names the broker that a connection is meant to reach."""
 
-    cluster_id: str | None = None
-    node_id: int = -1
+    cluster_id: str | None
+    node_id: int | None
 
     @property
     def is_known(self) -> bool:
-        return self.cluster_id is not None and self.node_id >= 0
+        return self.cluster_id is not None and self.node_id is not None
 
 
 class ApiVersions(Mapping[int, tuple[int, int]]):
@@ -230,8 +230,9 @@ async def ask_api_versions(
         client_software_name=SOFTWARE_NAME,
         client_software_version=__version__,
         cluster_id=meant.cluster_id,
-        node_id=meant.node_id,
     )
+    if meant.node_id is not None:
+        request.node_id = meant.node_id
     for _ in range(MAX_TRIES):
         response = await ask(request, version)
         if response.error_code == NoError.errno:

@@ -3,15 +3,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import struct
+import sys
 import weakref
+from typing import cast
 
 import pytest
 
+from aiokafka_lite._compat import override
 from aiokafka_lite.client import Connection, Exchange
-from aiokafka_lite.client.wire import MAX_THROTTLE_S
+from aiokafka_lite.client.connection import MOST_GRACES
+from aiokafka_lite.client.wire import MAX_THROTTLE_S, Wire, WireState
 from aiokafka_lite.errors import (
     AuthenticationFailedError,
     CorrelationIdError,
+    ForkedError,
     FrameTooLargeError,
     IllegalArgumentError,
     KafkaConnectionError,
@@ -20,7 +25,13 @@ from aiokafka_lite.errors import (
     RequestTimedOutError,
 )
 from aiokafka_lite.protocol.fetch_template import FetchTemplate
-from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse
+from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequest,
@@ -60,6 +71,18 @@ async def test_max_version_caps_the_negotiated_version(
 ) -> None:
     await connection.request(ask_topic("t"), timeout_s=TIMEOUT_S, max_version=7)
     assert broker.asked[-1].version == 7
+
+
+async def test_versions_that_are_known_are_not_asked_for(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    other = await Connection.open(
+        broker.host, broker.port, client_id="tests", known_versions=lambda: connection.api_versions
+    )
+    assert only_topic(await other.request(ask_topic("t"), timeout_s=TIMEOUT_S)) == "t"
+    assert broker.count(ApiVersionsRequest) == 1
+    other.close()
+    await other.wait_closed()
 
 
 async def test_answers_in_any_order_reach_their_requests(
@@ -174,6 +197,117 @@ async def test_loop_blocked_when_no_request_is_overdue_postpones_no_deadline(
     with pytest.raises(RequestTimedOutError):
         await unanswered
     assert loop.time() - started == pytest.approx(5.5)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("blocked_s", "given_up_s"), [(1.05, 1.05), (1.2, 1.4), (5.0, 6.0)])
+async def test_a_deadline_waits_for_reads_after_the_loop_was_blocked(
+    broker: ScriptedBroker, connection: Connection, blocked_s: float, given_up_s: float
+) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    started = loop.time()
+    exchange = connection.send(ask_topic("a"), timeout_s=1.0)
+    loop.pass_time(blocked_s)
+    with pytest.raises(RequestTimedOutError):
+        await exchange
+    assert loop.time() - started == pytest.approx(given_up_s)
+
+
+@pytest.mark.virtual_time
+async def test_an_answer_that_is_read_soon_after_the_loop_was_blocked_is_in_time(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    for number in range(1, MOST_GRACES + 3):  # each request has graces of its own
+        exchange = connection.send(ask_topic("a"), timeout_s=1.0)
+        await broker.until_asked(MetadataRequest, number)
+        loop.pass_time(5.0)
+        await asyncio.sleep(0.9)
+        assert not exchange.is_done
+        asked = broker.asked[-1]
+        asked.peer.transport.write(asked.encode(broker.metadata(asked)))
+        assert only_topic(await exchange) == "a"
+
+
+@pytest.mark.virtual_time
+async def test_a_loop_that_is_always_blocked_hides_no_silent_broker(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    exchange = connection.send(ask_topic("a"), timeout_s=1.0)
+    blocks = 0
+    while not exchange.is_done:
+        loop.pass_time(3.0)
+        blocks += 1
+        for _ in range(3):
+            await asyncio.sleep(0)
+    assert blocks == MOST_GRACES + 1
+
+
+@pytest.mark.virtual_time
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each piece is read as it comes")
+async def test_a_part_of_a_large_answer_that_nobody_has_read_moves_the_deadline(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    broker.scripts[FetchRequest] = lambda _: Do.NOTHING
+    exchange = connection.send(FetchRequest(), timeout_s=10.0)
+    await broker.until_asked(FetchRequest)
+    partition = PartitionData(partition_index=0, records=bytes(1_000_000))
+    asked = broker.asked[-1]
+    answer = asked.encode(
+        FetchResponse(responses=[FetchableTopicResponse(partitions=[partition])])
+    )
+    asked.peer.transport.write(answer[:80_000])
+    await asyncio.sleep(9.0)
+    assert exchange.silent_since < 1.0
+    asked.peer.transport.write(answer[80_000:81_000])  # too little to be read before the deadline
+    await asyncio.sleep(0.9)
+    assert exchange.silent_since < 1.0
+    await asyncio.sleep(1.0)
+    assert exchange.silent_since > 9.9
+    assert not exchange.is_done
+    asked.peer.transport.write(answer[81_000:])
+    records = (await exchange).responses[0].partitions[0].records
+    assert records is not None
+    assert len(records) == 1_000_000
+
+
+@pytest.mark.virtual_time
+async def test_a_request_that_is_overdue_again_is_not_told_again(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    connection.send(ask_topic("a"), timeout_s=60.0)
+    told: list[Exchange[MetadataResponse]] = []
+    hasty = connection.send(ask_topic("b"), timeout_s=1.0, on_done=told.append)
+    await asyncio.sleep(5.5)
+    assert told == [hasty]
+
+
+async def test_a_bug_in_a_deadline_gives_the_connection_up(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bugs: list[BaseException] = []
+    connection = await Connection.open(
+        broker.host, broker.port, client_id="tests", on_bug=bugs.append
+    )
+    bug = ValueError("a bug")
+
+    def fail(_: Wire) -> float:
+        raise bug
+
+    monkeypatch.setattr(Wire, "expire", fail)
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    with pytest.raises(KafkaConnectionError, match="a response callback raised"):
+        await connection.request(ask_topic("a"), timeout_s=0.01)
+    assert bugs == [bug]
+    await connection.wait_closed()
 
 
 async def test_frame_that_stalls_half_way_is_caught_by_the_deadline(
@@ -333,16 +467,17 @@ async def test_retired_connection_closes_after_its_last_answer(
     broker: ScriptedBroker, connection: Connection
 ) -> None:
     broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
-    request = asyncio.ensure_future(connection.request(ask_topic("a"), timeout_s=TIMEOUT_S))
-    await broker.until_asked(MetadataRequest)
+    exchanges = [connection.send(ask_topic(name), timeout_s=TIMEOUT_S) for name in "ab"]
+    await broker.until_asked(MetadataRequest, 2)
     connection.retire()
     assert not connection.is_closed
     with pytest.raises(KafkaConnectionError):
-        await connection.request(ask_topic("b"), timeout_s=TIMEOUT_S)
-    asked = broker.asked[-1]
-    asked.peer.transport.write(asked.encode(broker.metadata(asked)))
-    assert only_topic(await request) == "a"
-    assert connection.closed.done()
+        await connection.request(ask_topic("c"), timeout_s=TIMEOUT_S)
+    for name, asked, exchange in zip("ab", broker.asked[-2:], exchanges, strict=True):
+        assert not connection.is_closed
+        asked.peer.transport.write(asked.encode(broker.metadata(asked)))
+        assert only_topic(await exchange) == name
+    assert "closed by this client" in str(connection.closed.result())
     await connection.wait_closed()
 
 
@@ -350,6 +485,32 @@ async def test_retired_connection_without_requests_closes_at_once(connection: Co
     connection.retire()
     assert connection.closed.done()
     connection.retire()
+
+
+async def test_a_session_is_renewed_when_all_answers_have_come_and_requests_wait(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    exchange = connection.send(ask_topic("a"), timeout_s=TIMEOUT_S)
+    was_answered: list[bool] = []
+
+    async def authenticate(_: Connection) -> float:
+        was_answered.append(exchange.is_done)
+        return 100.0
+
+    renewing = asyncio.ensure_future(connection.renew(authenticate, TIMEOUT_S))
+    await broker.until_asked(MetadataRequest)
+    assert connection.wire.state is WireState.RENEWING
+    waiting = asyncio.ensure_future(connection.until_renewed())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    asked = broker.asked[-1]
+    asked.peer.transport.write(asked.encode(broker.metadata(asked)))
+    await asyncio.gather(renewing, waiting)
+    assert was_answered == [True]
+    assert connection.wire.session_lifetime_s == 100.0
+    assert connection.wire.state is WireState.OPEN
+    await connection.until_renewed()  # which is over
 
 
 @pytest.mark.parametrize("end", ["refused", "cancelled", "lost"])
@@ -395,7 +556,8 @@ async def test_connection_that_is_given_up_tells_why(
 
 async def test_closed_connection_is_kept_by_no_timer(broker: ScriptedBroker) -> None:
     connection = await Connection.open(broker.host, broker.port, client_id="tests")
-    await connection.request(ask_topic("a"), timeout_s=60.0)
+    for timeout_s in (60.0, 30.0):
+        await connection.request(ask_topic("a"), timeout_s=timeout_s)
     connection.close()
     await connection.wait_closed()
     await asyncio.sleep(0)
@@ -403,6 +565,59 @@ async def test_closed_connection_is_kept_by_no_timer(broker: ScriptedBroker) -> 
     del connection
     gc.collect()
     assert kept() is None
+
+
+async def test_whoever_waits_for_the_end_waits_for_the_socket(broker: ScriptedBroker) -> None:
+    lost: list[Connection] = []
+
+    class Watched(Connection):
+        @override
+        def connection_lost(self, exc: Exception | None) -> None:
+            lost.append(self)
+            super().connection_lost(exc)
+
+    connection = await Watched.open(broker.host, broker.port, client_id="tests")
+    connection.close()
+    await connection.wait_closed()
+    assert lost == [connection]
+
+
+async def test_memory_of_a_closed_connection_is_used_by_the_next(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    other = await Connection.open(broker.host, broker.port, client_id="tests")
+    memory = memoryview(connection.get_buffer(-1))
+    connection.close()
+    assert memoryview(other.get_buffer(-1)).obj is memory.obj
+    other.close()
+    await other.wait_closed()
+
+
+@pytest.mark.virtual_time  # of asyncio's own loops, whose sockets outlive them
+async def test_a_peer_hears_of_the_end_though_the_loop_is_closed(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    connection.hang_up()
+    await broker.until(lambda: broker.connections[0].is_closed)
+    await connection.wait_closed()
+    connection.hang_up()
+
+
+async def test_a_forked_child_refuses_and_leaves_answers_and_socket_to_the_parent(
+    broker: ScriptedBroker, connection: Connection
+) -> None:
+    broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
+    exchange = connection.send(ask_topic("a"), timeout_s=TIMEOUT_S)
+    given_up = connection.forked()
+    assert given_up is not None
+    descriptor, owner = given_up
+    transport = cast("asyncio.Transport", owner)
+    assert descriptor == transport.get_extra_info("socket").fileno()
+    with pytest.raises(ForkedError):
+        await connection.request(ask_topic("b"), timeout_s=TIMEOUT_S)
+    assert not exchange.is_done
+    assert connection.forked() is None
+    transport.abort()
 
 
 async def test_close_fails_waiters_and_may_be_called_again(
@@ -464,15 +679,17 @@ async def test_failing_write_poisons(broker: ScriptedBroker) -> None:
     await connection.wait_closed()
     fresh = await Connection.open(broker.host, broker.port, client_id="tests")
     real = broker.connections[1].transport
-    fresh.connection_made(BrokenTransport())
+    broken = BrokenTransport()
+    fresh.connection_made(broken)
     told: list[Exchange[MetadataResponse]] = []
     exchange = fresh.send(ask_topic("a"), timeout_s=TIMEOUT_S, on_done=told.append)
     assert not told
-    with pytest.raises(KafkaConnectionError, match="closed transport"):
+    with pytest.raises(KafkaConnectionError, match="closed transport$"):
         await exchange
     await asyncio.sleep(0)
     assert told == [exchange]
     assert fresh.is_closed
+    assert fresh.forked() == (-1, broken)
     real.abort()
     await fresh.wait_closed()
 
