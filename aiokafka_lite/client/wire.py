@@ -421,8 +421,8 @@ class Wire:
         if not request.expects_response:
             self.check(request)
         newest = request.usable_max_version  # what it says may need an older one than we know
-        if max_version is not None and max_version < newest:
-            newest = max_version
+        if max_version is not None:
+            newest = min(newest, max_version)
         choice: Choice[R] | None = self._choices.get(  # type: ignore[assignment] # R is the class's
             (request.request_class, newest)
         )
@@ -537,7 +537,7 @@ class Wire:
         if moved is not pending:
             since, known_bytes = pending.deadline - pending.timeout_s, 0
         came_bytes = received_bytes - known_bytes
-        if came_bytes <= 0 or came_bytes < LEAST_BYTES_PER_S * (now - since):
+        if came_bytes < LEAST_BYTES_PER_S * (now - since):
             return False
         self._moved = pending, now, received_bytes
         pending.deadline = self.received_at + pending.timeout_s

@@ -13,15 +13,17 @@ from collections.abc import Callable
 import pytest
 
 from aiokafka_lite.client.config import Address
-from aiokafka_lite.client.frames import UNCHECKED_BYTES
+from aiokafka_lite.client.frames import PIECE_BYTES, UNCHECKED_BYTES
 from aiokafka_lite.client.versions import ApiVersions
 from aiokafka_lite.client.wire import (
+    LEAST_BYTES_PER_S,
     LEAST_RENEWAL_S,
     LONG_FRAME_BYTES,
     MAX_CORRELATION_ID,
     MAX_SMALL_ANSWER_BYTES,
     MAX_THROTTLE_S,
     RENEWED_AT,
+    SLOW_S,
     TRANSITIONS,
     Pending,
     Wire,
@@ -48,6 +50,10 @@ from aiokafka_lite.protocol.messages.fetch import (
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
+from aiokafka_lite.protocol.messages.sasl_handshake import (
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from aiokafka_lite.protocol.schema import Request, Response
 
 LIMIT_BYTES = 64 * 1024 * 1024
@@ -85,6 +91,7 @@ def young(clock: Clock) -> Wire:
         HeartbeatRequest,
         MetadataRequest,
         ProduceRequest,
+        SaslHandshakeRequest,
     ]
     ranges = {cls.api_key: (cls.min_version, cls.max_version) for cls in classes}
     wire.offer(ApiVersions(ranges))
@@ -186,6 +193,9 @@ def test_correlation_ids_start_over_and_pass_those_in_flight(wire: Wire) -> None
     wire.last_correlation_id = MAX_CORRELATION_ID - 1
     ids = [id_of(wire, ask(wire)) for _ in range(3)]
     assert ids == [MAX_CORRELATION_ID, 2, 3]
+    feed(wire, answer(wire, first, HeartbeatResponse()))
+    wire.last_correlation_id = MAX_CORRELATION_ID
+    assert id_of(wire, ask(wire)) == 1
 
 
 def test_what_gets_no_answer_is_refused(wire: Wire) -> None:
@@ -210,17 +220,23 @@ def test_a_result_is_not_there_before_the_answer(wire: Wire) -> None:
         ask(wire).result()
 
 
-@pytest.mark.parametrize("size", [10, 2 * LONG_FRAME_BYTES])
+@pytest.mark.parametrize("size", [200, LONG_FRAME_BYTES - 1, LONG_FRAME_BYTES])
 def test_only_a_long_answer_comes_in_pieces(wire: Wire, size: int) -> None:
     pending: Pending[FetchResponse] = Pending(wire)
     wire.ask(pending, FetchRequest(), TIMEOUT_S)
-    partition = PartitionData(partition_index=3, records=bytes(size))
-    response = FetchResponse(
-        throttle_time_ms=500, responses=[FetchableTopicResponse(partitions=[partition])]
-    )
-    feed(wire, framing.encode_response(response, pending.version, 1))
+
+    def encoded(records_size: int) -> bytes:
+        partition = PartitionData(partition_index=3, records=bytes(records_size))
+        topic = FetchableTopicResponse(partitions=[partition])
+        response = FetchResponse(throttle_time_ms=500, responses=[topic])
+        return framing.encode_response(response, pending.version, 1)
+
+    overhead = len(encoded(size // 2)) - size // 2
+    frame = encoded(4 + size - overhead)
+    assert len(frame) == 4 + size
+    feed(wire, frame)
     _, pieces = pending.result_in_pieces(PartitionData)
-    assert (pieces is not None) == (size > LONG_FRAME_BYTES)
+    assert (pieces is not None) == (size == LONG_FRAME_BYTES)
     assert wire.muted_until == 1000.5
     if pieces is not None:
         (topic,) = pieces
@@ -335,12 +351,14 @@ def test_a_younger_request_fails_alone_and_its_deadline_starts_over(
     patient, hasty = ask(wire, timeout_s=60.0), ask(wire, timeout_s=5.0)
     clock.now_s += 6.0
     assert wire.expire() == 1011.0
-    assert isinstance(hasty.error, RequestTimedOutError)
+    error = hasty.error
+    assert isinstance(error, RequestTimedOutError)
     assert not patient.is_done
     feed(wire, answer(wire, patient, HeartbeatResponse()))
     clock.now_s = 1011.0
     with pytest.raises(KafkaConnectionError, match="stopped answering"):
         wire.expire()  # now it is the oldest
+    assert hasty.error is error
 
 
 def test_bytes_of_an_answer_move_the_deadline_of_the_oldest_request(
@@ -362,6 +380,64 @@ def test_bytes_of_an_answer_move_the_deadline_of_the_oldest_request(
     clock.now_s = silent_at
     with pytest.raises(KafkaConnectionError, match="stopped answering"):
         wire.expire()
+
+
+@pytest.mark.parametrize(
+    ("came_bytes", "at_s", "is_coming"),
+    [
+        (10 * LEAST_BYTES_PER_S, 1.0, True),
+        (10 * LEAST_BYTES_PER_S - 1, 1.0, False),
+        (20 * LEAST_BYTES_PER_S, 0.0, False),  # its time is over since the latest byte
+    ],
+)
+def test_an_answer_moves_its_deadline_if_it_comes_at_the_least_speed(
+    wire: Wire, clock: Clock, came_bytes: int, at_s: float, is_coming: bool
+) -> None:
+    pending = ask(wire, FetchRequest(), timeout_s=10.0)
+    hasty = ask(wire, timeout_s=5.0)
+    topic = FetchableTopicResponse(partitions=[PartitionData(records=memoryview(bytes(50_000)))])
+    frame = answer(wire, pending, FetchResponse(responses=[topic]))
+    clock.now_s += at_s
+    feed(wire, frame[:came_bytes])
+    clock.now_s = 1010.0
+    if is_coming:
+        assert wire.expire() == 1011.0
+        assert not pending.is_done
+        assert isinstance(hasty.error, RequestTimedOutError)  # at the same time
+        return
+    with pytest.raises(KafkaConnectionError, match="stopped answering"):
+        wire.expire()
+
+
+def test_an_answer_that_trickles_after_its_first_part_moves_no_deadline(
+    wire: Wire, clock: Clock
+) -> None:
+    pending = ask(wire, FetchRequest(), timeout_s=10.0)
+    topic = FetchableTopicResponse(partitions=[PartitionData(records=memoryview(bytes(50_000)))])
+    frame = answer(wire, pending, FetchResponse(responses=[topic]))
+    clock.now_s += 1.0
+    feed(wire, frame[:40_000])
+    clock.now_s = 1010.0
+    assert wire.expire() == 1011.0
+    feed(wire, frame[40_000:40_100])
+    clock.now_s = 1011.0
+    with pytest.raises(KafkaConnectionError, match="stopped answering"):
+        wire.expire()
+
+
+def test_after_a_pause_within_a_large_answer_its_bytes_are_read_as_they_come(
+    wire: Wire, clock: Clock
+) -> None:
+    pending = ask(wire, FetchRequest())
+    records = memoryview(bytes(4 * PIECE_BYTES))
+    topic = FetchableTopicResponse(partitions=[PartitionData(records=records)])
+    frame = answer(wire, pending, FetchResponse(responses=[topic]))
+    wanted = []
+    for number, pause_s in enumerate((0.0, SLOW_S, SLOW_S + 0.1)):
+        clock.now_s += pause_s
+        feed(wire, frame[number * 70_000 : (number + 1) * 70_000])
+        wanted.append(wire.reader.wanted_bytes)
+    assert wanted == [PIECE_BYTES, PIECE_BYTES, 1]
 
 
 def test_bytes_of_the_answer_before_do_not_move_a_deadline(wire: Wire, clock: Clock) -> None:
@@ -404,12 +480,23 @@ def test_a_deadline_counts_from_the_end_of_a_throttle_which_is_a_minute_at_most(
     assert ask(wire, timeout_s=2.0).deadline == 1000.0 + muted_s + 2.0
 
 
-def test_an_answer_mutes_once_it_is_decoded(wire: Wire) -> None:
-    pending = ask(wire)
-    feed(wire, answer(wire, pending, HeartbeatResponse(throttle_time_ms=250)))
+@pytest.mark.parametrize(
+    ("request_", "response", "muted_until"),
+    [
+        (HeartbeatRequest(), HeartbeatResponse(throttle_time_ms=250), 1000.25),
+        (HeartbeatRequest(), HeartbeatResponse(throttle_time_ms=1), 1000.001),
+        (HeartbeatRequest(), HeartbeatResponse(throttle_time_ms=0), 0.0),
+        (SaslHandshakeRequest(), SaslHandshakeResponse(), 0.0),  # which has no throttle
+    ],
+)
+def test_an_answer_mutes_once_it_is_decoded(
+    wire: Wire, request_: Request[Response], response: Response, muted_until: float
+) -> None:
+    pending = ask(wire, request_)
+    feed(wire, answer(wire, pending, response))
     assert wire.muted_until == 0.0
     pending.result()
-    assert wire.muted_until == 1000.25
+    assert wire.muted_until == muted_until
 
 
 # --- Sessions and states ----------------------------------------------------------------------
@@ -440,6 +527,9 @@ def test_a_retired_wire_takes_answers_and_no_requests(wire: Wire) -> None:
 
 
 def test_a_renewal_opens_no_wire_that_was_retired_meanwhile(wire: Wire) -> None:
+    wire.begin_renewal()
+    wire.end_renewal()
+    assert wire.state is WireState.OPEN
     wire.begin_renewal()
     assert wire.state is WireState.RENEWING
     ask(wire)  # who authenticates may
@@ -472,8 +562,15 @@ def test_a_wire_moves_as_the_table_says_and_else_stays_where_it_is(
     try:
         _MOVES[after](young)
     except AssertionError:
+        assert before is not WireState.POISONED
         assert after not in TRANSITIONS[before]
     assert young.state is (after if after in TRANSITIONS[before] else before)
+
+
+def test_a_wire_that_another_thread_is_poisoning_stays_poisoned(young: Wire) -> None:
+    young.error = KafkaError("first the error, then the state")
+    young.trust()
+    assert young.state is WireState.POISONED
 
 
 def test_a_bootstrap_server_is_named_by_the_node_that_it_is(wire: Wire) -> None:
