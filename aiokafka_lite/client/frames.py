@@ -149,9 +149,9 @@ class FrameReader:
     @property
     def received_bytes(self) -> int:
         """How many bytes came of the frame that is being received."""
-        if self._large is not None and self.rest is not None:
-            return len(self._large) - len(self.rest)
-        return self._end - self._start
+        if self.rest is None:
+            return self._end - self._start
+        return len(self._large or ()) - len(self.rest)
 
     def next_frame(self, count: int = 0) -> memoryview | None:
         """Return the next complete frame without its size, None when more bytes are needed.
@@ -256,6 +256,6 @@ def guess_peer(head: bytes) -> str | None:
     # A TLS record: content type 20 to 23, then version 3.x.
     if 0x14 <= head[0] <= 0x17 and head[1] == 3 and head[2] <= 4:
         return "the peer looks like a TLS listener: use security_protocol='SSL' with an ssl_context"
-    if head[:4] == b"SSH-":
+    if head == b"SSH-":
         return "the peer looks like an SSH server: check host and port"
     return None

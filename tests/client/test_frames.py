@@ -130,6 +130,16 @@ def test_buffer_is_given_back_once_by_a_reader_that_is_cleared() -> None:
     assert memory_of(others[0]) != memory_of(others[1])
 
 
+def test_few_buffers_are_kept_that_no_reader_has() -> None:
+    readers = [new_reader() for _ in range(2 * MOST_SPARE_HEADS)]
+    memories = [reader.missing.obj for reader in readers]
+    for reader in readers:
+        reader.clear()
+    others = [new_reader().missing.obj for _ in readers]
+    kept = [other for other in others if any(other is memory for memory in memories)]
+    assert len(kept) == MOST_SPARE_HEADS
+
+
 def test_large_frame_is_received_in_place() -> None:
     reader = new_reader()
     body = bytes(range(256)) * 256
@@ -236,8 +246,20 @@ def test_known_strangers_are_named(head: bytes, guess: str) -> None:
         feed(new_reader(), head)
 
 
-def test_no_guess_for_an_ordinary_size() -> None:
-    assert guess_peer(struct.pack(">i", 1000)) is None
+@pytest.mark.parametrize(
+    ("head", "is_tls"),
+    [
+        (b"\x13\x03\x03\x00", False),
+        (b"\x14\x03\x00\x00", True),
+        (b"\x17\x03\x04\x00", True),
+        (b"\x18\x03\x03\x00", False),
+        (b"\x16\x02\x03\x00", False),
+        (b"\x16\x03\x05\x00", False),
+        (struct.pack(">i", 1000), False),
+    ],
+)
+def test_a_tls_record_is_known_by_its_type_and_version(head: bytes, is_tls: bool) -> None:
+    assert ("TLS" in (guess_peer(head) or "")) == is_tls
 
 
 def test_large_buffer_is_used_again_once_nobody_looks_at_it() -> None:
@@ -246,6 +268,21 @@ def test_large_buffer_is_used_again_once_nobody_looks_at_it() -> None:
     first_memory = first.obj
     del first
     assert buffers.take(REUSE_FROM_BYTES + 1).obj is first_memory
+
+
+def test_large_buffer_is_used_again_for_a_frame_an_eighth_larger_or_a_quarter_as_large() -> None:
+    buffers = FrameBuffers()
+    largest = 4 * REUSE_FROM_BYTES
+    memory = buffers.take(largest).obj
+    for size in (largest + largest // 8, (largest + largest // 8) // 4):
+        assert buffers.take(size).obj is memory
+    assert buffers.take(REUSE_FROM_BYTES).obj is not memory
+
+
+def test_two_large_buffers_are_kept() -> None:
+    buffers = FrameBuffers()
+    frames = [buffers.take(REUSE_FROM_BYTES) for _ in range(3)]
+    assert buffers.large == [frame.obj for frame in frames[1:]]
 
 
 def test_large_buffer_is_left_alone_while_a_slice_of_it_lives() -> None:
@@ -271,7 +308,27 @@ def test_large_buffer_is_not_kept_for_much_smaller_frames() -> None:
 def test_large_buffers_are_given_back_when_only_small_frames_come() -> None:
     buffers = FrameBuffers()
     large = buffers.take(REUSE_FROM_BYTES).obj
+    for _ in range(FORGET_AFTER_SMALL_FRAMES - 1):
+        buffers.note_small()
+    assert buffers.take(REUSE_FROM_BYTES).obj is large
     for _ in range(FORGET_AFTER_SMALL_FRAMES // 2):
         buffers.take(HEAD_BYTES)
         buffers.note_small()
     assert buffers.take(REUSE_FROM_BYTES).obj is not large
+
+
+@pytest.mark.parametrize("end", ["small frames", "clear"])
+def test_reader_gives_large_memory_back(end: str) -> None:
+    reader = new_reader()
+    large = framed(bytes(REUSE_FROM_BYTES))
+    memories = []
+    for small_frames in (0, FORGET_AFTER_SMALL_FRAMES - 1, FORGET_AFTER_SMALL_FRAMES):
+        if end == "small frames":
+            feed(reader, framed(b"small") * small_frames)
+        elif small_frames == FORGET_AFTER_SMALL_FRAMES:
+            reader.clear()
+        (frame,) = feed(reader, large)
+        memories.append(frame.obj)
+        del frame
+    assert memories[0] is memories[1]
+    assert memories[2] is not memories[0]
