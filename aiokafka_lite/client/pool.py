@@ -394,10 +394,10 @@ class Pool:
             return error
         finally:
             slot.connecting = None
-            if self._probes.get(state.node[1:3]) is asyncio.current_task():
-                del self._probes[state.node[1:3]]
+            if self._probes.get(state.node.address) is asyncio.current_task():
+                del self._probes[state.node.address]
         slot.connection = connection
-        self._refused_until.pop(state.node[1:3], None)
+        self._refused_until.pop(state.node.address, None)
         self.opened_count += 1
         self.reconnect_count += slot.opened_at > 0.0
         slot.opened_at = self._loop.time()
@@ -419,7 +419,7 @@ class Pool:
 
         Three lanes that try wrong credentials at once get an account locked three times as fast.
         """
-        address = state.node[1:3]
+        address = state.node.address
         if (probe := self._probes.get(address)) is None:
             if state.last_error is not None or address in self._refused_until:
                 self._probes[address] = cast(_Attempt, asyncio.current_task())
@@ -433,7 +433,7 @@ class Pool:
         Not where credentials were refused: showing them again is for whoever needs the node.
         """
         for node_id, state in tuple(self._nodes.items()):
-            if self.lost_at(node_id) is not None and state.node[1:3] not in self._refused_until:
+            if self.lost_at(node_id) is not None and state.node.address not in self._refused_until:
                 self.ready(node_id)
 
     # --- Connections that fail -------------------------------------------------------------
@@ -451,12 +451,12 @@ class Pool:
             delay_s = max(delay_s, self._config.reconnect_backoff_max_s)
             now = self._loop.time()
             still = {at: until for at, until in self._refused_until.items() if until > now}
-            self._refused_until = {**still, state.node[1:3]: now + delay_s}
+            self._refused_until = {**still, state.node.address: now + delay_s}
         state.next_attempt_at = max(state.next_attempt_at, self._loop.time() + delay_s)
 
     def _reached_again(self, state: NodeState) -> None:
         state.last_error = None
-        address = state.node[1:3]
+        address = state.node.address
         _, lost_at = self._back.get(address, ("", state.lost_at))
         self._back[address] = str(state), min(lost_at, state.lost_at)
         self._tell_reachability(state)
@@ -497,7 +497,7 @@ class Pool:
     def _backoff_s(self, state: NodeState) -> float:
         next_attempt_at = state.next_attempt_at
         if self._refused_until:
-            refused_until = self._refused_until.get(state.node[1:3], 0.0)
+            refused_until = self._refused_until.get(state.node.address, 0.0)
             next_attempt_at = max(next_attempt_at, refused_until)
         return max(0.0, next_attempt_at - self._loop.time())
 
@@ -515,18 +515,18 @@ class Pool:
         leaving: dict[tuple[str, int], NodeState] = {}
         for node_id, state in list(self._nodes.items()):
             node = nodes.get(node_id)
-            if node is None or node[1:3] != state.node[1:3]:
+            if node is None or node.address != state.node.address:
                 del self._nodes[node_id]
                 if state.last_error is not None and node_id >= 0:
                     self._left_unreachable[node_id] = state
                 if state.is_connected_bootstrap:
-                    leaving[state.node[1:3]] = state
+                    leaving[state.node.address] = state
                 else:
                     self._retire(state)
         for node_id, node in nodes.items():
             if node_id in self._nodes:
                 continue
-            known = leaving.pop(node[1:3], None)
+            known = leaving.pop(node.address, None)
             if known is None:
                 known = NodeState(node, self._new_backoff())
             else:
@@ -608,16 +608,14 @@ class Pool:
             self._scope.cancel(attempt)
         self._closing += [connection for _, connection in self._connected_slots()]
         self._closing += self._leaving
-        self._leaving.clear()
         self._nodes.clear()
         for connection in self._closing:
             connection.close()
 
     def hang_up(self) -> None:
         """End every connection where the loop is closed, which could not close them any more."""
-        for connection in (*self._leaving, *self._closing):
-            connection.hang_up()
-        for _, connection in self._connected_slots():
+        connected = [connection for _, connection in self._connected_slots()]
+        for connection in (*self._leaving, *self._closing, *connected):
             connection.hang_up()
 
     async def close(self) -> None:

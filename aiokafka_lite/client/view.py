@@ -47,6 +47,11 @@ class Node(NamedTuple):
     port: int
     rack: str | None = None
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Its host and port."""
+        return self.host, self.port
+
 
 class PartitionView(NamedTuple):
     """A partition: its leader's node id (-1: none), leader epoch (-1: unknown) and replicas.
@@ -247,7 +252,7 @@ class ClusterView(NamedTuple):
     def with_coordinator(self, node: Node) -> ClusterView:
         """Return a view in which a coordinator listens at this address; this one if it does."""
         known = self.nodes.get(node.id)
-        return self if known is not None and known[1:3] == node[1:3] else self.with_nodes([node])
+        return self if known is not None and known.address == node.address else self.with_nodes([node])
 
     def with_leaders(
         self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node] = ()

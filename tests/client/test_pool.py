@@ -1,16 +1,24 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import random
+import re
+import weakref
 from collections.abc import Callable
 
 import pytest
 
-from aiokafka_lite.client import ClientConfig, Lane, Node, Pool
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client import ClientConfig, Connection, Lane, Node, Pool
 from aiokafka_lite.errors import (
+    AuthenticationFailedError,
     ClusterAuthorizationFailedError,
+    InsecureConfigError,
     KafkaConnectionError,
     NodeNotReadyError,
+    ThrottlingQuotaExceededError,
 )
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -84,7 +92,13 @@ async def test_node_that_metadata_left_out_while_it_was_gone_is_told_of_when_it_
     broker: ScriptedBroker, pool: Pool
 ) -> None:
     told: list[tuple[int, bool]] = []
-    pool.on_reachability = lambda node_id, _, error, __: told.append((node_id, error is None))
+    downs_s: list[float] = []
+
+    def tell(node_id: int, _: str, error: Exception | None, down_s: float) -> None:
+        told.append((node_id, error is None))
+        downs_s.append(down_s)
+
+    pool.on_reachability = tell
     lost = await pool.connect(1)
     await broker.stop()
     await lost.closed
@@ -96,6 +110,116 @@ async def test_node_that_metadata_left_out_while_it_was_gone_is_told_of_when_it_
     await beat(pool)
     assert not pool.connection_failed(1)
     assert told == [(1, False), (1, True)]
+    assert 0 <= downs_s[0] <= downs_s[1] < 5
+
+
+async def test_a_node_with_the_id_0_is_a_node_as_any_other(
+    broker: ScriptedBroker, new_pool: NewPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = new_pool(quick_config())
+    known = {0: Node(0, broker.host, broker.port)}
+    pool.update_nodes(known)
+    lost = await pool.connect(0)
+    assert lost.wire.node_id == 0
+    await broker.stop()
+    await lost.closed
+    pool.update_nodes({})
+    await broker.start()
+    pool.update_nodes(known)
+    assert pool.connection_failed(0)
+    await pool.connect(0)
+    assert "reachable again: connected to node 0 at" in caplog.messages[-1]
+
+
+async def test_connections_are_counted_with_those_that_replace_others(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    counts = []
+    for _ in range(3):
+        counts.append((pool.opened_count, pool.reconnect_count))
+        connection = await pool.connect(1)
+        broker.connections[-1].transport.abort()
+        await connection.closed
+    assert counts == [(0, 0), (1, 0), (2, 1)]
+
+
+async def test_neither_attempts_nor_connections_are_kept_when_they_are_over(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    attempt = weakref.ref(pool.attempt(1))
+    connection = await pool.connect(1)
+    closed = weakref.ref(connection)
+    pool.update_nodes({})
+    await connection.wait_closed()
+    del connection
+    await asyncio.sleep(0)
+    gc.collect()
+    assert attempt() is closed() is None
+
+
+async def test_it_is_told_whether_a_connection_is_being_opened_and_what_is_waited_for(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    assert not pool.is_connecting(1)
+    assert not pool.is_connecting(7)
+    assert pool.why_not_ready(7, Lane.FETCH) is None
+    pool.attempt(1)
+    assert pool.is_connecting(1)
+    assert "still being opened" in str(pool.why_not_ready(1, Lane.GENERAL))
+    connection = await pool.connect(1)
+    assert not pool.is_connecting(1)
+    assert pool.why_not_ready(1, Lane.GENERAL) is None
+    broker.scripts[FetchRequest] = lambda _: FetchResponse(throttle_time_ms=900)
+    await pool.request(1, FETCH, lane=Lane.FETCH, timeout_s=TIMEOUT_S)
+    assert isinstance(pool.why_not_ready(1, Lane.FETCH), ThrottlingQuotaExceededError)
+    await broker.stop()
+    await connection.closed
+    assert pool.why_not_ready(1, Lane.GENERAL) is pool.last_error(1) is not None
+
+
+async def test_a_node_is_lost_when_no_connection_to_it_is_open(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    loop = asyncio.get_running_loop()
+    assert pool.lost_at(7) is pool.lost_at(1) is None
+    began_at = loop.time()
+    for lane in (Lane.GENERAL, Lane.FETCH):
+        connection = await pool.connect(1, lane)
+        assert pool.lost_at(1) is None
+    broker.connections[1].transport.abort()
+    await connection.closed
+    assert pool.connection_failed(1)
+    assert pool.lost_at(1) is None
+    general = pool.usable(1)
+    assert general is not None
+    general.close()
+    assert not pool.is_ready(1)  # at once
+    lost_at = pool.lost_at(1)
+    assert lost_at is not None
+    assert began_at <= lost_at <= loop.time()
+
+
+async def test_nothing_is_sent_while_a_session_is_renewed(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    is_renewed = asyncio.Event()
+
+    async def authenticate(_: Connection) -> float:
+        await is_renewed.wait()
+        return 0.0
+
+    connection = await pool.connect(1)
+    renewing = asyncio.ensure_future(connection.renew(authenticate, TIMEOUT_S))
+    await asyncio.sleep(0)
+    assert not pool.is_ready(1)
+    assert not pool.send_nowait(1, HEARTBEAT, Lane.GENERAL)
+    waiting = asyncio.ensure_future(beat(pool))
+    await asyncio.sleep(0.01)
+    assert broker.count(HeartbeatRequest) == 0
+    is_renewed.set()
+    await waiting
+    await renewing
+    assert len(broker.connections) == 1
 
 
 @pytest.mark.every_loop
@@ -184,6 +308,7 @@ async def test_nobody_waits_for_a_node_that_was_given_up(
     if not is_known:
         pool.update_nodes({})  # its connections are to get their answers before they close
     pool.give_up(1, Lane.GENERAL, KafkaConnectionError("it hangs"))
+    assert not pool.is_ready(1)
     with pytest.raises(KafkaConnectionError, match="it hangs"):
         await asyncio.wait_for(waiting, 1)
     pool.give_up(1, Lane.GENERAL, KafkaConnectionError("nothing is left to be given up"))
@@ -310,9 +435,10 @@ async def test_one_log_line_says_that_all_nodes_are_back(
         assert not caplog.records
         await broker.start()
         await pool.connect(1)
+        pool.update_nodes(nodes(broker, second))
         (record,) = caplog.records
         assert "brokers are reachable again: connected to node 2 at " in record.message
-        assert f", node 1 at {broker.address} after " in record.message
+        assert re.search(rf", node 1 at {broker.address} after \d\.\d s$", record.message)
         await pool.close()
 
 
@@ -371,6 +497,91 @@ async def test_request_to_a_node_that_was_lost_and_left_the_cluster_says_why_it_
         await pool.connect(1)
     pool.update_nodes({})
     with pytest.raises(NodeNotReadyError, match=r"metadata: .* refused"):
+        await pool.connect(1)
+
+
+async def test_lost_nodes_are_tried_unless_they_refused_credentials(
+    broker: ScriptedBroker, new_pool: NewPool
+) -> None:
+    pool = new_pool(quick_config(reconnect_backoff_max_s=FIRST_BACKOFF_S))
+    pool.update_nodes(nodes(broker))
+    versions = broker.scripts[ApiVersionsRequest]
+    for answer, is_tried in ((Do.CLOSE, True), (offered({}, error_code=31), False)):
+        pool.try_lost()  # nothing is lost yet, or what was is back
+        assert not pool.is_connecting(1)
+        broker.scripts[ApiVersionsRequest] = lambda _, answer=answer: answer  # type: ignore[misc]
+        for connection in broker.connections:
+            connection.transport.abort()
+        with pytest.raises((KafkaConnectionError, ClusterAuthorizationFailedError)):
+            await until_failed(pool)
+        await asyncio.sleep(pool.connection_delay(1) + 0.001)
+        pool.try_lost()
+        assert pool.is_connecting(1) is is_tried
+        broker.scripts[ApiVersionsRequest] = versions
+        await pool.connect(1)
+
+
+async def until_failed(pool: Pool) -> None:
+    """Connect again until that fails: the loss of a connection may not be noticed yet."""
+    while True:
+        await pool.connect(1)
+        await asyncio.sleep(0)
+
+
+async def test_an_address_that_refused_is_left_alone_under_another_name(
+    broker: ScriptedBroker, new_pool: NewPool
+) -> None:
+    pool = new_pool(quick_config(reconnect_backoff_max_s=30.0))
+    pool.update_nodes(nodes(broker))
+    broker.scripts[ApiVersionsRequest] = lambda _: offered({}, error_code=31)
+    with pytest.raises(ClusterAuthorizationFailedError):
+        await beat(pool)
+    pool.update_nodes({2: Node(2, broker.host, broker.port), 3: Node(3, "127.0.0.2", broker.port)})
+    assert pool.connection_delay(2) > 20
+    assert pool.connection_delay(3) == 0
+
+
+@pytest.mark.virtual_time
+async def test_credentials_that_failed_are_shown_by_one_attempt_at_a_time(
+    broker: ScriptedBroker, scope: TaskScope
+) -> None:
+    shown = 0
+    is_right = False
+
+    async def authenticate(_: Connection) -> float:
+        nonlocal shown
+        shown += 1
+        await asyncio.sleep(0.01)
+        if not is_right:
+            raise AuthenticationFailedError("wrong password")
+        return 0.0
+
+    pool = Pool(quick_config(), scope=scope, rng=random.Random(1), authenticate=authenticate)
+    pool.update_nodes(nodes(broker))
+    lanes = (Lane.GENERAL, Lane.FETCH, Lane.GROUP)
+
+    async def connect_all() -> list[object]:
+        connecting = (pool.connect(1, lane) for lane in lanes)
+        return await asyncio.gather(*connecting, return_exceptions=True)
+
+    with pytest.raises(AuthenticationFailedError):
+        await pool.connect(1)
+    for tries in (2, 3):
+        errors = await connect_all()
+        assert [type(error) for error in errors] == [AuthenticationFailedError] * 3
+        assert shown == tries
+    is_right = True
+    connections = await connect_all()
+    assert all(isinstance(connection, Connection) for connection in connections)
+    await pool.close()
+
+
+async def test_credentials_are_sent_in_clear_to_no_host_that_only_metadata_name(
+    new_pool: NewPool,
+) -> None:
+    pool = new_pool(quick_config(security_protocol="SASL_PLAINTEXT"))
+    pool.update_nodes({1: Node(1, "192.0.2.1", 9092)})
+    with pytest.raises(InsecureConfigError):
         await pool.connect(1)
 
 
@@ -484,6 +695,7 @@ async def test_sent_in_passing_never_behind_a_long_poll(broker: ScriptedBroker, 
     assert pool.send_nowait(1, FETCH)
     await broker.until_asked(FetchRequest, times=2)
     assert broker.asked[-1].peer is not broker.asked[-3].peer
+    assert pool.send_nowait(1, FETCH)  # behind what is answered at once
     polling.cancel()
 
 
@@ -519,8 +731,17 @@ async def test_node_that_left_is_closed_and_unknown(broker: ScriptedBroker, pool
     await beat(pool)
     pool.update_nodes({})
     await broker.until(lambda: broker.connections[0].is_closed)
-    with pytest.raises(NodeNotReadyError):
+    with pytest.raises(NodeNotReadyError, match="refresh the metadata and try again"):
         await beat(pool)
+    pool.ask_versions_anew(1)  # of nobody
+
+
+async def test_node_that_moved_to_another_host_is_not_used_at_the_old_one(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    await beat(pool)
+    pool.update_nodes({1: Node(1, "127.0.0.2", broker.port)})
+    assert pool.usable(1) is None
 
 
 async def test_node_that_moved_while_connecting_is_not_used_at_the_old_place(
@@ -568,27 +789,65 @@ async def test_connection_that_waits_for_an_answer_is_not_idle(
     pool = new_pool(quick_config(connections_max_idle_s=0.02))
     pool.update_nodes(nodes(broker))
     await beat(pool)
+    await broker.until(lambda: broker.connections[0].is_closed)  # when it is idle at last
 
 
 # --- Closing ---------------------------------------------------------------------------------
 @pytest.mark.every_loop
-async def test_close_fails_waiters_and_stays_closed(broker: ScriptedBroker, pool: Pool) -> None:
+async def test_close_fails_waiters_and_stays_closed(
+    broker: ScriptedBroker,
+    pool: Pool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lost: list[Connection] = []
+    note_loss = Connection.connection_lost
+
+    def connection_lost(self: Connection, exc: Exception | None) -> None:
+        lost.append(self)
+        note_loss(self, exc)
+
+    monkeypatch.setattr(Connection, "connection_lost", connection_lost)
     broker.scripts[HeartbeatRequest] = lambda _: Do.NOTHING
     waiting = asyncio.ensure_future(beat(pool))
     await broker.until_asked(HeartbeatRequest)
+    caplog.clear()
     await pool.close()
+    assert len(lost) == 1
     await pool.close()
+    assert not caplog.records
     with pytest.raises(KafkaConnectionError):
         await waiting
     with pytest.raises(KafkaConnectionError, match="client is closed"):
         await beat(pool)
 
 
-async def test_close_ends_attempts_to_connect(broker: ScriptedBroker, pool: Pool) -> None:
+@pytest.mark.virtual_time  # of asyncio's own loops, whose sockets outlive them
+async def test_peers_hear_of_the_end_though_the_loop_is_closed(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    broker.scripts[HeartbeatRequest] = lambda _: Do.NOTHING
+    waiting = asyncio.ensure_future(beat(pool))
+    await broker.until_asked(HeartbeatRequest)
+    async with ScriptedBroker(2) as second:
+        pool.update_nodes(nodes(second))  # the connection to the first waits for an answer
+        await pool.connect(2)
+        pool.hang_up()
+        for each in (broker, second):
+            await each.until(lambda each=each: each.connections[0].is_closed)  # type: ignore[misc]
+        with pytest.raises(KafkaConnectionError):
+            await waiting
+        await pool.close()
+
+
+async def test_close_ends_attempts_to_connect(
+    broker: ScriptedBroker, pool: Pool, scope: TaskScope
+) -> None:
     broker.scripts[ApiVersionsRequest] = lambda _: Do.NOTHING
     waiting = asyncio.ensure_future(beat(pool))
     await broker.until_asked(ApiVersionsRequest)
     await pool.close()
+    assert scope.task_names == []
     with pytest.raises(KafkaConnectionError, match="client is closed"):
         await waiting
     await broker.until(lambda: broker.connections[0].is_closed)
