@@ -182,11 +182,8 @@ class PlainSocket:
         self._socket.close()
 
     def _set_timeout(self, option: int, timeout_s: float) -> None:
-        self._socket.setsockopt(
-            socket.SOL_SOCKET,
-            option,
-            _timeval(timeout_s if timeout_s > LEAST_WAIT_S else LEAST_WAIT_S),
-        )
+        value = _timeval(max(timeout_s, LEAST_WAIT_S))
+        self._socket.setsockopt(socket.SOL_SOCKET, option, value)
 
 
 class TlsSocket:

@@ -7,18 +7,27 @@ import base64
 import hashlib
 import hmac
 import traceback
+from typing import TypeVar, cast
 
 import pytest
 
 from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.client import sasl
+from aiokafka_lite.client.wire import UnansweredCredentialsError
 from aiokafka_lite.errors import (
     AuthenticationFailedError,
+    AuthenticationMethodNotSupported,
     KafkaConfigurationError,
+    KafkaConnectionError,
     KafkaError,
     KafkaProtocolError,
 )
+from aiokafka_lite.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from aiokafka_lite.protocol.messages.sasl_handshake import SaslHandshakeResponse
+from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.sasl import Secret, scram
+
+R = TypeVar("R", bound=Response)
 
 NONCE = b"rOprNGfwEbeRWgbNEkqO"
 # RFC 7677, section 3.
@@ -106,6 +115,120 @@ async def test_sha_512_uses_its_own_hash() -> None:
     assert proof == bytes(a ^ b for a, b in zip(key, signature, strict=True))
 
 
+# --- What a broker answers ---------------------------------------------------------------------
+class Peer:
+    """Gives these answers, one after another, at last one of them again and again."""
+
+    peer = "host:9092"
+
+    def __init__(self, *answers: Response | KafkaError) -> None:
+        self._answers = list(answers)
+        self.asked: list[Request[Response]] = []
+
+    async def request(self, request: Request[R], *, timeout_s: float) -> R:
+        assert timeout_s == 5.0
+        self.asked.append(request)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, KafkaError):
+            raise answer
+        return cast("R", answer)
+
+
+async def authenticated(*answers: Response | KafkaError) -> tuple[float, Peer]:
+    """Authenticate by a token; return how long the session lasts, and who was asked."""
+    peer = Peer(*answers)
+    authenticator = sasl.Authenticator(sasl.OAuthBearer(Provider("token")), timeout_s=5.0)
+    return await authenticator(peer), peer
+
+
+SHAKEN = SaslHandshakeResponse(mechanisms=["OAUTHBEARER"])
+SASL_FAILED = 58
+
+
+@pytest.mark.parametrize(
+    ("lifetime_ms", "lifetime_s"), [(60_000, 60.0), (1, 0.001), (0, 0.0), (-1, 0.0)]
+)
+async def test_a_session_lasts_as_long_as_the_broker_says(
+    lifetime_ms: int, lifetime_s: float
+) -> None:
+    accepted = SaslAuthenticateResponse(session_lifetime_ms=lifetime_ms)
+    session_s, peer = await authenticated(SHAKEN, accepted)
+    assert session_s == lifetime_s
+    assert len(peer.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("answers", "error_class", "text"),
+    [
+        (
+            [SaslHandshakeResponse(error_code=33, mechanisms=["PLAIN", "no name"])],
+            AuthenticationMethodNotSupported,
+            "sasl_mechanism is OAUTHBEARER, but host:9092 offers PLAIN$",
+        ),
+        (
+            [SaslHandshakeResponse(error_code=33)],
+            AuthenticationMethodNotSupported,
+            "offers no mechanism$",
+        ),
+        (
+            [SaslHandshakeResponse(error_code=34)],
+            AuthenticationFailedError,
+            "host:9092 does not use authentication on this listener",
+        ),
+        (
+            [SaslHandshakeResponse(error_code=35)],
+            AuthenticationFailedError,
+            "host:9092 refuses OAUTHBEARER authentication: UnsupportedVersionError$",
+        ),
+        (
+            [SHAKEN, SaslAuthenticateResponse(error_code=SASL_FAILED, error_message="no token")],
+            AuthenticationFailedError,
+            "refuses OAUTHBEARER authentication: no ",
+        ),
+        (
+            [SHAKEN, SaslAuthenticateResponse(error_code=SASL_FAILED)],
+            AuthenticationFailedError,
+            "refuses OAUTHBEARER authentication: SaslAuthenticationFailed$",
+        ),
+        ([SHAKEN, KafkaConnectionError("lost")], UnansweredCredentialsError, "check the cred"),
+        (
+            [SHAKEN, SaslAuthenticateResponse(auth_bytes=b"go on")],
+            KafkaProtocolError,
+            "does not complete authentication",
+        ),
+    ],
+)
+async def test_a_broker_that_does_not_accept_is_named_with_the_reason(
+    answers: list[Response | KafkaError], error_class: type[KafkaError], text: str
+) -> None:
+    with pytest.raises(error_class, match=text):
+        await authenticated(*answers)
+
+
+# --- Credentials -------------------------------------------------------------------------------
+def test_a_mechanism_has_the_credentials_that_it_takes() -> None:
+    for name in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+        assert sasl.mechanism_of(name, username="u", password="p").name == name
+        for given in ({"username": "u"}, {"password": "p"}, {}):
+            with pytest.raises(KafkaConfigurationError, match=f"{name} is not supported, or its"):
+                sasl.mechanism_of(name, **given)
+    provider = Provider("token")
+    assert isinstance(
+        sasl.mechanism_of("OAUTHBEARER", token_provider=provider), sasl.OAuthBearer
+    )
+    with pytest.raises(KafkaConfigurationError, match="OAUTHBEARER is not supported, or its"):
+        sasl.mechanism_of("OAUTHBEARER", username="u", password="p")
+    with pytest.raises(KafkaConfigurationError, match="GSSAPI is not supported"):
+        sasl.mechanism_of("GSSAPI", username="u", password="p", token_provider=provider)
+
+
+async def test_a_name_and_a_password_cannot_have_what_separates_them() -> None:
+    assert await sasl.Plain("u", Secret("p")).begin().first() == b"\0u\0p"
+    for username, password in (("u\0", "p"), ("u", "p\0")):
+        with pytest.raises(KafkaConfigurationError, match="NUL"):
+            sasl.Plain(username, Secret(password))
+
+
 def test_words_of_a_broker_are_fit_for_a_log() -> None:
     assert sasl.words("no\r\nERROR forged line\x1b[2J", ()) == "no ERROR forged line [2J"
     assert sasl.words("turned \u202edrow\u2028around", ()) == "turned  drow around"
@@ -138,6 +261,13 @@ async def test_token_and_extensions_are_said_as_rfc_7628_has_it() -> None:
     assert await talk.first() == said
     assert await talk.answer(b"") is None
     assert await talk.answer(b'{"status":"invalid_token"}') == b"\x01"
+
+
+async def test_a_token_may_be_as_long_as_brokers_accept() -> None:
+    token = "t" * sasl.MAX_TOKEN_BYTES
+    assert token.encode() in await sasl.OAuthBearer(Provider(token)).begin().first()
+    with pytest.raises(AuthenticationFailedError, match="65537 characters"):
+        await sasl.OAuthBearer(Provider(token + "t")).begin().first()
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,36 @@ def test_broker_that_does_not_know_the_cluster_any_more_has_it_bootstrapped_agai
         assert rule.hits == 1
 
 
+def test_a_node_that_is_connected_is_asked_before_others(
+    three: BrokerThread, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(config_of(three.bootstrap_servers))
+    for _ in range(8):
+        cluster.refresh([])
+    assert len({seen.peer for seen in three.requests.of("Metadata")}) == 1
+
+
+def test_silent_nodes_share_the_time_that_there_is(
+    three: BrokerThread, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(config_of(three.bootstrap_servers))
+    cluster.refresh([])
+    with three.on("Metadata").silence(times=None) as rule:
+        cluster.limit(0.3)
+        assert 0.2 < cluster.left_s <= 0.3
+        with pytest.raises(KafkaConnectionError, match="no answer"):
+            cluster.request_any(MetadataRequest(topics=[]))
+        assert rule.hits == 3
+
+
+def test_a_node_with_the_id_0_is_a_node_as_any_other(new_cluster: NewCluster) -> None:
+    with BrokerThread(BrokerConfig(node_id=0)) as broker:
+        cluster = new_cluster(config_of(broker.bootstrap_servers))
+        cluster.refresh([])
+        moved = cluster.view.nodes[0]._replace(host="localhost")
+        assert cluster.connection(moved).peer == f"localhost:{moved.port} (node 0)"
+
+
 # --- Trying again ------------------------------------------------------------------------------
 def test_refresh_waits_for_a_cluster_that_starts(
     broker: BrokerThread, new_cluster: NewCluster
@@ -207,6 +237,18 @@ def test_a_cluster_that_was_reached_before_is_waited_for(
     assert 1_038 < clock.now < 1_041
 
 
+def test_a_coordinator_is_waited_for_before_any_metadata(
+    broker: BrokerThread, new_cluster: NewCluster
+) -> None:
+    broker.stop_node(1)
+    clock = Clock()
+    config = config_of(broker.bootstrap_servers, request_timeout_s=40.0)
+    cluster = new_cluster(config, clock=clock, sleep=clock.sleep)
+    with pytest.raises(KafkaConnectionError, match="refused"):
+        cluster.coordinator("g")
+    assert 1_038 < clock.now < 1_041
+
+
 def test_a_cluster_that_came_late_is_waited_for_from_then_on(
     broker: BrokerThread, new_cluster: NewCluster
 ) -> None:
@@ -249,7 +291,7 @@ def test_connection_is_used_again_and_replaced_when_idle_or_dead(
     cluster.request(1, MetadataRequest(topics=[]))
     clock.now += 59
     assert cluster.connection(1) is first
-    clock.now += 2
+    clock.now += 1
     second = cluster.connection(1)
     assert second is not first
     assert first.is_closed
@@ -300,6 +342,18 @@ def test_node_that_cannot_be_reached_is_left_alone_for_longer_each_time(
         with pytest.raises(KafkaConnectionError):
             cluster.connection(1)
     assert clock.slept == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.1, 0.1], rel=0.21)
+    # A connection that lives for a while makes the delays short again, and one that is lost at
+    # once does not.
+    for lived_s, next_s in ((10.0, 0.01), (0.0, 0.04)):
+        broker.start_node(1)
+        cluster.connection(1)
+        clock.now += lived_s
+        broker.stop_node(1)
+        clock.slept.clear()
+        for _ in range(2 if lived_s else 1):
+            with pytest.raises(KafkaConnectionError):
+                cluster.connection(1)
+        assert clock.slept == pytest.approx([next_s], rel=0.21)
 
 
 def test_connection_to_where_a_node_was_is_closed(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import pytest
 
@@ -15,11 +17,13 @@ from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.blocking import BlockingConnection
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.blocking_socket import PlainSocket
 from aiokafka_lite.client.config import Address, parse_address
 from aiokafka_lite.client.versions import ApiVersions
 from aiokafka_lite.client.wire import MAX_CORRELATION_ID, MAX_THROTTLE_S
 from aiokafka_lite.errors import (
     CorrelationIdError,
+    ForkedError,
     FrameTooLargeError,
     IllegalArgumentError,
     IncompatibleBrokerVersion,
@@ -98,6 +102,9 @@ def test_what_gets_no_answer_is_refused_before_it_is_sent(connection: BlockingCo
     with pytest.raises(IncompatibleBrokerVersion, match="does not offer HeartbeatRequest"):
         connection.send(HeartbeatRequest(), timeout_s=TIMEOUT_S)
     assert ask_for(connection, "a") == "a"
+    connection.wire.throttle(MAX_THROTTLE_S)
+    with pytest.raises(IllegalArgumentError, match="acks"):  # at once
+        connection.send(ProduceRequest(acks=0), timeout_s=TIMEOUT_S)
 
 
 def test_malformed_answer_costs_the_request_and_not_the_connection(
@@ -172,6 +179,8 @@ def test_large_answer_that_stalls_half_way_is_given_up_at_the_deadline(
     with pytest.raises(RequestTimedOutError):
         ask_for(connection, "a", timeout_s=0.4)
     assert time.monotonic() - begun < 2
+    assert connection.wire.reader.received_bytes == 0
+    assert connection.forked() is None  # the socket is closed
 
 
 def test_answer_that_came_in_time_is_taken_after_its_deadline(
@@ -298,6 +307,37 @@ def test_connection_that_the_peer_closed_at_rest_is_found_out(
     broker.stop_node(1)
     assert not connection.is_usable()
     assert connection.is_closed
+    assert connection.forked() is None  # the socket is closed
+
+
+def test_a_request_that_cannot_be_sent_hints_at_no_listener_with_sasl(
+    connection: BlockingConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, own = socket.socket.send, threading.current_thread()
+
+    def refuse(sock: socket.socket, encoded: bytes, flags: int = 0) -> int:
+        if threading.current_thread() is own:
+            raise BrokenPipeError("Broken pipe")
+        return send(sock, encoded, flags)
+
+    monkeypatch.setattr(socket.socket, "send", refuse, raising=False)
+    with pytest.raises(KafkaConnectionError, match="lost the connection .*: Broken pipe$"):
+        ask_for(connection, "a")
+    assert connection.forked() is None
+
+
+def test_a_forked_child_leaves_the_socket_to_the_parent(connection: BlockingConnection) -> None:
+    exchange = connection.send(topic_request("a"), timeout_s=TIMEOUT_S)
+    given_up = connection.forked()
+    assert given_up is not None
+    descriptor, owner = given_up
+    with socket.socket(fileno=os.dup(descriptor)) as same:
+        assert same.getpeername()
+    with pytest.raises(ForkedError):
+        ask_for(connection, "b")
+    assert not exchange.is_done
+    assert connection.forked() is None
+    cast("PlainSocket", owner).close()
 
 
 def test_what_is_sent_to_a_peer_that_is_gone_says_so(
@@ -359,6 +399,8 @@ def test_connection_with_an_answer_on_its_way_is_usable(connection: BlockingConn
     assert connection.is_usable()
     connection.receive(exchange)
     assert connection.is_usable()
+    with ThreadPoolExecutor(1) as executor:  # whose requests wait for nobody
+        assert executor.submit(ask_for, connection, "b").result() == "b"
 
 
 def test_nothing_listens_says_so_for_every_address(broker: BrokerThread, address: Address) -> None:
@@ -450,7 +492,7 @@ def test_throttle_is_waited_out_before_the_next_request(
     connection = BlockingConnection.open(
         address, config_of(broker.bootstrap_servers), clock=lambda: now[0], sleep=sleep
     )
-    for throttle_s, expected_s in ((3.0, 3.0), (1e6, MAX_THROTTLE_S)):
+    for throttle_s, expected_s in ((3.0, 3.0), (0.5, 0.5), (1e6, MAX_THROTTLE_S)):
         broker.on("Metadata").throttle(throttle_s)
         ask_for(connection, "a")
         ask_for(connection, "a")
