@@ -4,18 +4,44 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import gc
 import itertools
+import warnings
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, consumer
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.life import MOVES, OVER, WITH_PARTS, Life, Stage
-from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError, KafkaConnectionError
+from aiokafka_lite.errors import (
+    ConsumerStoppedError,
+    IllegalStateError,
+    KafkaConnectionError,
+    KafkaTimeoutError,
+)
+from aiokafka_lite.events import LoopBlocked, TaskRestarted
+from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle
+from tests.support.reading import consumer_of
+from tests.support.virtual_time import VirtualTimeLoop
 
 PACKAGE = Path(consumer.__file__).parent
+TP, OTHER = TopicPartition("t", 0), TopicPartition("other", 0)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """A broker with ten records in each of two topics."""
+    async with Broker() as broker:
+        for tp in (TP, OTHER):
+            broker.create_topic(tp.topic)
+            broker.produce_all(tp.topic, [NewRecord(b"%d" % number) for number in range(10)])
+        yield broker
 
 
 def path_to(stage: Stage) -> list[Stage]:
@@ -101,5 +127,129 @@ async def test_a_start_that_failed_leaves_it_new() -> None:
             await made.start()
         assert "not started" in repr(made)
     assert "start() failed" in made.health().reasons[0]
-    await made.stop()
+    async with timeout(5):
+        await made.stop()
     assert "start() had failed" in made.health().reasons[0]
+
+
+async def test_what_an_async_with_was_left_by_is_told_unless_it_was_stopped_before() -> None:
+    for is_stopped in (False, True):
+        made = AIOKafkaConsumer("t")
+        events = made.events()
+        if is_stopped:
+            await made.stop()
+        await made.__aexit__(ValueError, ValueError("a bug"), None)
+        assert ("ended with ValueError('a bug')" in made.health().reasons[0]) is not is_stopped
+        assert [event async for event in events] == []  # they end with the stop
+
+
+# --- While it runs ----------------------------------------------------------------------------
+@pytest.mark.virtual_time
+async def test_what_waits_for_a_partition_sees_each_change_at_once(broker: Broker) -> None:
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
+    async with consumer_of(broker) as made:
+        made.assign([TP])
+        assert await made.seek_to_end(TP) is True
+        assert await made.position(TP) == 10
+        made.incremental_assign([OTHER])
+        assert (await made.getone(OTHER)).offset == 0
+        with broker.on("ListOffsets").hold(times=None):
+            seeking = asyncio.ensure_future(made.seek_to_beginning(TP))
+            asking = asyncio.ensure_future(made.position(TP))
+            await asyncio.sleep(0.1)
+            made.unsubscribe()
+            assert await seeking is True  # there is nothing left to wait for
+            with pytest.raises(IllegalStateError):
+                await asking
+        made.subscribe(["other"])
+        assert (await made.getone()).topic == "other"
+    assert loop.time() - began_at < 5.0
+
+
+@pytest.mark.virtual_time
+async def test_a_position_that_is_not_found_is_waited_for_as_long_as_a_request(
+    broker: Broker,
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with consumer_of(broker, request_timeout_ms=7_000) as made:
+        made.assign([TP])
+        with broker.on("ListOffsets").silence(times=None):
+            began_at = loop.time()
+            assert await made.seek_to_beginning(TP) is False
+            with pytest.raises(KafkaTimeoutError, match="position of .* within 7000 ms"):
+                await made.position(TP)
+            assert loop.time() - began_at == pytest.approx(14.0, abs=0.1)
+
+
+@pytest.mark.virtual_time
+async def test_the_loop_and_the_tasks_are_watched(broker: Broker) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    failures = [KafkaConnectionError("once")]
+
+    async def fail_once() -> None:
+        if failures:
+            raise failures.pop()
+
+    made = consumer_of(broker)
+    events = made.events()
+    async with made:
+        loop.pass_time(1.0)
+        inside.supervise(made, "positions", fail_once, name="flaky", first_delay_s=0.01)
+        await asyncio.sleep(1.0)
+    seen = [event async for event in events]
+    assert [event.task for event in seen if isinstance(event, TaskRestarted)] == ["flaky"]
+    assert [event.blocked_s > 0.8 for event in seen if isinstance(event, LoopBlocked)] == [True]
+
+
+@pytest.mark.virtual_time
+async def test_a_stop_leaves_a_fifth_of_its_time_to_commits(broker: Broker) -> None:
+    loop = asyncio.get_running_loop()
+    made = consumer_of(
+        broker, "t", group_id="g", ack_mode="explicit", rebalance_hold_ms=60_000
+    )
+    await made.start()
+    await made.getone()  # which nobody acknowledges
+    began_at = loop.time()
+    await made.stop(timeout=10)
+    assert loop.time() - began_at == pytest.approx(8.0, abs=0.5)
+
+
+@pytest.mark.virtual_time
+async def test_a_stopped_consumer_holds_no_records(broker: Broker) -> None:
+    made = consumer_of(broker, "t")
+    await made.start()
+    await made.getone()
+    await made.stop()
+    assert made.metrics()["buffered_bytes"] == 0
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("is_at_once", [False, True])
+async def test_the_holder_of_a_consumer_that_was_given_up_may_stop_it(
+    broker: Broker, is_at_once: bool
+) -> None:
+    """The loop's exception handler is the last who has it."""
+    told: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+
+    async def use() -> None:
+        made = consumer_of(broker, "t")
+        await made.start()
+        await made.getone()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        await use()
+        gc.collect()
+    (context,) = told
+    held = context.pop("consumer")
+    assert isinstance(held, AIOKafkaConsumer)
+    if not is_at_once:
+        await asyncio.sleep(0.1)
+        assert repr(held).endswith(", abandoned>")
+        assert held.metrics()["buffered_bytes"] == 0
+    assert await held.stop() == {}
+    await asyncio.sleep(0.1)
+    assert len(told) == 1

@@ -34,6 +34,12 @@ PROGRAMS = "tests.consumer.programs"
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
 Call = Callable[[AIOKafkaConsumer], Awaitable[object]]
+
+
+async def handle(record: object) -> None:
+    """Handle a record."""
+
+
 COROUTINES: dict[str, Call] = {
     "start": lambda c: c.start(),
     "stop": lambda c: c.stop(),
@@ -52,6 +58,7 @@ COROUTINES: dict[str, Call] = {
     "end_offsets": lambda c: c.end_offsets([TP]),
     "offsets_for_times": lambda c: c.offsets_for_times({TP: 1}),
     "topics": lambda c: c.topics(),
+    "run": lambda c: c.run(handle),
 }
 CHANGES: dict[str, Callable[[AIOKafkaConsumer], object]] = {
     "subscribe": lambda c: c.subscribe(["other"]),
@@ -67,6 +74,14 @@ CHANGES: dict[str, Callable[[AIOKafkaConsumer], object]] = {
     "explain": lambda c: c.explain(TP),
     "metrics": lambda c: c.metrics(),
 }
+
+QUESTIONS: tuple[Callable[[AIOKafkaConsumer], object], ...] = (
+    lambda c: c.batch(),
+    lambda c: c.batches(),
+    lambda c: c.positions(),
+    lambda c: c.group_metadata(),
+    lambda c: c.delivery(),
+)
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +154,26 @@ def test_on_another_loop_every_call_is_refused_and_nothing_is_lost(
     assert first.run_until_complete(consumer.getone()).offset == 2
     assert first.run_until_complete(consumer.stop()) == {}
     first.close()
+
+
+def test_on_another_loop_every_call_is_refused_before_the_start_as_well() -> None:
+    loop = asyncio.new_event_loop()
+
+    async def make() -> AIOKafkaConsumer:
+        return AIOKafkaConsumer("t", group_id="g")
+
+    async def misuse(consumer: AIOKafkaConsumer) -> None:
+        for name, call in COROUTINES.items():
+            with pytest.raises(WrongLoopError):
+                pytest.fail(f"{name} returned {await call(consumer)}")
+        for change in (*CHANGES.values(), aiter, *QUESTIONS):
+            with pytest.raises(WrongLoopError):
+                change(consumer)
+
+    consumer = loop.run_until_complete(make())
+    asyncio.run(misuse(consumer))
+    loop.run_until_complete(consumer.stop())
+    loop.close()
 
 
 @pytest.mark.parametrize("group_id", [None, "g"])
