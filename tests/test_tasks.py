@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._tasks import HEALTHY_AFTER_S, TaskScope
 from aiokafka_lite.errors import (
     FencedInstanceIdError,
     IllegalStateError,
@@ -301,3 +301,96 @@ async def test_supervised_task_fails_on_any_other_error(caplog: pytest.LogCaptur
     with pytest.raises(IllegalStateError, match="fatal"):
         scope.raise_if_failed()
     await scope.close()
+
+
+@pytest.mark.virtual_time
+async def test_restarts_are_quick_again_after_a_task_has_run_for_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop = asyncio.get_running_loop()
+    scope = TaskScope("scope")
+    lives_s = iter((0.0, 0.0, 0.0, HEALTHY_AFTER_S - 1, HEALTHY_AFTER_S, 0.0, 3600.0))
+    started_at: list[float] = []
+    degraded_for_s: list[float] = []
+
+    async def run() -> None:
+        started_at.append(loop.time())
+        await asyncio.sleep(next(lives_s))
+        raise KafkaConnectionError("again")
+
+    with caplog.at_level(logging.CRITICAL):
+        scope.supervise(run, name="run", first_delay_s=1.0, last_delay_s=3.0)
+        while len(started_at) < 7:
+            await asyncio.sleep(0.5)
+    pauses_s = [
+        later - earlier - life_s
+        for earlier, later, life_s in zip(
+            started_at, started_at[1:], (0.0, 0.0, 0.0, 9.0, 10.0, 0.0), strict=False
+        )
+    ]
+    assert pauses_s == pytest.approx([1.0, 2.0, 3.0, 3.0, 1.0, 2.0])
+    # The last one runs on: it has recovered when it has run for as long.
+    while "run" in scope.degraded:
+        degraded_for_s.append(loop.time() - started_at[-1])
+        await asyncio.sleep(0.5)
+    assert degraded_for_s[-1] == pytest.approx(HEALTHY_AFTER_S, abs=0.6)
+    await scope.close()
+
+
+async def test_closing_from_a_task_of_the_scope_waits_for_the_others() -> None:
+    scope = TaskScope("scope")
+    is_over = False
+
+    async def slow_to_end() -> None:
+        nonlocal is_over
+        try:
+            await forever()
+        finally:
+            await asyncio.sleep(0)
+            is_over = True
+
+    async def close() -> bool:
+        await scope.close()
+        return is_over
+
+    scope.spawn(slow_to_end(), name="slow")
+    await settle()
+    assert await scope.spawn(close(), name="closing")
+
+
+async def test_an_error_that_cannot_be_copied_is_raised_itself() -> None:
+    class Odd(Exception):
+        def __init__(self, one: int, other: int) -> None:
+            super().__init__(one + other)
+
+    scope = TaskScope("scope")
+    odd = Odd(1, 2)
+    scope.fail(odd, name="odd")
+    with pytest.raises(Odd) as caught:
+        scope.raise_if_failed()
+    assert caught.value is odd
+    await scope.close()
+
+
+async def test_tasks_of_a_closed_loop_end_without_a_word() -> None:
+    """As if the loop was closed: what a task does at its end, it does at once."""
+    scope = TaskScope("scope")
+    ended: list[str] = []
+
+    async def run(name: str) -> None:
+        try:
+            await forever()
+        finally:
+            ended.append(name)
+            asyncio.get_running_loop()  # there may be none
+
+    tasks = [scope.spawn(run(name), name=name) for name in ("one", "other")]
+    await settle()
+    await asyncio.to_thread(scope.bury_all)
+    assert sorted(ended) == ["one", "other"]
+    assert scope.is_ending
+    with pytest.raises(RuntimeError, match="closed"):
+        scope.spawn(forever(), name="late")
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

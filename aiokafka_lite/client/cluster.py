@@ -695,8 +695,8 @@ class Cluster:
         self, topics: frozenset[str] | None, failures: list[KafkaError]
     ) -> MetadataResponse:
         """Ask for topics; those that never existed may be created, but no other with them."""
-        is_allowed = topics is not None and self.config.allow_auto_create_topics
-        unseen = topics - self._seen if topics is not None and is_allowed else frozenset()
+        may_create = self.config.allow_auto_create_topics
+        unseen = topics - self._seen if topics is not None and may_create else frozenset()
         if unseen == topics:
             return await self._ask_for_topics(topics, failures, may_create=bool(unseen))
         response = await self._ask_for_topics(topics, failures, may_create=False)
@@ -756,8 +756,6 @@ class Cluster:
     async def _connect_one(self, failures: list[KafkaError]) -> frozenset[int]:
         """Connect to one of the bootstrap servers; return those that cannot be."""
         nodes = [node.id for node in self._bootstrap_nodes]
-        if len(nodes) == 1:
-            return frozenset()  # asking it connects to it
         self._rng.shuffle(nodes)
         return await connect_one(self.pool, nodes, failures)
 

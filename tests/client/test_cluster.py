@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import ClientConfig, Cluster, ClusterView, Lane, Node
+from aiokafka_lite.client import ClientConfig, Cluster, ClusterView, Connection, Lane, Node
 from aiokafka_lite.client import cluster as cluster_module
 from aiokafka_lite.client import view as view_module
 from aiokafka_lite.client.versions import MisroutedError
 from aiokafka_lite.errors import (
+    AuthenticationFailedError,
     ClientClosedError,
     ClusterAuthorizationFailedError,
     CoordinatorNotAvailableError,
@@ -34,7 +35,11 @@ from aiokafka_lite.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from aiokafka_lite.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 from tests.client.conftest import TIMEOUT_S, closed_port, quick_config
@@ -123,6 +128,8 @@ async def test_one_working_address_is_enough(
     cluster = new_cluster(config)
     await cluster.start()
     assert 1 in cluster.view.nodes
+    assert cluster.pool.is_ready(1)  # over the connection that it was asked on
+    assert len(broker.connections) == 1
 
 
 @pytest.mark.every_loop
@@ -134,6 +141,7 @@ async def test_start_names_every_address_and_why(new_cluster: NewCluster) -> Non
         await cluster.start()
     for port in ports:
         assert f"127.0.0.1:{port}: connection refused" in str(caught.value)
+    assert str(caught.value).startswith("no broker can be used")  # nothing was waited for
     with pytest.raises(KafkaConnectionError, match="not started"):
         await cluster.refresh()
 
@@ -145,6 +153,18 @@ async def test_start_ends_within_its_timeout(
     cluster = new_cluster(quick_config(broker, request_timeout_s=0.05))
     with pytest.raises(KafkaConnectionError, match=f"within 0.05 s.*{broker.address}"):
         await cluster.start()
+
+
+@pytest.mark.virtual_time
+async def test_start_names_the_latest_reason_only(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    broker.scripts[MetadataRequest] = lambda _: Do.CLOSE
+    cluster = new_cluster(quick_config(broker, request_timeout_s=2.0))
+    with pytest.raises(KafkaConnectionError, match="cannot bootstrap within 2 s") as caught:
+        await cluster.start()
+    assert str(caught.value).count("lost the connection") == 1
+    assert len(asked_topics(broker)) > 2
 
 
 @pytest.mark.parametrize("loss", [Do.CLOSE, Do.NOTHING, MetadataResponse()])
@@ -195,6 +215,15 @@ async def test_close_fails_those_who_wait_for_a_refresh(
         await cluster.request_any(HeartbeatRequest())
     with pytest.raises(RuntimeError, match="started only once"):
         await cluster.start()
+
+
+async def test_the_end_of_a_close_is_that_of_its_task(
+    broker: ScriptedBroker, cluster: Cluster, scope: TaskScope
+) -> None:
+    await broker.stop()
+    await until(lambda: cluster.pool.connection_failed(1))
+    await cluster.close()
+    assert scope.task_names == []
 
 
 async def test_refused_metadata_is_raised(broker: ScriptedBroker, new_cluster: NewCluster) -> None:
@@ -284,6 +313,40 @@ async def test_pauses_between_refreshes_are_short_again_after_a_quiet_time(
     before = await cluster.refresh()
     pause_s = (await cluster.refresh()).fetched_at - before.fetched_at
     assert pause_s == pytest.approx(0.1 if is_short else 1.5, rel=0.25)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("topics", [[], ["topic-0"]], ids=["new topics", "certain topics"])
+async def test_what_is_asked_for_some_topics_makes_no_pause_longer(
+    broker: ScriptedBroker, new_cluster: NewCluster, topics: list[str]
+) -> None:
+    cluster = new_cluster(quick_config(broker, retry_backoff_s=0.1, retry_backoff_max_s=60.0))
+    await cluster.start()
+    for number in range(10):
+        name = f"topic-{number}"
+        broker.topics[name] = topic(name, [1])
+        if number == 0 or not topics:
+            cluster.watch_another("test", name)
+        if topics:
+            await cluster.refresh(topics)
+        await broker.until_asked(MetadataRequest, number + 2)
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
+    await cluster.refresh()
+    assert loop.time() - began_at < 0.15
+
+
+@pytest.mark.virtual_time
+async def test_a_leader_is_looked_for_soon_however_long_the_pauses_are(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(quick_config(broker, retry_backoff_s=1.0, retry_backoff_max_s=60.0))
+    await cluster.start()
+    for _ in range(3):
+        cluster.look_for_leader()
+        before = cluster.view
+        await asyncio.sleep(0.21)
+        assert cluster.view.fetched_at > before.fetched_at
 
 
 @pytest.mark.virtual_time
@@ -659,13 +722,21 @@ async def test_listener_hears_which_topics_have_changed(
     await until(lambda: cluster.view.topics)
     cluster.watch("test", ["a", "b", "c"])
     await until(lambda: len(cluster.view.topics) == 3)
-    cluster.apply_leader_hints({TopicPartition("c", 0): (1, 2)})
+    moves: list[set[TopicPartition]] = []
+    cluster.add_listener(ignore_all, on_moves=lambda _, moved: moves.append(set(moved)))
+    assert cluster.apply_leader_hints({TopicPartition("c", 0): (1, 2)})
+    assert not cluster.apply_leader_hints({TopicPartition("c", 0): (1, 2)})  # known by now
+    assert moves == [{TopicPartition("c", 0)}]
     await cluster.refresh()
     assert heard == [{"a"}, {"b", "c"}, {"c"}, None]
     # Another node may lead partitions of any topic.
     cluster.apply_leader_hints({TopicPartition("c", 0): (9, 3)}, [Node(9, "elsewhere", 9)])
     assert heard[-1] is None
     assert len(views) == len(heard) == 5
+
+
+def ignore_all(view: ClusterView) -> None:
+    """Is the listener of whoever looks at some changes only."""
 
 
 async def test_failing_listener_is_the_scope_s_failure(broker: ScriptedBroker) -> None:
@@ -692,6 +763,70 @@ async def test_empty_broker_list_is_not_believed(broker: ScriptedBroker, cluster
     view = await cluster.refresh()
     assert view.cluster_id == "scripted"
     assert broker.count(MetadataRequest) == 4
+
+
+async def test_metadata_that_a_broker_refuses_are_asked_for_again(
+    broker: ScriptedBroker, cluster: Cluster, scope: TaskScope
+) -> None:
+    answers = iter([MetadataResponse(error_code=31)] * 2)
+    broker.scripts[MetadataRequest] = lambda asked: next(answers, None) or broker.metadata(asked)
+    assert 1 in (await cluster.refresh()).nodes
+    assert scope.failure is None
+
+
+async def test_credentials_that_are_refused_later_are_the_scope_s_failure(
+    broker: ScriptedBroker,
+) -> None:
+    async def authenticate(_: Connection) -> float:
+        if len(broker.connections) > 1:
+            raise AuthenticationFailedError("wrong password")
+        return 0.0
+
+    scope = TaskScope("credentials")
+    cluster = Cluster(
+        quick_config(broker), scope=scope, rng=random.Random(1), authenticate=authenticate
+    )
+    await cluster.start()
+    broker.connections[0].transport.abort()
+    await until(lambda: cluster.pool.connection_failed(1))
+    with pytest.raises(ClientClosedError) as caught:
+        await cluster.refresh()
+    assert isinstance(caught.value.__cause__, AuthenticationFailedError)
+    assert isinstance(scope.failure, AuthenticationFailedError)
+    await cluster.close()
+    await scope.close()
+
+
+async def test_a_wrong_name_is_reported_with_the_topic_that_it_resembles(
+    broker: ScriptedBroker, new_cluster: NewCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def add(*topics: MetadataResponseTopic) -> None:
+        broker.topics.update({each.name or "": each for each in topics})
+
+    internal = topic("__orders", [1])
+    internal.is_internal = True
+    add(topic("orders", [1]), internal, topic("gone", [1]), topic("secret", [], error_code=29))
+    cluster = new_cluster(quick_config(broker, allow_auto_create_topics=False))
+    cluster.watch("test", ["order", "__order", "gone", "secret"])
+    await cluster.start()
+    await cluster.refresh()
+    del broker.topics["gone"]
+    await cluster.refresh()
+    assert caplog.messages == [
+        "topic '__order' does not exist; did you mean 'orders'?",
+        "topic 'order' does not exist; did you mean 'orders'?",
+    ]
+    assert cluster.unknown_topics.names == {"order", "__order"}
+
+
+@pytest.mark.parametrize(("newest", "has_ids"), [(9, False), (10, True), (12, True)])
+async def test_topics_have_ids_where_metadata_may_name_them(
+    broker: ScriptedBroker, new_cluster: NewCluster, newest: int, has_ids: bool
+) -> None:
+    broker.scripts[ApiVersionsRequest] = lambda _: offered({3: (0, newest), 18: (0, 3)})
+    cluster = new_cluster(quick_config(broker))
+    await cluster.start()
+    assert cluster.has_topic_ids is has_ids
 
 
 async def test_refresh_that_gets_no_answer_says_why(
@@ -750,6 +885,25 @@ async def test_nodes_with_older_leader_epochs_are_asked_last(
         await cluster.refresh()  # contradicted, unless the other was asked already
         asked = other.count(MetadataRequest)
         view = await cluster.refresh()
+        assert other.count(MetadataRequest) == asked + 1
+        assert not view.was_contradicted
+        await cluster.close()
+
+
+async def test_a_node_with_an_older_leader_epoch_of_one_topic_is_asked_last(
+    broker: ScriptedBroker, cluster: Cluster
+) -> None:
+    async with ScriptedBroker(2) as other:
+        broker.brokers = other.brokers = [broker.as_broker, other.as_broker]
+        for each, leader_epoch in ((broker, 4), (other, 5)):
+            each.topics["t"] = topic("t", [1], leader_epoch=leader_epoch, topic_id=TOPIC_ID)
+        cluster.watch("test", ["t"])
+        await cluster.refresh()
+        cluster.apply_leader_hints({TP: (2, 5)})
+        while not (await cluster.refresh(["t"])).was_contradicted:
+            pass
+        asked = other.count(MetadataRequest)
+        view = await cluster.refresh(["t"])
         assert other.count(MetadataRequest) == asked + 1
         assert not view.was_contradicted
         await cluster.close()
@@ -1028,6 +1182,22 @@ async def test_first_coordinator_is_asked_for_again_where_that_failed(
         await cluster.close()
 
 
+async def test_the_answer_about_the_first_coordinator_is_waited_for(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    broker.scripts[FindCoordinatorRequest] = lambda _: Do.NOTHING
+    cluster = new_cluster(quick_config(broker))
+    await cluster.start(group_id="g")
+    finding = asyncio.ensure_future(cluster.find_coordinator("g"))
+    await broker.until_asked(FindCoordinatorRequest)
+    await asyncio.sleep(0)
+    assert not finding.done()
+    asked = broker.asked[-1]
+    asked.peer.transport.write(asked.encode(coordinator(broker)))
+    assert await finding == 1
+    assert broker.count(FindCoordinatorRequest) == 1
+
+
 async def test_another_group_than_the_first_is_asked_for(
     broker: ScriptedBroker, new_cluster: NewCluster
 ) -> None:
@@ -1079,6 +1249,18 @@ async def test_coordinator_that_never_comes_is_given_up(
     broker.scripts[FindCoordinatorRequest] = lambda _: coordinator(broker, 15)
     with pytest.raises(CoordinatorNotAvailableError, match="'g': because"):
         await cluster.find_coordinator("g", timeout_s=0.05)
+
+
+@pytest.mark.virtual_time
+async def test_no_coordinator_is_asked_for_after_the_time(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    cluster = new_cluster(quick_config(broker, retry_backoff_s=0.4, retry_backoff_max_s=60.0))
+    await cluster.start()
+    broker.scripts[FindCoordinatorRequest] = lambda _: coordinator(broker, 15)
+    with pytest.raises(CoordinatorNotAvailableError):
+        await cluster.find_coordinator("g", timeout_s=1.0)  # after 0.4 and 1.2 s
+    assert broker.count(FindCoordinatorRequest) == 2
 
 
 async def test_forbidden_group_is_told_at_once(broker: ScriptedBroker, cluster: Cluster) -> None:
@@ -1134,6 +1316,20 @@ async def test_silent_nodes_are_asked_again_unless_the_caller_limits_the_time(
     with pytest.raises(KafkaConnectionError, match="no broker can be used"):
         await cluster.request_any(HeartbeatRequest(), timeout_s=1.0)
     assert broker.count(HeartbeatRequest) == 3
+
+
+@pytest.mark.virtual_time
+async def test_nodes_that_stay_silent_are_given_up(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    loop = asyncio.get_running_loop()
+    cluster = new_cluster(quick_config(broker, request_timeout_s=8.0))
+    await cluster.start()
+    began_at = loop.time()
+    broker.scripts[HeartbeatRequest] = lambda _: Do.NOTHING
+    with pytest.raises(KafkaConnectionError, match="no broker can be used"):
+        await cluster.request_any(HeartbeatRequest())
+    assert 8.0 <= loop.time() - began_at < 20.0
 
 
 async def test_answers_come_within_the_timeout_of_the_request(
