@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import pydoc
 import re
 import textwrap
+from typing import Any
 
 import pytest
 
@@ -17,8 +19,15 @@ from aiokafka_lite.consumer.config import (
     check_handler,
     check_hold,
     check_max_records,
+    check_offset,
+    check_offsets,
+    check_partition,
+    check_timestamps,
     check_topics,
 )
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+TP = TopicPartition("t", 0)
 
 
 def test_each_argument_is_an_attribute_of_its_name() -> None:
@@ -111,6 +120,67 @@ def test_the_least_values_are_accepted() -> None:
     check_max_records(1)
 
 
+def test_the_largest_values_are_accepted() -> None:
+    config = ConsumerConfig(session_timeout_ms=2**31 - 1, max_poll_interval_ms=2**31 - 1)
+    assert config.session_timeout_ms == config.max_poll_interval_ms == 2**31 - 1
+    assert check_partition(TopicPartition("t", 2**31 - 1)) == TopicPartition("t", 2**31 - 1)
+    assert check_offset(2**63 - 1) == 2**63 - 1
+    assert check_timestamps({TP: 2**63 - 1}) == {TP: 2**63 - 1}
+
+
+@pytest.mark.parametrize(
+    ("offsets", "checked"),
+    [
+        ({TP: 0}, OffsetAndMetadata(0, "")),
+        ({TP: 2**63 - 1}, OffsetAndMetadata(2**63 - 1, "")),
+        ({TP: (5, "note")}, OffsetAndMetadata(5, "note")),
+        ({TP: [5, "note"]}, OffsetAndMetadata(5, "note")),
+        ({TP: OffsetAndMetadata(5, "note")}, OffsetAndMetadata(5, "note")),
+        ({TP: (5, 5)}, TypeError),
+        ({TP: (5,)}, ValueError),
+        ({TP: (5, "note", 1)}, ValueError),
+        ({TP: -1}, ValueError),
+        ({TP: 2**63}, ValueError),
+        ({TP: True}, ValueError),
+        ({TP: "5"}, ValueError),
+        ({("t", 0): 5}, TypeError),
+        ({}, ValueError),
+        (None, ValueError),
+        ([TP], ValueError),
+    ],
+)
+def test_offsets_to_commit_have_one_shape_inside(
+    offsets: object, checked: OffsetAndMetadata | type[Exception]
+) -> None:
+    if isinstance(checked, type):
+        with pytest.raises(checked):
+            check_offsets(offsets)
+    else:
+        assert check_offsets(offsets) == {TP: checked}
+
+
+@pytest.mark.parametrize(
+    ("timestamps", "checked"),
+    [
+        ({TP: 0}, {TP: 0}),
+        ({TP: 1.9}, {TP: 1}),
+        ({TP: -1}, ValueError),
+        ({TP: 2**63}, ValueError),
+        ({TP: math.inf}, TypeError),
+        ({TP: "0"}, TypeError),
+        ([TP], TypeError),
+    ],
+)
+def test_timestamps_are_whole_milliseconds_that_a_request_can_name(
+    timestamps: Any, checked: dict[TopicPartition, int] | type[Exception]
+) -> None:
+    if isinstance(checked, type):
+        with pytest.raises(checked):
+            check_timestamps(timestamps)
+    else:
+        assert check_timestamps(timestamps) == checked
+
+
 def test_a_wrong_isolation_level_is_found_only_when_it_is_checked() -> None:
     config = ConsumerConfig(isolation_level="serializable")
     with pytest.raises(ValueError, match="isolation_level"):
@@ -132,14 +202,55 @@ def test_everything_inside_is_in_seconds() -> None:
         "rebalance_timeout",
         "rebalance_hold",
         "heartbeat_interval",
+        "metadata_max_age",
+        "retry_backoff",
     )
     given = {f"{name}_ms": 250 * count for count, name in enumerate(names, 1)}
     config = ConsumerConfig(connections_max_idle_ms=None, **given)  # type: ignore[arg-type]
     assert [getattr(config, f"{name}_s") for name in names] == [
-        0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0,
+        0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5,
     ]  # fmt: skip
     assert config.handler_hold_s == config.rebalance_hold_s
     assert config.connections_max_idle_s is None
+    for idle_ms, idle_s in ((-1, None), (0, None), (1, 0.001), (1_500, 1.5)):
+        assert ConsumerConfig(connections_max_idle_ms=idle_ms).connections_max_idle_s == idle_s
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "at_most_s", "request_s", "connect_s"),
+    [
+        (40_000, math.inf, 40.0, 10.0),
+        (5_000, math.inf, 5.0, 5.0),
+        (5_000, 2.0, 2.0, 2.0),
+        (40_000, 20.0, 20.0, 10.0),
+    ],
+)
+def test_to_connect_takes_no_longer_than_a_request(
+    timeout_ms: int, at_most_s: float, request_s: float, connect_s: float
+) -> None:
+    config = ConsumerConfig(request_timeout_ms=timeout_ms)
+    client = config.client_config(max_frame_bytes=7, at_most_s=at_most_s)
+    assert (client.request_timeout_s, client.connect_timeout_s) == (request_s, connect_s)
+
+
+@pytest.mark.parametrize(
+    ("settings", "hold_s", "most_s"),
+    [
+        ({}, 5.0, 237.0),
+        ({"rebalance_timeout_ms": 60_000}, 45.0, 45.0),
+        ({"rebalance_hold_ms": 1_500}, 1.5, 237.0),
+        ({"rebalance_timeout_ms": 1_000}, 0.0, 0.0),
+        ({"session_timeout_ms": 400_000, "max_poll_interval_ms": 1_000}, 317.0, 317.0),
+    ],
+)
+def test_a_rebalance_waits_for_four_fifths_of_its_time_less_a_heartbeat(
+    settings: dict[str, object], hold_s: float, most_s: float
+) -> None:
+    config = ConsumerConfig(**settings)  # type: ignore[arg-type]
+    assert config.rebalance_hold_s == pytest.approx(hold_s)
+    assert config.most_hold_s == pytest.approx(most_s)
+    held = config.rebalance_hold_ms is not None
+    assert config.handler_hold_s == pytest.approx(hold_s if held else most_s)
 
 
 @pytest.mark.parametrize(
