@@ -12,6 +12,13 @@ def test_delays_double_up_to_the_last_with_jitter() -> None:
         assert expected * (1 - JITTER) <= delay_s <= expected * (1 + JITTER)
 
 
+def test_jitter_goes_both_ways() -> None:
+    rng = random.Random(1)
+    firsts_s = [Backoff(1.0, 1.0, rng).next_delay_s() for _ in range(50)]
+    assert min(firsts_s) < 0.9
+    assert max(firsts_s) > 1.1
+
+
 def test_reset_starts_over() -> None:
     backoff = Backoff(0.05, 1.0, random.Random(1))
     for _ in range(5):

@@ -71,6 +71,32 @@ def test_partition_without_leader_is_not_available() -> None:
     assert view.incomplete_topics() == ["t"]
 
 
+def test_a_known_topic_lacks_partitions_that_it_does_not_have() -> None:
+    view = view_of(topic("t", [1]), topic("none", [], error_code=3))
+    lacking = [view.lacks(TopicPartition(*tp)) for tp in (("t", 0), ("t", 1), ("none", 0), ("o", 0))]
+    assert lacking == [False, True, False, False]
+
+
+def test_replicas_are_in_the_racks_of_nodes_that_are_known() -> None:
+    brokers = [
+        MetadataResponseBroker(node_id=number, host="h", port=9092, rack=rack)
+        for number, rack in ((0, "a"), (1, "b"), (2, None))
+    ]
+    partitions = topic("t", [0, 1, 2, 9])
+    partitions.partitions[0].replica_nodes = [0, 1, 2]
+    answer = MetadataResponse(brokers=brokers, topics=[partitions], cluster_id="c")
+    racks = ClusterView().updated(answer, 1.0).replica_racks("t")
+    assert racks == {0: {"a", "b"}, 1: {"b"}, 2: frozenset(), 3: frozenset()}
+    assert view_of().replica_racks("t") == {}
+
+
+def test_topics_left_out_are_missed_only_between_answers_about_all() -> None:
+    there, without = answered(topic("t", [1])), answered()
+    for was_of_all, is_of_all in ((True, False), (False, True)):
+        view = ClusterView().updated(there, 1.0, is_of_all=was_of_all)
+        assert not view.updated(without, 1.1, is_of_all=is_of_all).topics
+
+
 def test_leader_that_is_no_node_is_not_offered() -> None:
     assert view_of(topic("t", [9])).leader(TP) is None
 

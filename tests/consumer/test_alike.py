@@ -18,6 +18,7 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignors import RoundRobinPartitionAssignor
 from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError
 from aiokafka_lite.structs import TopicPartition
+from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.protocols import PROTOCOLS, in_both_protocols
 from tests.support.rows import rows
@@ -108,7 +109,11 @@ async def test_a_get_waits_for_what_a_new_subscription_brings(
     async with consumer_of(aiokafka_lite, kafka, first.topic, **settings) as consumer:
         assert (await consumer.getone(first)).topic == first.topic
         consumer.subscribe([second.topic])
-        assert (await consumer.getone(second)).topic == second.topic
+        waiting = asyncio.ensure_future(consumer.getone(second))
+        await asyncio.sleep(0)
+        assert not inside.is_idle(consumer)  # it is not time without a read
+        assert (await waiting).topic == second.topic
+        assert inside.is_idle(consumer)
         consumer.subscribe([third.topic])
         ((tp, _),) = (await consumer.getmany(third, timeout_ms=10_000)).items()
         assert tp == third

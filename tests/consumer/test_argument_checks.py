@@ -309,6 +309,15 @@ async def test_a_wrong_type_is_refused_at_once_by_name(
         (lambda c: c.events(wrong("3")), "max_buffered must be a positive int, not '3'"),
         (lambda c: c.events(True), "max_buffered must be a positive int, not True"),
         (lambda c: Consumer(group_instance_id=""), "group_instance_id must be None, or a name"),
+        (lambda c: c.poll(max_records=0), "max_records` must be a positive Integer"),
+        (lambda c: c.poll(max_records_per_partition=0), "max_records_per_partition must be a pos"),
+        (lambda c: c.getmany(max_records=0), "max_records` must be a positive Integer"),
+        (lambda c: c.getmany(max_records_per_partition=0), "max_records_per_partition must be"),
+        (lambda c: c.batch(max_records=0), "max_records` must be a positive Integer"),
+        (lambda c: c.batch(max_records_per_partition=0), "max_records_per_partition must be a"),
+        (lambda c: c.batch(max_hold_ms=-1), "max_hold_ms must be a number of at least 0"),
+        (lambda c: c.batches(max_rows=0), "max_rows must be a positive int"),
+        (lambda c: c.poll_arrow(max_rows=0), "max_rows must be a positive int"),
     ],
 )
 async def test_a_value_without_a_meaning_is_refused_at_once_by_name(

@@ -10,7 +10,7 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.processing import CircuitBreaker, DeadLetters, DeadRecord, Retry
 from aiokafka_lite.records import build_batch
@@ -826,3 +826,31 @@ def test_what_a_policy_names_are_classes_of_exceptions(name: str) -> None:
     for wrong in ("ValueError", ValueError(), (ValueError, "OSError"), int):
         with pytest.raises(TypeError, match=name):
             Retry(**{name: wrong})  # type: ignore[arg-type]
+
+
+async def test_what_is_buffered_before_is_fetched_again_only_for_dead_letters() -> None:
+    fetched: list[object] = []
+
+    async def bury(_: DeadRecord) -> None:
+        """Keep nothing."""
+
+    async with Broker() as broker:
+        broker.create_topic("t")
+        broker.produce_all("t", [NewRecord(b"%d" % number) for number in range(10)])
+        for settings in ({}, {"dead_letter": bury}):
+            consumer = AIOKafkaConsumer(
+                "t",
+                bootstrap_servers=broker.bootstrap_servers,
+                auto_offset_reset="earliest",
+                value_deserializer=int,
+            )
+            await consumer.start()
+            await until(lambda: consumer.metrics()["buffered_bytes"])  # noqa: B023
+            before = consumer.metrics()["fetched_bytes_total"]
+            handler = Handler()
+            run = asyncio.ensure_future(consumer.run(handler, **settings))  # type: ignore[call-overload]
+            await until(lambda: len(handler.done) == 10)  # noqa: B023
+            fetched.append(consumer.metrics()["fetched_bytes_total"] != before)
+            await consumer.stop()
+            await run
+    assert fetched == [False, True]
