@@ -394,3 +394,14 @@ async def test_tasks_of_a_closed_loop_end_without_a_word() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
+
+
+async def test_tasks_of_the_parent_end_in_a_forked_child() -> None:
+    scope = TaskScope("scope")
+    task = scope.spawn(forever(), name="parents")
+    scope.note_fork()
+    await settle()
+    assert task.cancelled()
+    assert scope.failure is None
+    with pytest.raises(RuntimeError, match="closed"):
+        scope.spawn(forever(), name="late")

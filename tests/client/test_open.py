@@ -10,6 +10,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client import Connection
+from aiokafka_lite.client.dial import StepLimit
 from aiokafka_lite.client.versions import (
     FIRST_VERSION,
     MAX_TRIES,
@@ -400,3 +401,16 @@ async def test_unknown_name_is_retriable_and_says_what_to_check(resolver: Resolv
 async def test_ip_address_is_not_resolved(broker: ScriptedBroker, resolver: Resolver) -> None:
     await close(await open_connection(broker))
     assert resolver.calls == 0
+
+
+# --- Time --------------------------------------------------------------------------------------
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("step_s", "deadline", "left_s"),
+    [(10.0, None, 10.0), (10.0, 1.23456, 1.235), (1.0, 5.0, 1.0), (1.0, -5.0, 0.0)],
+)
+async def test_a_step_ends_by_the_deadline_of_all(
+    step_s: float, deadline: float | None, left_s: float
+) -> None:
+    assert asyncio.get_running_loop().time() == 0.0
+    assert StepLimit(step_s, deadline).left_s() == left_s
