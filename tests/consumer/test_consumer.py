@@ -226,6 +226,15 @@ async def test_a_partition_that_was_just_created_has_its_offsets() -> None:
             assert await asking == {created: 0}
 
 
+@pytest.mark.virtual_time
+async def test_topics_of_the_brokers_own_are_not_listed() -> None:
+    async with Broker() as broker:
+        for name in ("t", "__consumer_offsets"):
+            broker.create_topic(name)
+        async with reading(KafkaHandle("embedded", broker.bootstrap_servers)) as consumer:
+            assert await consumer.topics() == {"t"}
+
+
 async def test_a_partition_whose_records_were_all_deleted_is_at_its_end(
     kafka: KafkaHandle,
 ) -> None:
