@@ -1,4 +1,4 @@
-"""Checks of arguments by annotations: which values pass, and what the error of another one names."""
+"""Checks of arguments by annotations: which values pass, and what the errors name."""
 
 from __future__ import annotations
 

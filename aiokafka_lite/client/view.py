@@ -252,7 +252,8 @@ class ClusterView(NamedTuple):
     def with_coordinator(self, node: Node) -> ClusterView:
         """Return a view in which a coordinator listens at this address; this one if it does."""
         known = self.nodes.get(node.id)
-        return self if known is not None and known.address == node.address else self.with_nodes([node])
+        is_there = known is not None and known.address == node.address
+        return self if is_there else self.with_nodes([node])
 
     def with_leaders(
         self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node] = ()

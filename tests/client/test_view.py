@@ -73,8 +73,8 @@ def test_partition_without_leader_is_not_available() -> None:
 
 def test_a_known_topic_lacks_partitions_that_it_does_not_have() -> None:
     view = view_of(topic("t", [1]), topic("none", [], error_code=3))
-    lacking = [view.lacks(TopicPartition(*tp)) for tp in (("t", 0), ("t", 1), ("none", 0), ("o", 0))]
-    assert lacking == [False, True, False, False]
+    asked = (("t", 0), ("t", 1), ("none", 0), ("other", 0))
+    assert [view.lacks(TopicPartition(*tp)) for tp in asked] == [False, True, False, False]
 
 
 def test_replicas_are_in_the_racks_of_nodes_that_are_known() -> None:

@@ -96,6 +96,7 @@ async def test_the_client_answers_what_aiokafkas_answers(kafka: KafkaHandle) -> 
         assert heard == [client.cluster] == [updated.result()]
         client.cluster.remove_listener(heard.append)
         await client.bootstrap()
+        assert len(heard) == 1
         assert await client.coordinator_lookup(0, unique("group")) == client.get_random_node()
         answer = await client.send(client.get_random_node(), MetadataRequest([]))
         assert answer.cluster_id == client.cluster.cluster_id is not None
@@ -173,6 +174,9 @@ async def test_arguments_are_shown_as_they_were_given() -> None:
     consumer = AIOKafkaConsumer(bootstrap_servers=["a:1", "b:2"], max_poll_records=7)
     assert consumer._max_poll_records == 7
     assert consumer._client._bootstrap_servers == ["a:1", "b:2"]
+    assert [each[:2] for each in consumer._client.hosts] == [("a", 1), ("b", 2)]
+    is_bootstrap = consumer._client.cluster.is_bootstrap
+    assert [is_bootstrap(node_id) for node_id in (-1, 0, "bootstrap-0")] == [True, False, True]
     assert consumer._coordinator is None
     with pytest.raises(Exception, match="not started"):
         consumer._client.get_random_node()
