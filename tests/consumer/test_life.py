@@ -217,6 +217,38 @@ async def test_a_stop_leaves_a_fifth_of_its_time_to_commits(broker: Broker) -> N
 
 
 @pytest.mark.virtual_time
+@pytest.mark.parametrize("turns", [1, 5, 10])
+async def test_a_start_that_is_stopped_ends_with_that(broker: Broker, turns: int) -> None:
+    made = consumer_of(broker, "t")
+    starting = asyncio.ensure_future(made.start())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    assert not starting.done()
+    first, second = await asyncio.gather(made.stop(), made.stop())
+    assert first == second == {}
+    with pytest.raises(ConsumerStoppedError, match="stopped while it started"):
+        await starting
+    assert await made.stop() == {}
+
+
+@pytest.mark.virtual_time
+async def test_a_start_may_be_tried_again_while_a_cancelled_one_is_undone(broker: Broker) -> None:
+    made = consumer_of(broker, "t")
+    first = asyncio.ensure_future(made.start())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    first.cancel()
+    second = asyncio.ensure_future(made.start())
+    await asyncio.wait([first, second])
+    assert first.cancelled()
+    await second
+    assert (await made.getone()).offset == 0
+    with pytest.raises(AssertionError, match="started only once"):
+        await made.start()
+    await made.stop()
+
+
+@pytest.mark.virtual_time
 async def test_a_stopped_consumer_holds_no_records(broker: Broker) -> None:
     made = consumer_of(broker, "t")
     await made.start()
