@@ -27,7 +27,7 @@ from aiokafka_lite.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.structs import OffsetAndTimestamp, TopicPartition
+from aiokafka_lite.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle
 from tests.support.reading import offsets_read, reading
@@ -542,6 +542,28 @@ async def test_deprecated_arguments_warn() -> None:
     assert "AIOKafkaConsumer(" in line
     with pytest.warns(DeprecationWarning, match="api_version"):
         await _make(lambda: AIOKafkaConsumer("t", api_version="auto"))
+
+
+async def test_what_needs_no_broker_works_before_the_start() -> None:
+    consumer, tp, other = AIOKafkaConsumer(), TopicPartition("t", 0), TopicPartition("t", 1)
+    consumer.assign([tp])
+    assert (consumer.assignment(), consumer.subscription()) == ({tp}, frozenset())
+    assert consumer.highwater(tp) is consumer.last_stable_offset(tp) is None
+    assert consumer.last_poll_timestamp(tp) is None
+    assert consumer.positions() == {}
+    consumer.incremental_assign([other])
+    consumer.pause(tp, other)
+    consumer.resume(other)
+    assert consumer.paused() == {tp}
+    consumer.seek(tp, 5)
+    assert consumer.positions() == {tp: OffsetAndMetadata(5, "")}
+    consumer.incremental_unassign([tp])
+    assert consumer.assignment() == {other}
+    consumer.unsubscribe()
+    assert consumer.assignment() == set()
+    consumer.subscribe(["t", "u"])
+    assert consumer.subscription() == {"t", "u"}
+    await consumer.stop()
 
 
 async def test_subscribe_checks_its_arguments() -> None:
