@@ -61,7 +61,7 @@ def test_text_is_no_flag(config: type[ClientArguments], name: str, given: object
 def test_flag_may_be_0_or_1(config: type[ClientArguments], name: str) -> None:
     assert getattr(made(config, name, 0), name) is False
     assert getattr(made(config, name, 1), name) is True
-    assert getattr(made(config, name, None), name) is False
+    assert not getattr(made(config, name, None), name)
 
 
 @pytest.mark.parametrize("given", [5, b"name", ["name"], Decimal(5)])

@@ -260,9 +260,7 @@ async def test_a_part_of_a_large_answer_that_nobody_has_read_moves_the_deadline(
     await broker.until_asked(FetchRequest)
     partition = PartitionData(partition_index=0, records=bytes(1_000_000))
     asked = broker.asked[-1]
-    answer = asked.encode(
-        FetchResponse(responses=[FetchableTopicResponse(partitions=[partition])])
-    )
+    answer = asked.encode(FetchResponse(responses=[FetchableTopicResponse(partitions=[partition])]))
     asked.peer.transport.write(answer[:80_000])
     await asyncio.sleep(9.0)
     assert exchange.silent_since < 1.0
@@ -684,7 +682,7 @@ async def test_failing_write_poisons(broker: ScriptedBroker) -> None:
     told: list[Exchange[MetadataResponse]] = []
     exchange = fresh.send(ask_topic("a"), timeout_s=TIMEOUT_S, on_done=told.append)
     assert not told
-    with pytest.raises(KafkaConnectionError, match="closed transport$"):
+    with pytest.raises(KafkaConnectionError, match=r"closed transport$"):
         await exchange
     await asyncio.sleep(0)
     assert told == [exchange]

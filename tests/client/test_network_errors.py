@@ -100,7 +100,7 @@ def test_an_alert_of_tls_is_a_refusal_unless_it_passes(
             [ConnectionRefusedError(), TimeoutError()],
             False,
             KafkaConnectionError,
-            r"^cannot connect to kafka.test:9092: 10.0.0.0: connection refused.*; 10.0.0.1: no a",
+            r": cannot connect to kafka.test:9092: 10.0.0.0: connection refused.*; 10.0.0.1: no ",
         ),
         ([tls_error("WRONG_VERSION_NUMBER")], True, TLSError, "does not speak TLS"),
         ([tls_error("UNEXPECTED_EOF", ssl.SSLEOFError)], True, KafkaConnectionError, "TLS failed"),

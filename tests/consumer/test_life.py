@@ -177,7 +177,7 @@ async def test_a_position_that_is_not_found_is_waited_for_as_long_as_a_request(
         with broker.on("ListOffsets").silence(times=None):
             began_at = loop.time()
             assert await made.seek_to_beginning(TP) is False
-            with pytest.raises(KafkaTimeoutError, match="position of .* within 7000 ms"):
+            with pytest.raises(KafkaTimeoutError, match=r"position of .* within 7000 ms"):
                 await made.position(TP)
             assert loop.time() - began_at == pytest.approx(14.0, abs=0.1)
 
@@ -206,9 +206,7 @@ async def test_the_loop_and_the_tasks_are_watched(broker: Broker) -> None:
 @pytest.mark.virtual_time
 async def test_a_stop_leaves_a_fifth_of_its_time_to_commits(broker: Broker) -> None:
     loop = asyncio.get_running_loop()
-    made = consumer_of(
-        broker, "t", group_id="g", ack_mode="explicit", rebalance_hold_ms=60_000
-    )
+    made = consumer_of(broker, "t", group_id="g", ack_mode="explicit", rebalance_hold_ms=60_000)
     await made.start()
     await made.getone()  # which nobody acknowledges
     began_at = loop.time()

@@ -321,7 +321,7 @@ def test_a_request_that_cannot_be_sent_hints_at_no_listener_with_sasl(
         return send(sock, encoded, flags)
 
     monkeypatch.setattr(socket.socket, "send", refuse, raising=False)
-    with pytest.raises(KafkaConnectionError, match="lost the connection .*: Broken pipe$"):
+    with pytest.raises(KafkaConnectionError, match=r"lost the connection .*: Broken pipe$"):
         ask_for(connection, "a")
     assert connection.forked() is None
 

@@ -50,5 +50,5 @@ def test_each_answer_may_take_what_those_before_have_left() -> None:
 
 def test_a_conversation_that_does_not_end_in_time_is_a_lost_connection() -> None:
     peer = Peer(SaslHandshakeResponse(), RequestTimedOutError("no answer"))
-    with pytest.raises(KafkaConnectionError, match="host:9092 did not finish auth.* within 10 s"):
+    with pytest.raises(KafkaConnectionError, match=r"host:9092 did not finish auth.* within 10 s"):
         peer.authenticate()
