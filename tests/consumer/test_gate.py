@@ -34,11 +34,18 @@ def gate(state: SubscriptionState) -> Gate:
 
 def test_a_turn_is_told_once(gate: Gate) -> None:
     told: list[bool] = []
-    gate.on_change(lambda: told.append(bool(gate.holds)))
+
+    def tell() -> None:
+        told.append(bool(gate.holds))
+
+    gate.on_change(tell)
     gate.hold(Hold.LISTENER)
     gate.hold(Hold.LISTENER)
     gate.release(Hold.LISTENER)
     gate.release(Hold.LISTENER)
+    assert told == [True, False]
+    gate.forget(tell)
+    gate.hold(Hold.LISTENER)
     assert told == [True, False]
 
 
@@ -74,6 +81,7 @@ async def test_a_get_waits_for_the_last_of_two_reasons() -> None:
 def test_what_is_posted_is_raised_once_and_the_same_of_two_only_once(
     state: SubscriptionState, gate: Gate
 ) -> None:
+    assert not gate.is_troubled
     gate.check()
     gate.post(KafkaConnectionError("first"))
     assert gate.is_troubled

@@ -27,6 +27,7 @@ from aiokafka_lite.consumer.positions.leader_lookup import (
 )
 from aiokafka_lite.consumer.positions.log_ends import STALE_S, LogEnds
 from aiokafka_lite.errors import (
+    ClientClosedError,
     CoordinatorNotAvailableError,
     KafkaError,
     KafkaTimeoutError,
@@ -74,6 +75,7 @@ class Leaders:
         self.requests: list[Request[Any]] = []
         self.answers: list[object] = []
         self.invalidated = 0
+        self.is_closed = False
         self.listeners: list[Listener] = []
 
     async def request(self, node_id: int, request: Request[Any]) -> object:
@@ -105,7 +107,8 @@ class Leaders:
         self.listeners.remove(listener)
 
     def raise_if_closed(self) -> None:
-        """Be open."""
+        if self.is_closed:
+            raise ClientClosedError("closed")
 
 
 @pytest.fixture
@@ -256,6 +259,15 @@ async def test_a_refusal_that_does_not_pass_ends_the_look_up(
     with pytest.raises(TopicAuthorizationFailedError):
         await offsets.find({A: -1, B: -1}, asyncio.get_running_loop().time() + 1)
     assert len(leaders.requests) == 1
+
+
+async def test_the_end_of_the_client_ends_the_look_up(
+    leaders: Leaders, offsets: OffsetLookup
+) -> None:
+    leaders.is_closed = True
+    with pytest.raises(ClientClosedError):
+        await offsets.find({A: -1}, asyncio.get_running_loop().time() + 1)
+    assert leaders.requests == []
 
 
 async def test_a_bug_in_a_task_ends_the_look_up(leaders: Leaders, offsets: OffsetLookup) -> None:

@@ -310,10 +310,14 @@ async def test_a_batch_inside_a_transaction_ends_before_it_and_returns_with_its_
 
 
 async def test_the_application_commits_a_batch_whatever_the_transaction_around_it_does() -> None:
-    opened = await asyncio.create_task(opened_in(Transaction()))
+    transaction = Transaction()
+    opened = await asyncio.create_task(opened_in(transaction))
     assert opened.batch.to_commit() == {A: 5, B: 5}
     opened.batch.close(is_done=True)
     assert opened.state.processed_offsets()[A].offset == 5
+    opened.note_committed(opened.a, 5)  # and the commit of the other one has failed
+    transaction.end(is_committed=False)
+    assert opened.positions() == [5, 0]
 
 
 # --- The block of the application --------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -400,6 +402,46 @@ async def test_what_is_committed_is_finished_whichever_task_has_it() -> None:
     assert hands.own().ranges == {hands.other: (0, 9)}
     assert set(hands.own().release()) == {hands.other}
     assert readers.first_of(hands.other) is None
+
+
+async def test_a_task_that_reads_already_stands_in_for_nobody() -> None:
+    hands, me = Hands(), asyncio.current_task()
+    assert hands.readers.stand_in(me, None) == []
+    await hands.read(Range(0, 3))
+    assert hands.readers.stand_in(me, None) == []
+    assert hands.readers.awaited(hands.cursor) == (0, 3)
+
+
+async def test_what_a_helper_task_reads_after_its_starter_has_ended_is_in_hand() -> None:
+    hands, may_read = Hands(), asyncio.Event()
+    helpers: list[asyncio.Task[None]] = []
+
+    async def read(starter: asyncio.Task[object] | None) -> None:
+        hands.readers.stand_in(asyncio.current_task(), starter)
+        await may_read.wait()
+        hands.own().take(hands.cursor, Range(0, 3))
+
+    async def start() -> None:
+        hands.own()
+        helpers.append(asyncio.create_task(read(asyncio.current_task())))
+        await asyncio.sleep(0)
+
+    await asyncio.create_task(start())
+    may_read.set()
+    await asyncio.wait(helpers)
+    await asyncio.sleep(0)
+    assert hands.readers.awaited(hands.cursor) == (0, 3)
+
+
+async def test_readers_that_are_closed_are_kept_by_no_task() -> None:
+    hands = Hands()
+    hands.own()
+    hands.readers.hand_of(None)
+    kept = weakref.ref(hands)
+    hands.readers.close()
+    del hands
+    gc.collect()
+    assert kept() is None
 
 
 async def test_a_task_that_ends_with_nothing_in_hand_finishes_nothing() -> None:

@@ -110,9 +110,10 @@ class Starting:
 
     async def _read_committed(self, tps: Iterable[TopicPartition]) -> Committed:
         self.read.append(list(tps))
+        await asyncio.sleep(MOMENT_S / 4)
         if self.refusal is not None:
             raise self.refusal
-        return {tp: self.committed.get(tp) for tp in self.read[-1]}
+        return {tp: self.committed.get(tp) for tp in tps}
 
     async def ask(
         self, node_id: int, timestamps: Timestamps
@@ -187,6 +188,7 @@ async def test_a_committed_offset_that_is_not_known_is_read_again_after_a_pause(
         started.committed = {A: CoordinatorLoadInProgressError(), B: CommittedPosition(3, 5)}
         await a_moment()
         assert started.positions == (None, 3)
+        assert not started.buffer.can_serve(())
         assert started.cursors[0].retry_reason == "CoordinatorLoadInProgressError"
         started.committed[A] = CommittedPosition(7, 5)
         await asyncio.sleep(BACKOFF_S / 2)
@@ -279,7 +281,7 @@ async def test_an_error_that_does_not_pass_is_raised_by_the_next_read() -> None:
         pytest.param(3, None, [(-1, -1)], 20, [], id="it knows no epoch so old"),
         pytest.param(-1, 3, [(3, 13)], 10, [(12, 13)], id="it has some of what is finished"),
         pytest.param(-1, 3, [(3, 8)], 8, [], id="it lacks what is finished, and more"),
-        pytest.param(-1, 3, [(2, 11)], 10, [], id="it lacks the epoch of what is finished"),
+        pytest.param(-1, 3, [(2, 13)], 10, [], id="it lacks the epoch of what is finished"),
         pytest.param(-1, 3, [(-1, -1)], 10, [], id="it does not know of what is finished"),
         pytest.param(4, 3, [(3, 20), (4, 13)], 10, [(12, 13)], id="it has both"),
         pytest.param(4, 3, [(3, 20), (4, 9)], 9, [], id="it has what is finished"),
@@ -313,6 +315,55 @@ async def test_a_position_is_good_as_far_as_the_leader_has_what_was_read(
         )
         finished = [] if cursor.progress is None else cursor.progress.finished_ranges(10)
         assert list(finished) == left
+
+
+async def test_new_leaders_are_asked_whether_they_have_what_was_read() -> None:
+    async with starting("latest") as started:
+        started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
+        await a_moment()
+        started.resolver.view_changed(view({0: -1, 1: -1}, epoch=6))
+        started.resolver.leaders_moved(started.view, [TopicPartition("u", 0)])
+        started.view = view({0: 1, 1: 2}, epoch=6)
+        started.ends = [(5, 20)] * 2
+        started.resolver.view_changed(started.view)
+        await asyncio.sleep(10 * MOMENT_S)
+        assert started.epochs == [5, 5]
+        assert started.positions == (7, 3)
+        assert [cursor.validated_epoch for cursor in started.cursors] == [6, 6]
+
+
+async def test_a_partition_that_is_given_back_gets_a_position_and_is_not_compared() -> None:
+    async with starting("latest") as started:
+        started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
+        started.state.begin_revocation([A])
+        await a_moment()
+        assert started.positions == (7, 3)
+        started.state.request_validation(started.cursors[0])
+        await asyncio.sleep(3 * MOMENT_S)
+        assert started.epochs == []
+
+
+async def test_committed_offsets_that_are_not_known_yet_are_read_again_without_a_word() -> None:
+    async with starting("latest") as started:
+        started.refusal = CoordinatorLoadInProgressError()
+        started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
+        await a_moment()
+        started.refusal = None
+        await asyncio.sleep(2 * BACKOFF_S)
+        assert started.positions == (7, 3)
+        assert started.posted == []
+
+
+async def test_the_resolver_looks_again_when_it_is_woken() -> None:
+    async with starting("latest") as started:
+        started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
+        await a_moment()
+        started.cursors[0].await_committed()
+        await a_moment()
+        assert started.read == [[A, B]]
+        started.resolver.wake()
+        await a_moment()
+        assert started.read == [[A, B], [A]]
 
 
 # --- Resets ------------------------------------------------------------------------------------

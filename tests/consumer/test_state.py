@@ -88,10 +88,13 @@ def test_a_subscription_is_to_the_partitions_of_its_topics(way: str) -> None:
     state = SubscriptionState()
     other = TopicPartition("u", 0)
     assert not state.subscribes_any([A])
+    assert state.topics == set()
     if way == "topics":
         state.subscribe(["t"])
     else:
         state.subscribe_pattern(re.compile("t"))
+    state.set_matched_topics(["t"])
+    assert state.topics == {"t"}
     wanted = [[A], [other], [other, A], []]
     assert [state.subscribes_any(tps) for tps in wanted] == [True, False, True, False]
 
@@ -106,6 +109,7 @@ def test_a_departure_is_told_of_the_partitions_that_the_application_gives_up(
     state.assign_from_user([A, B])
     state.remove_from_user([B])
     state.unsubscribe()
+    assert not state.assignment
     assert told == [
         Departure(frozenset({tp}), {tp: OffsetAndMetadata(offset, "")}, None)
         for tp, offset in ((B, 9), (A, 7))
@@ -513,6 +517,10 @@ def test_offsets_behind_records_of_a_replaced_log_are_of_that(state: Subscriptio
     assert of_former() == [11, 12]
     state.replace_log(a, b"third")
     assert of_former() == list(range(11, 23))
+    settled: list[bool] = []
+    state.set_settler(lambda: settled.append(True))
+    assert state.is_of_former_log(A, 11)
+    assert settled
 
 
 @pytest.mark.parametrize("is_in_work", [True, False])

@@ -109,12 +109,12 @@ class Hand:
     def finish_before(self, cursor: Cursor, offset: int) -> None:
         """Count what is before an offset as finished."""
         offsets = self.ranges.get(cursor)
-        if offsets is None or offsets.first >= offset:
+        if offsets is None:
             return
         if offsets.end <= offset:
             del self.ranges[cursor]
         else:
-            self.ranges[cursor] = Range(offset, offsets.end)
+            self.ranges[cursor] = Range(max(offsets.first, offset), offsets.end)
 
 
 class Readers:
@@ -189,7 +189,6 @@ class Readers:
             if task is not None:
                 task.remove_done_callback(self._ended)
         self._hands.clear()
-        self._left.clear()
 
     # --- What they have ---------------------------------------------------------------------
     def _all(self) -> Iterator[Hand]:

@@ -274,6 +274,7 @@ AT: Final[dict[int, str | None]] = {1: "a", 2: "b", 3: None}
         pytest.param(seen(AT, (1, 2), (2, 3)), False, id="as before"),
         pytest.param(seen(AT, (2, 1), (3, 2)), False, id="in another order"),
         pytest.param(seen(AT, (1, 2), (1, 3)), True, id="one has moved"),
+        pytest.param(seen(AT, (1, 2), (1, 2, 3)), True, id="one is on all nodes"),
         pytest.param(seen({1: "a", 2: "c", 3: None}, (1, 2), (2, 3)), True, id="a node has moved"),
         pytest.param(seen({1: "a", 3: None}, (1, 2), (2, 3)), False, id="a node is away"),
         pytest.param(seen({**AT, 2: None}, (1, 2), (2, 3)), False, id="a rack is not known"),

@@ -102,6 +102,8 @@ def test_a_number_up_to_127_takes_one_byte() -> None:
     metadata = encode(ID, 0, 126, [Range(127, 254), Range(381, 508)])
     # The check, the epoch and two numbers for each range: nine bytes.
     assert len(metadata) == len(NAME) + 12
+    ranges = (Range(128, 256),)
+    assert decode(ID, 0, encode(ID, 0, 127, ranges)) == Finished(127, ranges)
 
 
 def test_what_is_written_has_a_name_and_a_version() -> None:
