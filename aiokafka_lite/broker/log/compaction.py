@@ -24,8 +24,9 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from aiokafka_lite.broker.configs.topic_config import TopicConfig
+from aiokafka_lite.broker.log.index import NO_TIMESTAMP
 from aiokafka_lite.broker.log.partition_log import PartitionLog
-from aiokafka_lite.broker.log.segment import NO_TIMESTAMP, Segment, newest_timestamp
+from aiokafka_lite.broker.log.segment import Segment, newest_timestamp
 from aiokafka_lite.broker.log.transactions import AbortedTransaction
 from aiokafka_lite.broker.topics import Topic
 from aiokafka_lite.errors import KafkaError

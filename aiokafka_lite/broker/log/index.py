@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from typing import Final
 
+NO_TIMESTAMP: Final = -1
 _ROW_BYTES = 3 * 8
 
 
@@ -30,12 +32,12 @@ class BatchIndex:
     @property
     def first_timestamp(self) -> int:
         """The newest timestamp of the first batch, -1 without records."""
-        return self._newest_timestamps[0] if self._newest_timestamps else -1
+        return self._newest_timestamps[0] if self._newest_timestamps else NO_TIMESTAMP
 
     @property
     def newest_timestamp(self) -> int:
         """The newest timestamp in the segment, -1 without records."""
-        return self._newest_timestamps[-1] if self._newest_timestamps else -1
+        return self._newest_timestamps[-1] if self._newest_timestamps else NO_TIMESTAMP
 
     def add(self, base_offset: int, size: int, max_timestamp: int) -> None:
         """Note the batch that was just written at the end of the segment."""
@@ -46,9 +48,8 @@ class BatchIndex:
 
     def truncate(self, row: int) -> None:
         """Forget a row and all after it."""
-        if row < len(self._positions):
-            self.end_position = self._positions[row]
-            del self._base_offsets[row:], self._positions[row:], self._newest_timestamps[row:]
+        self.end_position = self._positions[row]
+        del self._base_offsets[row:], self._positions[row:], self._newest_timestamps[row:]
 
     def row_of(self, offset: int) -> int:
         """Return the row of the batch that holds an offset, or of the last one before it."""
@@ -71,10 +72,9 @@ class BatchIndex:
             return self.end_position
         return self._positions[bisect_right(self._positions, limit) - 1]
 
-    def first_row_reaching(self, timestamp: int) -> int | None:
-        """Return the first batch that holds a record of that time or later, if there is one."""
-        row = bisect_left(self._newest_timestamps, timestamp)
-        return row if row < len(self._newest_timestamps) else None
+    def first_row_reaching(self, timestamp: int) -> int:
+        """Return the first batch with a record of that time or later; without one, the end."""
+        return bisect_left(self._newest_timestamps, timestamp)
 
     def to_bytes(self) -> bytes:
         """Return the columns for a file; the byte order is this machine's."""

@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.broker.configs.topic_config import TopicConfig
 from aiokafka_lite.broker.log.epochs import LeaderEpochs, OffsetAndEpoch
+from aiokafka_lite.broker.log.index import NO_TIMESTAMP
 from aiokafka_lite.broker.log.producers import ProducerStates
 from aiokafka_lite.broker.log.segment import Segment
 from aiokafka_lite.broker.log.storage import LogState, LogStore
 from aiokafka_lite.errors import OffsetOutOfRangeError
 from aiokafka_lite.records import BatchHeader, each_record, iter_batches, patch_batch
 
-NO_TIMESTAMP: Final = -1
 NEVER_MS: Final = 2**63 - 1
 
 
@@ -188,12 +188,9 @@ class PartitionLog:
 
     def _seal(self, last: Segment) -> None:
         last.seal()
-        if self._newest_timestamps is not None:
-            before = self._newest_timestamps[-1] if self._newest_timestamps else NO_TIMESTAMP
-            self._newest_timestamps.append(max(before, last.index.newest_timestamp))
-        state = self.state()
+        self._newest_timestamps = None
         self._run_slowly(last.checkpoint)
-        self._run_slowly(lambda: self._store.save(state))
+        self._save_slowly()
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """Note that a leader took over at the end of the log."""
@@ -270,7 +267,6 @@ class PartitionLog:
             segment.delete()
         if cut is not None:
             cut.truncate(row)
-        self._is_saved = True
         self._newest_timestamps = None
         self._reckon_roll()
         return self._end_offset
@@ -333,7 +329,6 @@ class PartitionLog:
     def _save_slowly(self) -> None:
         state = self.state()
         self._run_slowly(lambda: self._store.save(state))
-        self._is_saved = False
 
     # Reading
 
@@ -372,7 +367,7 @@ class PartitionLog:
             if not at_least_one:
                 return memoryview(b"")
             end = end_of_first
-        return segment.view(start, max(min(end, segment.index.end_before(log_end)), start))
+        return segment.view(start, min(end, segment.index.end_before(log_end)))
 
     def bytes_from(self, offset: int, limit: int, end_offset: int | None = None) -> int:
         """Return how many bytes lie after an offset, counting no further than `limit`."""
@@ -382,10 +377,8 @@ class PartitionLog:
             return 0
         number, row = self._locate(offset)
         segment = self._segments[number]
-        available = max(segment.index.end_before(log_end) - segment.index.span(row)[0], 0)
+        available = segment.index.end_before(log_end) - segment.index.span(row)[0]
         for later in self._segments[number + 1 :]:
-            if available >= limit or later.base_offset >= log_end:
-                break
             available += later.index.end_before(log_end)
         return min(available, limit)
 
@@ -414,13 +407,10 @@ class PartitionLog:
     def offset_at_time(self, timestamp: int) -> TimedOffset | None:
         """Return the first record that is not older than a timestamp, None when all are."""
         for segment in self._segments[self._first_segment_reaching(timestamp) :]:
-            row = segment.index.first_row_reaching(timestamp)
-            if row is None:
-                continue
-            for later in range(
-                max(row, segment.index.row_of(self._start_offset)), len(segment.index)
-            ):
-                found = self._first_record(segment, later, timestamp)
+            index = segment.index
+            first = max(index.first_row_reaching(timestamp), index.row_of(self._start_offset))
+            for row in range(first, len(index)):
+                found = self._first_record(segment, row, timestamp)
                 if found is not None:
                     return found  # at the first try, unless what is so new was deleted
         return None

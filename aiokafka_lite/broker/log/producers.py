@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
+from aiokafka_lite.broker.log.index import NO_TIMESTAMP
 from aiokafka_lite.broker.log.transactions import AbortedTransaction, LogTransactions
 from aiokafka_lite.errors import (
     InvalidProducerEpoch,
@@ -28,7 +29,6 @@ BATCHES_KEPT: Final = 5
 _SEQUENCES: Final = 2**31
 NO_SEQUENCE: Final = -1
 NO_EPOCH: Final = -1
-NO_TIMESTAMP: Final = -1
 NO_OFFSET: Final = -1
 LAST_EPOCH: Final = 2**15 - 1
 # From this version of the protocol on every transaction has an epoch of its own (KIP-890).
@@ -114,10 +114,10 @@ class ProducerStates:
         """
         known = self._unverified.get(header.producer_id)
         lowest = header.base_sequence
-        if known is not None and known.epoch == header.producer_epoch:
+        if known is not None and known.epoch >= header.producer_epoch:
+            if known.epoch > header.producer_epoch:
+                return
             lowest = min(lowest, known.lowest_sequence)
-        elif known is not None and known.epoch > header.producer_epoch:
-            return
         self._unverified[header.producer_id] = _Unverified(
             header.producer_epoch, lowest, has_epochs
         )

@@ -22,14 +22,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from aiokafka_lite.broker.log.files import replace_file, sync_folder
-from aiokafka_lite.broker.log.index import BatchIndex
+from aiokafka_lite.broker.log.index import NO_TIMESTAMP, BatchIndex
 from aiokafka_lite.broker.log.memory import anonymous_memory
 from aiokafka_lite.errors import CorruptRecordException, KafkaStorageError
 from aiokafka_lite.records import BatchHeader, read_header
 
 log = logging.getLogger(__name__)
-
-NO_TIMESTAMP: Final = -1
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -340,11 +338,9 @@ class FileSegment(Segment):
         file_size = self.file_size
         try:
             stored = self._index_path.read_bytes()
-        except FileNotFoundError:
+            magic, indexed_size = _INDEX_HEADER.unpack_from(stored)
+        except (FileNotFoundError, struct.error):
             return file_size
-        if len(stored) < _INDEX_HEADER.size:
-            return file_size
-        magic, indexed_size = _INDEX_HEADER.unpack_from(stored)
         if magic == _INDEX_MAGIC and indexed_size <= file_size:
             index = BatchIndex.from_bytes(stored[_INDEX_HEADER.size :], indexed_size)
             if index is not None:

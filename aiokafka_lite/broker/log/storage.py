@@ -133,7 +133,7 @@ class MemoryStore(LogStore):
         return LoadedLog()
 
     def new_segment(self, base_offset: int, size: int, segments_before: int) -> Segment:
-        growing = FIRST_MEMORY_SEGMENT_BYTES << min(segments_before, 32)
+        growing = FIRST_MEMORY_SEGMENT_BYTES << segments_before
         return MemorySegment(base_offset, max(size, min(growing, self.segment_bytes)))
 
     def new_cleaned(self, base_offset: int, max_bytes: int) -> Segment:

@@ -38,7 +38,6 @@ class LogTransactions:
         self._open: dict[int, int] = {}  # producer id -> first offset
         self._first_unstable: int | None = None  # the smallest of them
         self._aborted: list[AbortedTransaction] = []  # by last offset, as they ended
-        self._last_offsets: list[int] = []  # of those
         # Markers up to here are known: whoever notes batches again need not remember that.
         self._known_to = NO_OFFSET
 
@@ -59,8 +58,8 @@ class LogTransactions:
     def begin(self, producer_id: int, first_offset: int) -> None:
         """Note a producer's first transactional batch."""
         self._open[producer_id] = first_offset
-        if self._first_unstable is None or first_offset < self._first_unstable:
-            self._first_unstable = first_offset
+        unstable = self._first_unstable
+        self._first_unstable = first_offset if unstable is None else min(first_offset, unstable)
 
     def end(self, producer_id: int, marker_offset: int, *, is_abort: bool) -> None:
         """Note a marker; one without an open transaction says nothing about any record."""
@@ -75,22 +74,19 @@ class LogTransactions:
         if is_abort:
             stable = self._first_unstable
             stable = marker_offset + 1 if stable is None else stable
-            self._append(AbortedTransaction(producer_id, first_offset, marker_offset, stable))
+            self._aborted.append(
+                AbortedTransaction(producer_id, first_offset, marker_offset, stable)
+            )
 
-    def _append(self, aborted: AbortedTransaction) -> None:
-        self._aborted.append(aborted)
-        self._last_offsets.append(aborted.last_offset)
+    def _ended_before(self, offset: int) -> int:
+        """Return how many aborted transactions have their marker before an offset."""
+        return bisect_left(self._aborted, offset, key=lambda each: each.last_offset)
 
     def aborted_within(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return the aborted transactions that have records from one offset on, before another."""
-        found = []
-        for row in range(bisect_left(self._last_offsets, start_offset), len(self._aborted)):
-            aborted = self._aborted[row]
-            if aborted.first_offset < end_offset:
-                found.append(aborted)
-            if aborted.last_stable_offset >= end_offset:
-                break
-        return found
+        first = self._ended_before(start_offset)
+        last = bisect_left(self._aborted, end_offset, key=lambda each: each.last_stable_offset)
+        return [each for each in self._aborted[first : last + 1] if each.first_offset < end_offset]
 
     def forget(self, producer_ids: Iterable[int]) -> None:
         """Forget the open transactions of producers, whose batches are going to be noted again."""
@@ -100,19 +96,16 @@ class LogTransactions:
 
     def truncate(self, end_offset: int) -> None:
         """Forget the aborted transactions whose markers lie at or after the log's new end."""
-        keep = bisect_left(self._last_offsets, end_offset)
-        del self._aborted[keep:], self._last_offsets[keep:]
+        del self._aborted[self._ended_before(end_offset) :]
         self._known_to = min(self._known_to, end_offset - 1)
 
     def trim_before(self, log_start_offset: int) -> None:
         """Forget the aborted transactions that ended before the log starts."""
-        gone = bisect_left(self._last_offsets, log_start_offset)
-        del self._aborted[:gone], self._last_offsets[:gone]
+        del self._aborted[: self._ended_before(log_start_offset)]
 
     def forget_markers(self, offsets: Container[int]) -> None:
         """Forget aborted transactions whose markers compaction removes, and all records before."""
         self._aborted = [each for each in self._aborted if each.last_offset not in offsets]
-        self._last_offsets = [each.last_offset for each in self._aborted]
 
     def snapshot(self) -> list[AbortedTransaction]:
         """Return the aborted transactions, for a file; the open ones are their producers'."""
@@ -120,7 +113,6 @@ class LogTransactions:
 
     def restore(self, snapshot: Iterable[Iterable[int]]) -> None:
         """Take over what `snapshot` returned."""
-        for row in snapshot:
-            self._append(AbortedTransaction(*row))
-        if self._last_offsets:
-            self._known_to = self._last_offsets[-1]
+        self._aborted += (AbortedTransaction(*row) for row in snapshot)
+        if self._aborted:
+            self._known_to = self._aborted[-1].last_offset
