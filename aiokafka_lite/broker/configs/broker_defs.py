@@ -44,7 +44,7 @@ def _of_topic(topic: ConfigDef, name: str) -> ConfigDef:
     return replace(
         topic,
         name=name,
-        broker_name=None,
+        broker_name="",
         default=None if is_in_hours else topic.default,
         check=None if is_in_hours else topic.check,
     )

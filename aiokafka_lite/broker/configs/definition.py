@@ -7,9 +7,10 @@ search for them.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
 from aiokafka_lite.errors import InvalidConfigurationError
 
@@ -59,25 +60,21 @@ class Check(Protocol):
 
 @dataclass(frozen=True)
 class ValueRange:
-    """Numbers from the lowest to the highest, None for no bound; `also` is legal, too."""
+    """Numbers from the lowest to the highest; `also` is legal, too."""
 
-    lowest: float | None
-    highest: float | None = None
+    lowest: float
+    highest: float = math.inf
     also: int | None = None
 
     def complaint(self, value: Value) -> Complaint | None:
-        if not isinstance(value, int | float):
-            return Complaint(value, "Not a number")
+        number = cast("float", value)
+        is_low = number < self.lowest
+        if number == self.also or not (is_low or number > self.highest):
+            return None
+        legal = f"at least {self.lowest}" if is_low else f"no more than {self.highest}"
         if self.also is not None:
-            if value == self.also or (self.lowest or 0) <= value <= (self.highest or 0):
-                return None
             legal = f"between {self.lowest} and {self.highest} or equal to {self.also}"
-            return Complaint(value, f"Value must be {legal}")
-        if self.lowest is not None and value < self.lowest:
-            return Complaint(value, f"Value must be at least {self.lowest}")
-        if self.highest is not None and value > self.highest:
-            return Complaint(value, f"Value must be no more than {self.highest}")
-        return None
+        return Complaint(value, f"Value must be {legal}")
 
 
 class OneOf:
@@ -100,7 +97,7 @@ class ConfigDef:
     Attributes:
         default: None where there is none.
         documentation: A sentence for who asks for it.
-        broker_name: Of a topic's or group's setting: the broker's setting it defaults to.
+        broker_name: The broker's setting that a topic's or group's setting defaults to; "" if none.
         is_dynamic: It can be changed while brokers run.
     """
 
@@ -109,7 +106,7 @@ class ConfigDef:
     default: str | None
     check: Check | None = None
     documentation: str = ""
-    broker_name: str | None = None
+    broker_name: str = ""
     is_dynamic: bool = True
 
     @property
@@ -149,10 +146,10 @@ def _parsed(name: str, kind: ConfigType, text: str) -> Value:
         case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
             bits = {ConfigType.SHORT: 15, ConfigType.INT: 31, ConfigType.LONG: 63}[kind]
             try:
-                number = int(text)
+                number: int | None = int(text)
             except ValueError:
-                number = 1 << bits
-            if not -(1 << bits) <= number < 1 << bits or "_" in text:
+                number = None
+            if number is None or not -(1 << bits) <= number < 1 << bits or "_" in text:
                 raise _invalid(name, text, f"Not a number of type {kind.name}")
             return number
         case ConfigType.DOUBLE:

@@ -125,11 +125,8 @@ class ClusterSettings:
     def group_value(self, group_id: str, name: str) -> int:
         """Return a setting of a consumer group, e.g. "consumer.session.timeout.ms"."""
         override = self.overrides(ResourceType.GROUP, group_id).get(name)
-        if override is not None:
-            return int(override)
-        definition = GROUP_CONFIGS[name]
-        synonyms = self._of_broker(definition.broker_name, self._only_node)
-        return int((synonyms[0].value if synonyms else definition.default) or 0)
+        synonyms = self._of_broker(GROUP_CONFIGS[name].broker_name, self._only_node)
+        return int(override or synonyms[0].value or "")
 
     # What is told about it
 
@@ -168,11 +165,9 @@ class ClusterSettings:
             yield Setting(definition, synonyms)
 
     def _of_broker(
-        self, name: str | None, node_id: str | None, static: Mapping[str, str] | None = None
+        self, name: str, node_id: str | None, static: Mapping[str, str] | None = None
     ) -> list[Synonym]:
         """Return where brokers have a value, the place that counts first."""
-        if name is None:
-            return []
         definition = _broker_config(name)
         places = [
             (self.overrides(ResourceType.BROKER, ALL_NODES), ConfigSource.CLUSTER),

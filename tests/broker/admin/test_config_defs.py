@@ -64,5 +64,5 @@ def test_every_default_is_a_legal_value(definition: ConfigDef) -> None:
 
 def test_topics_and_groups_take_their_defaults_from_known_broker_settings() -> None:
     for definition in (*TOPIC_CONFIGS.values(), *GROUP_CONFIGS.values()):
-        if definition.broker_name is not None:
+        if definition.broker_name:
             assert BROKER_CONFIGS[definition.broker_name].kind is definition.kind
