@@ -279,9 +279,8 @@ class _Splitter:
             if not self._concerns(topic, _index(element)):
                 return False
             self.put_error(element, depth)
-            if depth > 0:
-                for below in self._levels[depth + 1 : depth + 2]:
-                    setattr(element, below.answered_in or "", [])
+            for below in self._levels[depth + 1 : depth + 2]:
+                setattr(element, below.answered_in or "", [])
             return True
         below = self._levels[depth + 1]
         inner = getattr(element, below.answered_in or "") or ()

@@ -149,7 +149,7 @@ class Match:
         topic_name = topic_names(context)
         named = refusals.named_partitions(work.request, context.api_version, topic_name)
         # A request in a fetch session names only what has changed since the one before.
-        session_id: int = getattr(work.request, "session_id", 0)
+        session_id: int | None = getattr(work.request, "session_id", None)
         for key in context.node.fetch_sessions.keys_of(session_id) if session_id else ():
             asked = key.topic
             name = topic_name(asked) if isinstance(asked, bytes) else asked

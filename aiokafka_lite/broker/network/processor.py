@@ -55,6 +55,9 @@ log = logging.getLogger(__name__)
 
 NEWEST_UNDERSTOOD_BY_ALL: Final = 0
 
+# A token without a request around it has none.
+NO_CORRELATION_ID: Final = -1
+
 # Frames from here on may hold so many elements that they take milliseconds.
 DECODED_IN_STEPS_FROM_BYTES: Final = 1 << 10
 
@@ -126,9 +129,6 @@ class Processor(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()  # or Python 3.10 calls a TLS transport unclosed
         self._transport = None
-        self._outgoing.clear()
-        if self._unmute_timer is not None:
-            self._unmute_timer.cancel()
         if self.sasl is not None:
             self.sasl.closed()
         on_gone, self._on_gone = self._on_gone, None
@@ -321,7 +321,8 @@ class Processor(asyncio.BufferedProtocol):
         request = SaslAuthenticateRequest(auth_bytes=bytes(frame))
         context = self._acceptor.context(self, entry.min_version, None)
         self._is_muted = True
-        self._acceptor.channel.put(BareToken(self, entry, context, 0, request, len(frame)))
+        work = BareToken(self, entry, context, NO_CORRELATION_ID, request, len(frame))
+        self._acceptor.channel.put(work)
 
     def _refuse(self, api_key: int, version: int, correlation_id: int) -> None:
         """Answer what cannot be decoded: only ApiVersions has an answer that any client reads."""
@@ -418,21 +419,16 @@ class Processor(asyncio.BufferedProtocol):
         if self._bytes_left is not None:
             self._write_last(transport)
             return
-        while outgoing and self._is_writable and not transport.is_closing():
-            if self._fd is None:
-                transport.write(gather.take(outgoing, gather.WRITE_BYTES))
-            elif not self._gather(transport, self._fd):
-                transport.write(gather.take(outgoing, gather.PIECE_BYTES))
-        if self._is_muted and not outgoing and self._is_writable:
-            self._unmute()
-
-    def _gather(self, transport: asyncio.Transport, fd: int) -> bool:
-        """Write past the transport, which has nothing to write; say whether that was all."""
         try:
-            return gather.write(fd, self._outgoing)
+            while outgoing and self._is_writable and not transport.is_closing():
+                if self._fd is None:
+                    transport.write(gather.take(outgoing, gather.WRITE_BYTES))
+                elif not gather.write(self._fd, outgoing):  # the transport has nothing to write
+                    transport.write(gather.take(outgoing, gather.PIECE_BYTES))
         except OSError:  # the client is gone
             transport.abort()
-            return True
+        if self._is_muted and not outgoing and self._is_writable:
+            self._unmute()
 
     def mute_for(self, throttle_s: float) -> None:
         """Leave the connection muted for so long after the answer in flight (KIP-219)."""

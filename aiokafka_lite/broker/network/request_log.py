@@ -248,7 +248,7 @@ class RequestLog:
     ) -> SeenRequest:
         """Add a request to the log."""
         self.total += 1
-        is_of_one_partition = size_bytes > SMALL_BYTES and _is_of_one_partition(request)
+        is_of_one_partition = _is_of_one_partition(request)
         is_long = size_bytes > WHOLE_BYTES and not is_of_one_partition
         kept = _extract(request) if is_long else request
         if request.api_key in HOLDING_SECRETS:

@@ -89,8 +89,9 @@ class TokenAuthority:
         if not isinstance(subject, str) or not subject:
             raise InvalidTokenError("the token has no subject (sub)")
         expires_s = _seconds(claims.get("exp"))
-        begins_s = max(_seconds(claims.get("iat", 0)), _seconds(claims.get("nbf", 0)))
-        if not begins_s <= self._clock() / MS_PER_S < expires_s:
+        now_s = self._clock() / MS_PER_S
+        begins = [_seconds(claims[name]) for name in ("iat", "nbf") if name in claims]
+        if now_s >= expires_s or any(now_s < begins_s for begins_s in begins):
             raise InvalidTokenError("the token has expired, or is not valid yet")
         return ValidToken(subject, int(expires_s * MS_PER_S), _scope(claims.get("scope")))
 
