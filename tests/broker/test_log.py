@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from aiokafka_lite.broker.log.segment import MemorySegment
 from aiokafka_lite.broker.log.storage import FolderStore, LogStore, MemoryStore
-from aiokafka_lite.errors import KafkaStorageError, OffsetOutOfRangeError
+from aiokafka_lite.errors import (
+    CorruptRecordException,
+    KafkaStorageError,
+    OffsetOutOfRangeError,
+)
 from aiokafka_lite.records import iter_batches
 from tests.broker.logs import MEGABYTE, T0, append, batch, headers, open_log
 
@@ -70,7 +76,7 @@ def test_read_returns_whole_batches_only(new_store: NewStore) -> None:
         append(log, batch())
     one = log.size // 4
     for max_bytes, expected in (
-        (0, 1), (1, 1), (one, 1), (2 * one - 1, 1), (2 * one, 2), (9 * one, 4),
+        (0, 1), (1, 1), (one, 1), (2 * one - 1, 1), (2 * one, 2), (4 * one, 4), (9 * one, 4),
     ):  # fmt: skip
         assert len(log.read(0, max_bytes)) == expected * one
     assert log.read(0, one - 1, at_least_one=False) == b""
@@ -87,7 +93,7 @@ def test_segments_are_rolled_and_reads_stay_within_one(new_store: NewStore) -> N
         assert read[0].base_offset == offset
         offset, reads = read[-1].last_offset + 1, reads + 1
     assert (offset, log.size) == (200, 200 * size)
-    assert reads > 2
+    assert reads == len(log.segments) == 100
 
 
 def test_batch_larger_than_a_segment_gets_one_of_its_own(new_store: NewStore) -> None:
@@ -120,6 +126,7 @@ def test_bytes_from_counts_to_the_end_over_segments(new_store: NewStore) -> None
         10 * size, 6 * size, size, 0,
     ]  # fmt: skip
     assert log.bytes_from(0, size + 1) == size + 1
+    assert [log.bytes_from(offset, MEGABYTE, 4) for offset in (0, 3, 4)] == [4 * size, size, 0]
 
 
 def test_times_are_found_over_segments(new_store: NewStore) -> None:
@@ -132,6 +139,25 @@ def test_times_are_found_over_segments(new_store: NewStore) -> None:
         assert log.offset_at_time(at + 1) == (2 * minute + 1, at + 1)
     assert log.offset_at_time(T0 + 19 * 60_000 + 2) is None
     assert log.offset_of_newest() == (39, T0 + 19 * 60_000 + 1)
+
+
+def test_time_is_found_among_all_segments_after_each_append(new_store: NewStore) -> None:
+    log = open_log(new_store(2 * len(batch())))
+    times = [T0 + after for after in (5, 1, 1, 9, 2, 2, 2, 12, 3, 3, 15, 1, 1, 1)]
+    for count, timestamp in enumerate(times, 1):
+        append(log, batch(timestamp=timestamp))
+        found = list(enumerate(times[:count]))
+        for at in range(T0, T0 + 17):
+            assert log.offset_at_time(at) == next((each for each in found if each[1] >= at), None)
+
+
+def test_time_of_a_deleted_record_leads_to_a_later_segment(new_store: NewStore) -> None:
+    log = open_log(new_store(2 * len(batch())))
+    for after in (9, 1, 1, 1, 9):
+        append(log, batch(timestamp=T0 + after))
+    log.delete_before(1)
+    assert log.offset_at_time(T0 + 5) == (4, T0 + 9)
+    assert log.offset_at_time(T0) == (1, T0 + 1)
 
 
 def test_times_that_go_backward_find_the_first_that_is_late_enough(new_store: NewStore) -> None:
@@ -148,8 +174,10 @@ def test_deleting_moves_the_start_and_drops_whole_segments(new_store: NewStore) 
     log = open_log(new_store(4 * size))
     for _ in range(300):
         append(log, batch())
+    assert log.epochs.entries == [(0, 0)]
     assert log.delete_before(250) == 250
     assert log.log_start_offset == 250
+    assert log.epochs.entries == [(0, 250)]
     assert log.size < 300 * size
     with pytest.raises(OffsetOutOfRangeError):
         log.read(249, MEGABYTE)
@@ -187,15 +215,43 @@ def test_failed_write_leaves_the_log_as_it_was(
     log = open_log(FolderStore(tmp_path / "log", MEGABYTE))
     append(log, batch())
 
-    def full(fd: int, data: memoryview, offset: int) -> int:
-        raise OSError(28, "No space left on device")
+    (path,) = (tmp_path / "log").glob("*.log")
+    write, size = os.pwrite, path.stat().st_size
 
-    with monkeypatch.context() as patched:
-        patched.setattr("os.pwrite", full)
-        for _ in range(3):
-            with pytest.raises(KafkaStorageError, match="No space left"):
-                append(log, batch())
-    assert caplog.text.count("No space left") == 1
-    assert log.log_end_offset == 1
-    assert append(log, batch()).base_offset == 1
+    def full(fd: int, data: memoryview, offset: int) -> int:
+        if len(data) < len(batch()):
+            raise OSError(28, "No space left on device")
+        return write(fd, data[:20], offset)
+
+    for count in (1, 2):  # it is logged once, until a write succeeds
+        with monkeypatch.context() as patched:
+            patched.setattr("os.pwrite", full)
+            for _ in range(3):
+                with pytest.raises(KafkaStorageError, match="No space left"):
+                    append(log, batch())
+        assert caplog.text.count("No space left") == count
+        assert log.log_end_offset == count
+        assert path.stat().st_size == count * size
+        assert append(log, batch()).base_offset == count
     log.close()
+
+
+def test_file_that_was_truncated_by_others_cannot_be_read(tmp_path: Path) -> None:
+    log = open_log(FolderStore(tmp_path, MEGABYTE))
+    append(log, batch())
+    (path,) = tmp_path.glob("*.log")
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(KafkaStorageError, match="was truncated: the file has 20 bytes"):
+        log.read(0, MEGABYTE)
+
+
+def test_segment_in_memory_takes_no_more_than_its_room() -> None:
+    segment = MemoryStore(MEGABYTE).new_cleaned(0, 100_000)
+    assert segment.has_room(300_000)
+    small = MemorySegment(0, 10)
+    small.append(0, T0, memoryview(bytes(10)))
+    assert (small.has_room(0), small.has_room(1)) == (True, False)
+    with pytest.raises(KafkaStorageError, match="no room for 1 bytes"):
+        small.append(1, T0, memoryview(b"x"))
+    with pytest.raises(CorruptRecordException, match="batch 0 of a log segment is incomplete"):
+        small.header(0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,41 @@ def test_garbage_behind_the_log_is_cut(tmp_path: Path) -> None:
     again.close()
 
 
+def test_batch_that_was_there_before_ends_the_log(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    log = reopen(folder)
+    for _ in range(3):
+        append(log, batch(2))
+    (path,) = folder.glob("*.log")
+    whole = path.read_bytes()
+    size = len(whole) // 3
+    path.write_bytes(whole[: 2 * size] + whole[:size] + whole[2 * size :])
+    again = reopen(folder)
+    assert (again.log_end_offset, again.size, path.stat().st_size) == (4, 2 * size, 2 * size)
+    again.close()
+
+
+def test_epochs_of_records_that_are_missing_are_forgotten(tmp_path: Path) -> None:
+    log = reopen(tmp_path)
+    for epoch in range(6):
+        append(log, batch(), epoch=epoch)
+    log.close()
+    (path,) = tmp_path.glob("*.log")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    again = reopen(tmp_path)
+    # The fourth began where the log ends: its records may be written again.
+    assert again.epochs.entries == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    again.close()
+
+
+def test_empty_file_at_the_end_takes_the_next_batch(tmp_path: Path) -> None:
+    (tmp_path / f"{0:020}.log").touch()
+    log = reopen(tmp_path, 100)
+    append(log, batch(10, size=1_000))
+    assert [segment.base_offset for segment in log.segments] == [0]
+    log.close()
+
+
 def test_what_was_flushed_is_not_checked_again(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     log = reopen(folder)
@@ -116,15 +153,28 @@ def test_what_was_flushed_is_not_checked_again(tmp_path: Path) -> None:
     again.close()
 
 
-@pytest.mark.parametrize("contents", [b"", b"xx", b"\0" * 100])
-def test_index_that_is_none_is_built_anew(tmp_path: Path, contents: bytes) -> None:
+NOT_INDEXES: list[Callable[[bytes], bytes]] = [
+    lambda index: b"",
+    lambda index: b"xx",
+    lambda index: b"\0" * 100,
+    lambda index: index[:12],  # its header, with no rows
+    lambda index: index[:-1],
+    lambda index: bytes(4) + index[4:],
+    lambda index: index[:4] + (10**6).to_bytes(8, sys.byteorder) + index[12:],
+]
+
+
+@pytest.mark.parametrize("damaged", NOT_INDEXES)
+def test_index_that_is_none_is_built_anew(
+    tmp_path: Path, damaged: Callable[[bytes], bytes]
+) -> None:
     folder = tmp_path / "log"
     log = reopen(folder)
     for _ in range(3):
         append(log, batch(2))
     log.close()
     (index,) = folder.glob("*.index")
-    index.write_bytes(contents)
+    index.write_bytes(damaged(index.read_bytes()))
     again = reopen(folder)
     assert [header.base_offset for header in headers(again.read(0, MEGABYTE))] == [0, 2, 4]
     again.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -156,10 +157,24 @@ def test_records_younger_than_the_lag_are_left_alone(new_log: OpenLog) -> None:
         append(log, keyed((b"a", b"1"), timestamp=T0 + minute * 60_000))
         log.configure(topic_config(segment_ms="59000"))
     config = topic_config(
-        cleanup_policy="compact", min_cleanable_dirty_ratio="0", min_compaction_lag_ms="90000"
+        cleanup_policy="compact", min_cleanable_dirty_ratio="0", min_compaction_lag_ms="120000"
     )
     run(log, config, now_ms=T0 + 3 * 60_000)
     assert [offset for offset, _, _ in rows(log)] == [3, 4, 5, 6, 7]
+
+
+def test_segments_behind_one_that_is_too_young_are_left_alone(new_log: OpenLog) -> None:
+    log = new_log(MEGABYTE)
+    for timestamp in (T0, T0 + DAY_MS, T0, T0):
+        append(log, keyed((b"a", b"0"), (b"a", b"1"), timestamp=timestamp))
+        log.configure(dataclasses.replace(topic_config(), segment_ms=-(2**62)))
+    assert len(log.segments) == 4
+    config = topic_config(
+        cleanup_policy="compact", min_cleanable_dirty_ratio="0", min_compaction_lag_ms="1000"
+    )
+    run(log, config, now_ms=T0 + DAY_MS)
+    assert [offset for offset, _, _ in rows(log)] == [1, 2, 3, 4, 5, 6, 7]
+    assert log.clean_end == 2
 
 
 def test_overdue_records_start_a_pass_whatever_the_ratio(new_log: OpenLog) -> None:
@@ -201,15 +216,15 @@ def test_tombstone_stays_for_its_time_and_takes_the_key_along(new_log: OpenLog) 
 def test_last_batch_of_a_producer_stays_if_empty(new_log: OpenLog) -> None:
     log = new_log(MEGABYTE)
     for sequence in range(3):
-        append(log, keyed((b"a", b"0"), producer=7, seq=sequence))
+        append(log, keyed((b"a", b"0"), producer=0, seq=sequence))
     append(log, keyed((b"a", b"new")))
     roll(log)
     run(log)
     assert rows(log) == [(3, b"a", b"new")]
     first = headers(log.read(0, MEGABYTE))[0]
-    assert (first.base_offset, first.count, first.producer_id, first.base_sequence) == (2, 0, 7, 2)
-    assert append(log, keyed((b"a", b"0"), producer=7, seq=2)).is_duplicate
-    append(log, keyed((b"a", b"0"), producer=7, seq=3))
+    assert (first.base_offset, first.count, first.producer_id, first.base_sequence) == (2, 0, 0, 2)
+    assert append(log, keyed((b"a", b"0"), producer=0, seq=2)).is_duplicate
+    append(log, keyed((b"a", b"0"), producer=0, seq=3))
     roll(log)
     run(log)  # it is not the last one any more
     assert rows(log) == [(5, b"a", b"0")]
@@ -287,6 +302,23 @@ def test_views_handed_out_stay_as_they_were(new_log: OpenLog) -> None:
     assert [bytes(view) for view in views] == before
 
 
+def test_segments_are_put_together_up_to_their_size_and_else_left_as_they_are(
+    new_log: OpenLog,
+) -> None:
+    log = new_log(MEGABYTE)
+    for number in range(8):
+        log.configure(topic_config(segment_ms="1"))
+        append(log, keyed((b"%d" % number, b"x"), timestamp=T0 + 10 * number))
+    before = [*log.segments]
+    size = before[0].size
+    run(log, dataclasses.replace(ALWAYS, segment_bytes=2 * size - 1))
+    assert (log.clean_end, log.segments) == (7, before)
+    append(log, keyed((b"8", b"x"), timestamp=T0 + 80))
+    run(log, dataclasses.replace(ALWAYS, segment_bytes=2 * size))
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 4, 6, 8]
+    assert len(rows(log)) == 9
+
+
 def test_small_segments_are_put_together(new_log: OpenLog) -> None:
     log = new_log(MEGABYTE)
     for number in range(20):
@@ -298,7 +330,10 @@ def test_small_segments_are_put_together(new_log: OpenLog) -> None:
     assert [offset for offset, _, _ in rows(log)] == [14, 15, 16, 17, 18, 19]
 
 
-@pytest.mark.parametrize("disturb", ["truncate", "delete records", "retention", "delete"])
+@pytest.mark.parametrize(
+    "disturb",
+    ["truncate", "truncate to the last", "delete records", "retention", "go on", "delete"],
+)
 def test_log_that_is_changed_meanwhile_is_left_to_the_next_pass(
     new_log: OpenLog, disturb: str
 ) -> None:
@@ -313,8 +348,14 @@ def test_log_that_is_changed_meanwhile_is_left_to_the_next_pass(
         log.truncate_to(10)
     elif disturb == "delete records":
         log.delete_before(10)
+    elif disturb == "truncate to the last":
+        log.truncate_to(29)
     elif disturb == "retention":
         log.expire_segments(10)
+    elif disturb == "go on":
+        log.expire_segments(1)
+        for number in range(30, 35):
+            append(log, keyed((b"%d" % (number % 5), b"x"), timestamp=T0 + 10 * number))
     else:
         log.delete()
     before = rows(log)
@@ -567,6 +608,39 @@ def test_records_behind_an_open_transaction_are_left_alone(new_log: OpenLog) -> 
     assert [offset for offset, _, _ in rows(log)] == [2, 7]
 
 
+def test_records_up_to_an_open_transaction_are_compacted(new_log: OpenLog) -> None:
+    log = new_log(MEGABYTE)
+    for _ in range(2):
+        append(log, keyed((b"a", b"0")))
+    log.configure(dataclasses.replace(topic_config(), segment_ms=-(2**62)))
+    append(log, transactional((b"b", b"1"), producer=7, seq=0))
+    assert log.segments[-1].base_offset == log.last_stable_offset == 2
+    run(log)
+    assert [offset for offset, _, _ in rows(log)] == [1, 2]
+
+
+def test_marker_goes_in_time_if_its_transaction_has_no_records(new_log: OpenLog) -> None:
+    log = new_log(MEGABYTE)
+    append(log, keyed((b"a", b"0")))
+    append(log, marker(ControlType.ABORT, producer=7))  # 1: of nothing
+    append(log, transactional((b"b", b"2"), producer=8, seq=0))
+    append(log, marker(ControlType.COMMIT, producer=8))  # 3: its record stays
+    append(log, transactional((b"c", b"4"), producer=8, seq=1))
+    append(log, marker(ControlType.COMMIT, producer=8))  # 5: its record goes
+    append(log, transactional((b"c", b"6"), producer=9, seq=0))
+    append(log, marker(ControlType.COMMIT, producer=9))
+    append(log, transactional((b"d", b"8"), producer=8, seq=2))
+    append(log, marker(ControlType.COMMIT, producer=8))
+    append(log, transactional((b"d", b"9"), producer=7, seq=0))
+    append(log, marker(ControlType.COMMIT, producer=7))
+    kept = [(0, 1, False), (2, 1, False), (3, 1, True)]
+    for now_ms in (T0, T0 + 1, T0 + 1_001, T0 + 2_002, T0 + 3_003):
+        roll(log)
+        run(log, SHORT, now_ms)
+    assert layout(log)[:3] == kept
+    assert 5 not in [offset for offset, count, _ in layout(log) if count]
+
+
 def test_aborted_record_does_not_supersede(new_log: OpenLog) -> None:
     log = new_log(MEGABYTE)
     append(log, keyed((b"a", b"0")))
@@ -577,6 +651,17 @@ def test_aborted_record_does_not_supersede(new_log: OpenLog) -> None:
     roll(log)
     run(log)
     assert rows(log) == [(0, b"a", b"0")]
+
+
+def test_record_committed_after_an_abort_of_its_producer_supersedes(new_log: OpenLog) -> None:
+    log = new_log(MEGABYTE)
+    append(log, keyed((b"a", b"0")))
+    for sequence, outcome in enumerate((ControlType.ABORT, ControlType.COMMIT)):
+        append(log, transactional((b"a", b"x"), producer=7, seq=sequence))
+        append(log, marker(outcome, producer=7))
+    roll(log)
+    run(log)
+    assert rows(log) == [(3, b"a", b"x")]
 
 
 def test_marker_that_went_is_not_found_again_after_a_kill(tmp_path: Path) -> None:

@@ -156,7 +156,8 @@ def test_what_a_kill_or_compaction_leaves_is_no_damage(
     end = log.truncate_to(RECORDS - 3)
     reopen(folder, SEGMENT_BYTES)  # without a close
     assert not warnings_in(caplog)
-    assert reopen(folder, SEGMENT_BYTES).log_end_offset == end
+    again = reopen(folder, SEGMENT_BYTES)
+    assert (again.log_end_offset, contents(again)) == (end, contents(log))
 
 
 async def test_consumers_read_on_behind_a_gap(

@@ -83,12 +83,34 @@ async def test_work_is_done_whoever_stops_waiting_for_it(disk: Disk, submit: Sub
 
 
 @LANES
+async def test_error_that_is_not_the_disks_is_raised_where_it_is_waited_for(
+    disk: Disk, submit: Submit
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    submit(disk.queue, fail)
+    disk.gate.set()
+    with pytest.raises(ZeroDivisionError):
+        await disk.queue.drained()
+    submit(disk.queue, disk.note("work"))
+    await disk.queue.drained()
+    assert disk.done == ["work"]
+
+
+@LANES
 async def test_everybody_is_told_of_the_first_failure(submit: Submit) -> None:
     def fail() -> None:
         raise OSError(28, "No space left on device")
 
+    def fail_otherwise() -> None:
+        raise OSError(5, "Input/output error")
+
+    before = threading.active_count()
     queue = DiskQueue()
     submit(queue, fail)
+    submit(queue, fail_otherwise)
     for wait in (queue.drained, queue.settled, queue.close):
         with pytest.raises(KafkaStorageError, match="No space left"):
             await wait()
+    assert threading.active_count() <= before

@@ -76,6 +76,41 @@ def test_age_counts_from_the_newest_record_of_a_segment(new_log: OpenLog) -> Non
     assert count_expired(log.segments, config, T0 + HOUR_MS + 1001) == 1
 
 
+def test_retention_of_no_time_keeps_nothing_that_is_older_than_now(new_log: OpenLog) -> None:
+    log = new_log(MEGABYTE)
+    append(log, batch(timestamp=T0))
+    config = topic_config(retention_ms="0")
+    assert [count_expired(log.segments, config, T0 + late) for late in (0, 1)] == [0, 1]
+
+
+@pytest.mark.parametrize("first", [0, T0])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_time_of_a_segment_counts_from_its_first_record(
+    new_log: OpenLog, first: int, is_known: bool
+) -> None:
+    log = new_log(MEGABYTE)
+    config = topic_config(segment_ms="1000")
+    if is_known:
+        log.configure(config)
+    append(log, batch(timestamp=first))
+    if not is_known:
+        log.configure(config)
+    append(log, batch(timestamp=first + 1_000))
+    assert len(log.segments) == 1
+    append(log, batch(timestamp=first + 1_001))
+    assert len(log.segments) == 2
+
+
+def test_segment_without_times_is_not_rolled_by_time(new_log: OpenLog) -> None:
+    log = new_log(MEGABYTE)
+    log.configure(topic_config(segment_ms="1000"))
+    for timestamp in (-1, T0):
+        append(log, batch(timestamp=timestamp))
+    log.configure(topic_config(segment_ms="1000"))
+    append(log, batch(timestamp=2 * T0))
+    assert len(log.segments) == 1
+
+
 @pytest.mark.parametrize("policy", [{"cleanup_policy": "delete"}, {"cleanup_policy": "compact"}])
 def test_next_record_starts_a_segment_when_its_time_has_come(
     new_log: OpenLog, policy: dict[str, str]

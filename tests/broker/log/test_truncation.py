@@ -12,7 +12,16 @@ from aiokafka_lite.broker.log.partition_log import PartitionLog
 from aiokafka_lite.broker.log.storage import FolderStore
 from aiokafka_lite.errors import OffsetOutOfRangeError
 from tests.broker.log.conftest import OpenLog
-from tests.broker.logs import MEGABYTE, T0, append, batch, contents, headers, open_log
+from tests.broker.logs import (
+    MEGABYTE,
+    T0,
+    append,
+    batch,
+    contents,
+    headers,
+    open_log,
+    topic_config,
+)
 
 SIZE = len(batch(2))
 
@@ -103,6 +112,16 @@ def test_times_that_were_cut_are_not_found(new_log: OpenLog) -> None:
     assert log.offset_at_time(T0 + 49 * 10) == (98, T0 + 490)
     assert log.offset_at_time(T0 + 50 * 10) is None
     assert log.offset_of_newest() == (99, T0 + 491)
+
+
+def test_segment_that_is_the_last_again_is_rolled_at_its_own_time(new_log: OpenLog) -> None:
+    log = new_log(MEGABYTE)
+    log.configure(topic_config(segment_ms="1000"))
+    for timestamp in (T0, T0, T0 + 5_000):
+        append(log, batch(2, timestamp=timestamp))
+    log.truncate_to(2)
+    append(log, batch(2, timestamp=T0 + 3_000))
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
 def test_what_was_deleted_stays_deleted(new_log: OpenLog) -> None:

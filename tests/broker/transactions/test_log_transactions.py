@@ -156,6 +156,76 @@ def test_later_batch_does_not_overtake_the_one_being_verified() -> None:
     states.check(first)
 
 
+def test_batch_being_verified_counts_until_a_newer_epoch_is_verified() -> None:
+    states = ProducerStates()
+
+    def verify(sequence: int, epoch: int) -> None:
+        states.verifying(header_of(batch(1, sequence, epoch=epoch)), has_epochs=False)
+
+    verify(3, 1)
+    verify(0, 0)  # of a producer that is fenced
+    states.check(header_of(batch(1, 3, epoch=1)))
+    with pytest.raises(OutOfOrderSequenceNumber, match="but 3 must be written first"):
+        states.check(header_of(batch(1, 4, epoch=1)))
+    verify(2, 1)
+    with pytest.raises(OutOfOrderSequenceNumber, match="but 2 must be written first"):
+        states.check(header_of(batch(1, 3, epoch=1)))
+    verify(5, 2)
+    states.check(header_of(batch(1, 5, epoch=2)))
+
+
+def test_marker_ends_what_is_being_verified(log: PartitionLog) -> None:
+    append(log, batch(1, 0, is_transactional=False))
+    log.producers.verifying(header_of(batch(1, 1)), has_epochs=False)
+    end(log, 1, ABORT)
+    for sequence in (1, 2):
+        append(log, batch(1, sequence, is_transactional=False))
+    assert log.log_end_offset == 4
+
+
+def test_control_batch_of_another_kind_is_no_producers(log: PartitionLog) -> None:
+    unknown = records.control_batch(7, producer_id=1, producer_epoch=0, timestamp_ms=T0)
+    append(log, unknown)
+    assert [*log.producers.describe()] == []
+
+
+def test_batch_of_a_new_epoch_repeats_none_of_the_epoch_before(log: PartitionLog) -> None:
+    for epoch in (0, 1):
+        for sequence in range(3):
+            assert not append(log, batch(1, sequence, epoch=epoch)).is_duplicate
+    assert log.log_end_offset == 6
+
+
+def test_compaction_keeps_the_last_batch_that_tells_of_a_producer(log: PartitionLog) -> None:
+    append(log, batch(1, 0, 2))
+    append(log, batch(1, 2))
+    end(log, 2, COMMIT, epoch=4)
+
+    def is_last(built: bytes, offset: int) -> bool:
+        return log.producers.is_last_of_producer(header_of(built)._replace(base_offset=offset))
+
+    assert [is_last(batch(1, 0, 2), 0), is_last(batch(1, 2), 2)] == [False, True]
+    marker = [
+        records.control_batch(COMMIT, producer_id=2, producer_epoch=epoch, timestamp_ms=T0)
+        for epoch in (3, 4)
+    ]
+    assert [is_last(each, 3) for each in marker] == [False, True]
+    assert not is_last(batch(2, 0, epoch=4), 3)
+    assert not is_last(batch(9, 0), 3)
+
+
+def test_aborted_transactions_are_forgotten_with_their_records(log: PartitionLog) -> None:
+    for sequence in range(3):
+        write(log, 1, sequence)
+        end(log, 1, ABORT)
+    log.delete_before(3)
+    assert aborted(log) == [(1, 2, 3), (1, 4, 5)]
+    assert aborted(log, 4) == [(1, 4, 5)]
+    assert [aborted(log, 0, end_offset) for end_offset in (2, 3, 4, 5)] == [
+        [], [(1, 2, 3)], [(1, 2, 3)], [(1, 2, 3), (1, 4, 5)],
+    ]  # fmt: skip
+
+
 def test_transaction_with_an_epoch_of_its_own_starts_at_sequence_0() -> None:
     states = ProducerStates()
     late = header_of(batch(1, 5))
