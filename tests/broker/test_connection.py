@@ -104,8 +104,9 @@ async def test_request_in_single_bytes_is_answered(kafka: KafkaHandle) -> None:
         assert framing.response_correlation_id(await client.receive()) == 3
 
 
-async def test_bytes_behind_a_request_are_left_alone(kafka: KafkaHandle) -> None:
-    frame = framing.encode_request(MetadataRequest(topics=[]), 13, 3, "raw")[4:] + b"\0\1\2"
+@pytest.mark.parametrize("client_id", ["raw", "x" * 2_000], ids=["short", "long"])
+async def test_bytes_behind_a_request_are_left_alone(kafka: KafkaHandle, client_id: str) -> None:
+    frame = framing.encode_request(MetadataRequest(topics=[]), 13, 3, client_id)[4:] + b"\0\1\2"
     async with kafka.raw() as client:
         answer = await client.exchange(len(frame).to_bytes(4, "big") + frame)
         assert framing.response_correlation_id(answer) == 3

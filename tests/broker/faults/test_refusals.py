@@ -11,6 +11,11 @@ from aiokafka_lite.broker.faults.refusals import (
     named_partitions,
 )
 from aiokafka_lite.protocol import codec
+from aiokafka_lite.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
@@ -162,6 +167,28 @@ def test_find_coordinator_says_why_and_names_no_node(version: int) -> None:
     decoded = codec.decode(FindCoordinatorResponse, version, memoryview(frame))
     (found,) = decoded.from_version(version).coordinators
     assert (found.error_code, found.error_message, found.node_id) == (CODE, "why", -1)
+
+
+def test_topics_of_any_api_can_be_refused() -> None:
+    request = CreateTopicsRequest(topics=[CreatableTopic(name=name) for name in ("a", "b")])
+    refusal = Refusal(CreateTopicsRequest, 7, None, of_topics=True)
+    refused, rest = refusal.split(request, CODE, "no", lambda topic, _: topic == "a", no_topic)
+    assert isinstance(refused, CreateTopicsResponse)
+    assert isinstance(rest, CreateTopicsRequest)
+    (told,) = refused.topics
+    assert (told.name, told.error_code, told.error_message) == ("a", CODE, "no")
+    assert [topic.name for topic in rest.topics] == ["b"]
+
+
+def test_topic_with_an_error_has_no_partitions() -> None:
+    topics = [
+        MetadataResponseTopic(name=name, partitions=[MetadataResponsePartition(leader_id=1)])
+        for name in ("a", "b")
+    ]
+    refusal = Refusal(MetadataRequest, 12, "topic")
+    answer = MetadataResponse(topics=topics)
+    assert refusal.mark(answer, CODE, "", lambda topic, _: topic == "b", no_topic)
+    assert [(topic.error_code, len(topic.partitions)) for topic in topics] == [(0, 1), (CODE, 0)]
 
 
 def test_an_answer_about_everything_is_marked() -> None:

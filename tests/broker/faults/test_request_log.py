@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.network.request_log import (
     ALL_WHOLE_BYTES,
     EXTRACT_ELEMENTS,
     KEPT_BYTES,
+    SMALL_BYTES,
+    WHOLE_BYTES,
+    RequestLog,
+    SeenRequest,
 )
 from aiokafka_lite.errors import GroupCoordinatorNotAvailableError, NotCoordinatorForGroupError
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
@@ -124,6 +131,73 @@ async def test_what_the_log_keeps_is_bounded_altogether() -> None:
         assert whole == list(broker.requests)[-len(whole) :]
         for seen in broker.requests:
             assert seen.request == (metadata_of(EXTRACT_ELEMENTS) if seen.is_extract else request)
+
+
+CONTEXT = cast(
+    "RequestContext", SimpleNamespace(node=SimpleNamespace(id=1), client_id="c", api_version=9)
+)
+
+
+def test_requests_are_kept_whole_up_to_the_limits() -> None:
+    log = RequestLog(100)
+
+    def arrived(size_bytes: int) -> SeenRequest:
+        return log.arrived(CONTEXT, "peer", metadata_of(20), size_bytes, 0.0)
+
+    for _ in range(2):
+        small = [arrived(SMALL_BYTES) for _ in range(3)]
+        whole = [arrived(WHOLE_BYTES) for _ in range(ALL_WHOLE_BYTES // WHOLE_BYTES)]
+        assert all(seen.request == metadata_of(20) for seen in (*small, *whole))
+        assert not any(seen.is_extract for seen in (*small, *whole))
+        large = arrived(WHOLE_BYTES + 1)
+        assert (large.is_extract, large.request) == (True, metadata_of(EXTRACT_ELEMENTS))
+        assert not whole[0].is_extract
+        arrived(SMALL_BYTES + 1)
+        assert [seen.is_extract for seen in whole[:2]] == [True, False]
+        assert whole[0].request == metadata_of(EXTRACT_ELEMENTS)
+        log.clear()
+    assert (len(log), log.total) == (0, 2 * (3 + 32 + 2))
+
+
+@pytest.mark.parametrize(
+    ("partitions", "is_extract"), [([1], False), ([2], True), ([1, 1], True), ([0], True)]
+)
+def test_records_of_one_partition_are_kept_until_they_are_handled(
+    partitions: list[int], is_extract: bool
+) -> None:
+    log = RequestLog(10)
+    request = ProduceRequest(
+        topic_data=[
+            TopicProduceData(
+                name="t",
+                partition_data=[PartitionProduceData(records=b"x" * 1_000) for _ in range(count)],
+            )
+            for count in partitions
+        ]
+    )
+    seen = log.arrived(CONTEXT, "peer", request, WHOLE_BYTES + 1, 0.0)
+    assert (seen.is_extract, seen.request is request) == (is_extract, not is_extract)
+    log.answered(seen, frozenset(), 1.0)
+    assert isinstance(seen.request, ProduceRequest)
+    kept = [data.records for topic in seen.request.topic_data for data in topic.partition_data]
+    assert not any(kept)
+    data = PartitionProduceData(records=b"x")
+    request = ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=[data])])
+    small = log.arrived(CONTEXT, "peer", request, KEPT_BYTES, 0.0)
+    log.answered(small, frozenset({3}), 1.0)
+    assert (small.answered_at, small.error_codes, data.records) == (1.0, {3}, b"x")
+
+
+async def test_waiting_for_an_error_ends_with_the_answer() -> None:
+    log = RequestLog(10)
+    waiting = asyncio.ensure_future(log.wait_for(error=3, count=2, timeout_s=1.0))
+    seen = []
+    for _ in range(2):
+        await asyncio.sleep(0)
+        seen.append(log.arrived(CONTEXT, "peer", METADATA, 10, 0.0))
+        await asyncio.sleep(0)
+        log.answered(seen[-1], frozenset({3}), 1.0)
+    assert await waiting == seen
 
 
 async def test_no_log_is_kept_if_none_is_wanted() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -12,8 +15,10 @@ from aiokafka_lite.broker import Broker, faults
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults.answering import FrameFate
 from aiokafka_lite.broker.faults.builder import RuleBuilder
-from aiokafka_lite.broker.faults.rules import Api, Rule
+from aiokafka_lite.broker.faults.rules import Action, Api, Faults, Rule
 from aiokafka_lite.broker.handlers.registry import HANDLERS
+from aiokafka_lite.broker.network.processor import Processor
+from aiokafka_lite.broker.network.work import RequestWork
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     CorruptRecordException,
@@ -207,6 +212,35 @@ async def test_hits_can_be_awaited(broker: Broker, client: RawClient) -> None:
         await rule.reached(3, timeout_s=0.01)
 
 
+async def test_a_rule_that_has_not_applied_keeps_its_place(
+    broker: Broker, client: RawClient
+) -> None:
+    first = broker.on("Fetch").corrupt("crc", times=2)
+    once = broker.on("Fetch").corrupt("records")
+    last = broker.on("Fetch").corrupt("bytes")
+    for _ in range(2):  # without records
+        await fetch(client, "t", fetch_partition(0, 1))
+        assert broker.faults.rules == (first, once, last)
+    for _ in range(2):
+        await client.request(both(), 12)
+    assert broker.faults.rules == (once, last)
+    await fetch(client, "t", fetch_partition(0, 1))
+    assert broker.faults.rules == (once, last)
+    await client.request(both(), 12)
+    assert (broker.faults.rules, once.hits, once.is_over) == ((last,), 1, True)
+
+
+async def test_a_rule_that_was_removed_does_not_return(broker: Broker, client: RawClient) -> None:
+    rule = broker.on("Fetch").corrupt("crc")
+    waiting = asyncio.ensure_future(
+        fetch(client, "t", fetch_partition(0, 1), max_wait_ms=20, min_bytes=1)
+    )
+    await broker.requests.wait_for("Fetch")
+    rule.remove()
+    await waiting
+    assert (broker.faults.rules, rule.hits, rule.is_over) == ((), 0, True)
+
+
 @pytest.mark.parametrize("times", [0, -1])
 async def test_a_rule_applies_at_least_once(broker: Broker, times: int) -> None:
     with pytest.raises(ValueError, match="times must be"):
@@ -275,6 +309,31 @@ async def test_errors_of_a_fetch_session_are_put_at_the_top(
     assert (response.error_code, response.responses) == (70, [])
     broker.on("Fetch").fail(-1, at="answer")
     assert (await client.request(both(), 12)).error_code == -1
+
+
+@pytest.mark.parametrize("code", [-(2**15), 2**15 - 1])
+async def test_any_code_of_16_bits_is_sent(broker: Broker, client: RawClient, code: int) -> None:
+    broker.on("Heartbeat").fail(code)
+    assert (await client.request(HEARTBEAT)).error_code == code
+    for beyond in (-(2**15) - 1, 2**15):
+        with pytest.raises(ValueError, match="a code of 16 bits"):
+            broker.on("Heartbeat").fail(beyond)
+
+
+async def test_a_fetch_is_refused_at_once_by_handling_it_without_a_wait(
+    broker: Broker, client: RawClient
+) -> None:
+    request = fetch_request({"t": [fetch_partition(0), fetch_partition(1, 1)]}, max_wait_ms=60_000)
+    request.topics[0].topic_id = broker.topics["t"].topic_id
+    broker.on("Fetch", topic="t", partition=1).fail(NotLeaderForPartitionError, times=2)
+    for version in (16, 15):
+        response = await client.request(request, version)
+        (topic,) = response.responses
+        assert [data.error_code for data in topic.partitions] == [0, 6]
+        leaders = [data.current_leader.leader_id for data in topic.partitions]
+        assert leaders == ([-1, 1] if version == 16 else [-1, -1])
+        assert len(response.node_endpoints) == (version == 16)
+    assert len(broker.purgatory) == 0
 
 
 async def test_a_refused_produce_appends_nothing(broker: Broker, client: RawClient) -> None:
@@ -492,7 +551,7 @@ async def test_a_record_set_is_cut_within_its_first_batch(
     whole = len((await fetch(client, "t", fetch_partition(0))).records or b"")
     broker.on("Fetch").corrupt("records")
     cut = len((await fetch(client, "t", fetch_partition(0))).records or b"")
-    assert 12 < cut < whole
+    assert cut == 12 + (whole - 12) // 2
 
 
 async def test_bytes_are_inverted_behind_the_correlation_id(
@@ -549,10 +608,13 @@ async def test_frames_pass_through_a_function(broker: Broker, client: RawClient)
     assert [each[:8] for each in seen] == [seen[0][:4] + b"\0\0\0\7"] * 3
 
 
-async def test_correlation_id_is_another_requests(broker: Broker, client: RawClient) -> None:
+@pytest.mark.parametrize(("sent", "received"), [(6, 7), (2**31 - 1, 0)])
+async def test_correlation_id_is_another_requests(
+    broker: Broker, client: RawClient, sent: int, received: int
+) -> None:
     broker.on("Metadata").wrong_correlation_id()
-    answer = await client.exchange(framing.encode_request(METADATA, 12, 7, "raw"))
-    assert framing.response_correlation_id(answer) == 8
+    answer = await client.exchange(framing.encode_request(METADATA, 12, sent, "raw"))
+    assert framing.response_correlation_id(answer) == received
     assert framing.decode_response(MetadataRequest, 12, answer).cluster_id == broker.cluster_id
 
 
@@ -564,12 +626,16 @@ async def test_metadata_stays_behind(client: RawClient) -> None:
         with cluster.on("Metadata").stale_metadata():
             new = cluster.move_leader(tp)
             cluster.create_topic("new")
+            cluster.add_partitions("t", 2)
             async with RawClient(cluster.bootstrap_servers) as asking:
-                (partition,) = (await topic_metadata(asking, "t")).partitions
+                names = [MetadataRequestTopic(name=name) for name in ("new", "t")]
+                unknown, known = (await asking.request(MetadataRequest(topics=names))).topics
+                (partition,) = known.partitions
+                assert (partition.error_code, partition.partition_index) == (0, 0)
                 assert (partition.leader_id, partition.leader_epoch) == (old, 0)
-                assert (await topic_metadata(asking, "new")).error_code == 3
+                assert (unknown.error_code, unknown.partitions) == (3, [])
         async with RawClient(cluster.bootstrap_servers) as asking:
-            (partition,) = (await topic_metadata(asking, "t")).partitions
+            (partition, _) = (await topic_metadata(asking, "t")).partitions
             assert (partition.leader_id, partition.leader_epoch) == (new, 1)
             cluster.on("Metadata").stale_metadata({("t", 0): (7, 9)}, times=1)
             (partition,) = (await topic_metadata(asking, "t")).partitions
@@ -605,6 +671,52 @@ async def test_a_producer_without_acks_is_muted_without_a_word(
     assert (following.arrived_at - produced.answered_at >= 0.2) is mute
     assert rule.hits == mute
     assert broker.partition("t", 0).high_watermark == 2
+
+
+def sent_by(split: Callable[[RuleBuilder[Action]], Action]) -> list[bytes | float]:
+    """Return the pieces that an action sends of an answer of ten bytes, and the pauses."""
+    sent: list[bytes | float] = []
+
+    def call_later(pause_s: float, callback: Callable[[], None]) -> None:
+        sent.append(pause_s)
+        callback()
+
+    work = SimpleNamespace(
+        processor=SimpleNamespace(
+            is_open=True,
+            encode=lambda work, response: b"0123456789",
+            write_now=sent.append,
+            write_rest=lambda work, response, rest: sent.append(rest),
+        )
+    )
+    action = split(RuleBuilder(lambda action, times: action, lambda: {}))
+    action.rule = cast("Rule", SimpleNamespace(faults=SimpleNamespace(call_later=call_later)))
+    assert action.answer(cast("RequestWork", work), HeartbeatResponse())
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        (lambda on: on.split(3), [b"0123", 0.0, b"4567", 0.0, b"89"]),
+        (lambda on: on.split(1), [b"0123456789"]),
+        (lambda on: on.split(2, pause_s=0.5), [b"01234", 0.5, b"56789"]),
+        (lambda on: on.split(piece_bytes=9), [b"012345678", 0.0, b"9"]),
+        (lambda on: on.split(at=[9, 0, 1, 10, 9]), [b"0", 0.0, b"12345678", 0.0, b"9"]),
+        (lambda on: on.trickle(120), [b"012345", 0.05, b"6789"]),
+    ],
+)
+def test_pieces_are_cut_and_sent_as_said(
+    split: Callable[[RuleBuilder[Action]], Action], expected: list[bytes | float]
+) -> None:
+    assert sent_by(split) == expected
+
+
+def test_pieces_are_single_bytes_unless_said_otherwise() -> None:
+    assert len(sent_by(lambda on: on.split())) == 10 + 9
+    assert len(sent_by(lambda on: on.split(99))) == 10 + 9
+    slow = sent_by(lambda on: on.trickle(2))
+    assert (len(slow), slow[:3]) == (10 + 9, [b"0", 0.5, b"1"])
 
 
 # --- Other ways to send -----------------------------------------------------------------------
@@ -694,6 +806,61 @@ async def test_a_broker_with_faults_in_force_stops() -> None:
                 await broker.stop()
     assert broker.failure is None
     assert broker.faults.rules == ()
+
+
+async def test_requests_that_are_held_or_delayed_end_with_the_broker() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        partition = broker.partition("t", 0)
+        delayed = broker.on("Produce", client_id="a").delay(0.01)
+        held = broker.on("Produce").hold()
+        refused = broker.on_connect(node=7).refuse(times=None)
+        async with RawClient(broker.bootstrap_servers) as a, RawClient(
+            broker.bootstrap_servers
+        ) as b:
+            for name, client in (("a", a), ("b", b)):
+                request = produce_request(batch(b"v"))
+                await client.send(framing.encode_request(request, 12, 1, name))
+            await delayed.reached()
+            await held.reached()
+            await broker.stop()
+            await asyncio.sleep(0.02)
+        assert partition.high_watermark == 0
+    assert (broker.failure, held.is_over, refused.is_over) == (None, True, True)
+
+
+def test_a_rule_for_connections_applies_to_those_that_match_and_so_many() -> None:
+    broker = Broker()
+
+    def connects(node: int, peer: str = "here:1") -> bool:
+        processor = cast("Processor", SimpleNamespace(peer=peer))
+        return broker.faults.take_for_connection(processor, node) is not None
+
+    rule = broker.on_connect(node=1, when=lambda peer: peer.startswith("here")).refuse(times=2)
+    assert [connects(2), connects(1, "there:1"), connects(2, "there:1")] == [False] * 3
+    assert [(connects(1), rule.hits, rule.is_over) for _ in range(3)] == [
+        (True, 1, False), (True, 2, True), (False, 2, True),
+    ]  # fmt: skip
+    assert not broker.faults.is_armed_for_connections
+    rule = broker.on_connect().close_after(5, times=None)
+    assert (rule.after_bytes, connects(9, "there:1"), rule.is_over) == (5, True, False)
+    broker.faults.clear()
+    assert (connects(9), rule.is_over) == (False, True)
+    assert not broker.faults.is_armed_for_connections
+
+
+async def test_smallest_values_are_taken(broker: Broker) -> None:
+    on = broker.on("Fetch")
+    rules = [
+        on.delay(0),
+        on.throttle(0),
+        on.disconnect(after_bytes=0),
+        on.split(1),
+        on.split(piece_bytes=1),
+        on.trickle(1),
+        on.corrupt("length"),
+    ]
+    assert broker.faults.rules == tuple(rules)
 
 
 async def test_wrong_values_are_refused(broker: Broker) -> None:

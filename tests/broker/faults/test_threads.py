@@ -103,6 +103,9 @@ def test_rules_are_used_from_other_threads(broker: BrokerThread) -> None:
     broker.on("Heartbeat").fail(RebalanceInProgressError, times=None)
     broker.clear_faults()
     assert not broker.broker.faults.is_armed
+    with broker.on("Heartbeat").fail(RebalanceInProgressError, times=None) as rule:
+        assert not rule.is_over
+    assert (rule.is_over, rule.hits, broker.requests.total) == (True, 0, len(broker.requests))
     with pytest.raises(TimeoutError, match="has not reached"):
         broker.on("Heartbeat").silence().reached(1, timeout_s=0.01)
     with pytest.raises(TimeoutError, match="0 requests of JoinGroup"):
