@@ -178,6 +178,8 @@ async def test_deleted_records_cannot_be_read(kafka: KafkaHandle) -> None:
     for version in range(3):
         topic = await timed_topic(kafka)
         async with kafka.raw() as client:
+            nothing = await delete_records(client, topic, 0, version=version)
+            assert (nothing.error_code, nothing.low_watermark) == (0, 0)
             deleted = await delete_records(client, topic, 4, version=version)
             assert (deleted.error_code, deleted.low_watermark) == (0, 4)
             assert (await list_offset(client, topic, EARLIEST)).offset == 4

@@ -88,16 +88,26 @@ async def test_all_topics_and_none(kafka: KafkaHandle) -> None:
         assert await names(client, MetadataRequest(topics=[]), 1) == set()
 
 
-async def test_topic_by_id(kafka: KafkaHandle) -> None:
+@pytest.mark.parametrize("version", [12, 13])
+async def test_topic_by_id(kafka: KafkaHandle, version: int) -> None:
     topic = await kafka.create_topic()
     nobody = b"0123456789abcdef"
     async with kafka.raw() as client:
         known = (await topic_metadata(client, topic)).topic_id
         wanted = [MetadataRequestTopic(topic_id=each, name=None) for each in (known, nobody)]
-        answer = await client.request(MetadataRequest(topics=wanted))
+        answer = await client.request(MetadataRequest(topics=wanted), version)
     by_id = {each.topic_id: each for each in answer.topics}
     assert (by_id[known].error_code, by_id[known].name) == (0, topic)
     assert (by_id[nobody].error_code, by_id[nobody].name) == (UnknownTopicIdError.errno, None)
+
+
+async def test_topic_that_is_named_twice_is_described_once(kafka: KafkaHandle) -> None:
+    topics = [await kafka.create_topic() for _ in range(2)]
+    named = [topics[0], topics[0], topics[1]]
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in named])
+    async with kafka.raw() as client:
+        described = (await client.request(request)).topics
+    assert sorted(topic.name or "" for topic in described) == sorted(topics)
 
 
 async def test_unknown_topic_is_not_created_unless_allowed(kafka: KafkaHandle) -> None:
@@ -130,8 +140,9 @@ async def test_impossible_name_is_invalid_not_unknown(kafka: KafkaHandle, name: 
     assert [topic.error_code for topic in answer.topics] == [InvalidTopicError.errno]
 
 
-async def test_offsets_topic_is_internal(kafka: KafkaHandle) -> None:
-    request = MetadataRequest(topics=[MetadataRequestTopic(name="__consumer_offsets")])
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+async def test_topic_of_coordinators_is_internal(kafka: KafkaHandle, name: str) -> None:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
     async with kafka.raw() as client:
         (topic,) = (await until_described(client, request)).topics
     assert topic.is_internal

@@ -6,9 +6,11 @@ import pytest
 
 from aiokafka_lite.broker.configs.broker_defs import BROKER_CONFIGS, GROUP_CONFIGS
 from aiokafka_lite.broker.configs.definition import ConfigDef, ConfigType, Value
+from aiokafka_lite.broker.configs.topic_config import TopicConfig
 from aiokafka_lite.broker.configs.topic_defs import TOPIC_CONFIGS
 from aiokafka_lite.errors import InvalidConfigurationError
 
+CONFIGS = {**BROKER_CONFIGS, **TOPIC_CONFIGS}
 KINDS = {bool: ConfigType.BOOLEAN, float: ConfigType.DOUBLE, list: ConfigType.LIST}
 
 
@@ -23,12 +25,18 @@ KINDS = {bool: ConfigType.BOOLEAN, float: ConfigType.DOUBLE, list: ConfigType.LI
         ("cleanup.policy", "compact, delete", ["compact", "delete"]),
         ("cleanup.policy", "", []),
         ("compression.gzip.level", "-1", -1),
+        ("compression.gzip.level", "1", 1),
+        ("compression.gzip.level", "9", 9),
+        ("compression.lz4.level", "17", 17),
+        ("compression.zstd.level", "-131072", -131_072),
+        ("offsets.topic.replication.factor", "-32768", -(2**15)),
+        ("offsets.topic.replication.factor", "32767", 2**15 - 1),
         ("leader.replication.throttled.replicas", "0:1,1:2", ["0:1", "1:2"]),
         ("leader.replication.throttled.replicas", "*", ["*"]),
     ],
 )
 def test_values_are_read(name: str, text: str, value: Value) -> None:
-    assert TOPIC_CONFIGS[name].parse(text) == value
+    assert CONFIGS[name].parse(text) == value
 
 
 @pytest.mark.parametrize(
@@ -38,8 +46,16 @@ def test_values_are_read(name: str, text: str, value: Value) -> None:
         ("retention.ms", "9223372036854775808", "Not a number of type LONG"),
         ("retention.ms", "1_000", "Not a number of type LONG"),
         ("retention.ms", "-2", "Value must be at least -1"),
+        ("retention.ms", "-9223372036854775808", "Value must be at least -1"),
+        ("retention.ms", "-9223372036854775809", "Not a number of type LONG"),
+        ("offsets.topic.replication.factor", "32768", "Not a number of type SHORT"),
+        ("offsets.topic.replication.factor", "-32769", "Not a number of type SHORT"),
         ("segment.bytes", "2147483648", "Not a number of type INT"),
         ("compression.lz4.level", "18", "Value must be no more than 17"),
+        ("compression.lz4.level", "0", "Value must be at least 1"),
+        ("compression.zstd.level", "-131073", "Value must be at least -131072"),
+        ("compression.gzip.level", "10", "between 1 and 9 or equal to -1"),
+        ("compression.gzip.level", "-2", "between 1 and 9 or equal to -1"),
         ("compression.gzip.level", "0", "between 1 and 9 or equal to -1"),
         ("preallocate", "maybe", "Expected value to be either true or false"),
         ("min.cleanable.dirty.ratio", "x", "Not a number of type DOUBLE"),
@@ -50,7 +66,25 @@ def test_values_are_read(name: str, text: str, value: Value) -> None:
 )
 def test_wrong_values_are_refused_in_kafkas_words(name: str, text: str, reason: str) -> None:
     with pytest.raises(InvalidConfigurationError, match=reason):
-        TOPIC_CONFIGS[name].parse(text)
+        CONFIGS[name].parse(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"preallocate": "true", "remote.storage.enable": "false"}, None),
+        ({"remote.storage.enable": "true"}, "Tiered Storage functionality is disabled"),
+        ({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"}, None),
+        ({"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"}, r"\(6\) > .* \(5\)"),
+        ({"max.compaction.lag.ms": "5", "no.such": "1"}, "Unknown topic config name: no.such"),
+    ],
+)
+def test_settings_of_a_topic_go_together(settings: dict[str, str], reason: str | None) -> None:
+    if reason is None:
+        assert TopicConfig.parse(settings, {}).overrides == settings
+    else:
+        with pytest.raises(InvalidConfigurationError, match=reason):
+            TopicConfig.parse(settings, {})
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,17 @@
-"""Requests that are wrong, or change nothing, are answered word for word as Kafka answers them."""
+"""Requests that are wrong, or change nothing, are answered word for word as Kafka answers them.
+
+Without Kafka the answers are compared with those of the last time; a difference is recorded by
+
+    python -m tests.broker.admin.test_same_answers
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +29,7 @@ from tests.broker.admin.requests import BROKER, TOPIC, changing, describing, rep
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.wire import RawClient
 
-pytestmark = pytest.mark.real_kafka
+RECORDED = Path(__file__).with_name("answers.json")
 
 Cases = Mapping[str, Request[Response]]
 SET, DELETE, APPEND, SUBTRACT = Operation
@@ -260,17 +268,67 @@ def replacements(topic: str) -> Cases:
     return cases
 
 
+# --- Only here -------------------------------------------------------------------------------
+def limits(topic: str) -> Cases:
+    group, message_bytes = ResourceType.GROUP, "message.max.bytes"
+    cases: dict[str, Request[Response]] = {
+        "whole topic": describing(TOPIC, topic, documentation=True),
+        "whole group": describing(group, topic),
+        "all brokers": describing(BROKER, ALL_NODES),
+        "type 0": describing(0, "x"),
+        "one assigned": growing(topic, 4, [[1]]),
+        "most assigned": growing(topic, 5, [[1], [1]]),
+    }
+    changed = {
+        "lowest": changing(group, topic, ("consumer.session.timeout.ms", SET, "45000")),
+        "lower": changing(group, topic, ("consumer.session.timeout.ms", SET, "44999")),
+        "highest": changing(group, topic, ("consumer.session.timeout.ms", SET, "60000")),
+        "higher": changing(group, topic, ("consumer.session.timeout.ms", SET, "60001")),
+        "unknown, then wrong": changing(BROKER, "1", ("x", SET, "x"), (message_bytes, SET, "x")),
+        "deleted, then wrong": changing(
+            BROKER, "1", ("log.retention.ms", DELETE, None), (message_bytes, SET, "x")
+        ),
+        "fixed and deleted": changing(BROKER, "1", ("node.id", DELETE, None)),
+        "append to what is unknown": changing(TOPIC, topic, ("nope", APPEND, "x")),
+        "subtract from a number": changing(TOPIC, topic, ("flush.ms", SUBTRACT, "5")),
+        "append twice": changing(TOPIC, topic, ("cleanup.policy", APPEND, "compact,x,compact,x")),
+        "subtract all": changing(TOPIC, topic, ("cleanup.policy", SUBTRACT, "delete")),
+        "no such operation": changing(TOPIC, topic, ("flush.ms", 9, "5")),
+        "other broker": changing(BROKER, "2", (message_bytes, SET, "5000")),
+    }
+    for request in changed.values():
+        request.validate_only = True
+    return {**cases, **changed}
+
+
 # --- Both ------------------------------------------------------------------------------------
+ALIKE = (creations, growth, deletions, pages, descriptions, changes, replacements)
+
+
 async def answers_of(client: RawClient, cases: Cases) -> dict[str, str]:
     return {name: told(await client.request(request)) for name, request in cases.items()}
 
 
-@pytest.mark.parametrize(
-    "make_cases",
-    [
-        creations, growth, deletions, pages, descriptions, changes, replacements,
-    ],
-)  # fmt: skip
+async def answers() -> dict[str, dict[str, str]]:
+    """Return what the embedded broker answers."""
+    topic, found = "same-topic", {}
+    async with Broker(segment_bytes=1 << 30) as broker:
+        broker.create_topic(topic, 3, {"retention.ms": "1000"})
+        async with RawClient(broker.bootstrap_servers) as client:
+            for make_cases in (*ALIKE, limits):
+                found[make_cases.__name__] = await answers_of(client, make_cases(topic))
+    assert broker.failure is None
+    return found
+
+
+async def test_answers_are_those_that_were_compared_with_kafkas() -> None:
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+    for name, found in (await answers()).items():
+        assert found == recorded[name], name
+
+
+@pytest.mark.real_kafka
+@pytest.mark.parametrize("make_cases", ALIKE)
 async def test_kafka_answers_the_same(make_cases: Callable[[str], Cases], real_kafka: str) -> None:
     topic = unique("same")
     configs = {"retention.ms": "1000"}
@@ -284,3 +342,7 @@ async def test_kafka_answers_the_same(make_cases: Callable[[str], Cases], real_k
             await kafka.delete_topic(topic)
         assert found["embedded"] == found["real"]
         assert broker.failure is None
+
+
+if __name__ == "__main__":
+    RECORDED.write_text(json.dumps(asyncio.run(answers()), indent=1) + "\n", encoding="utf-8")

@@ -185,6 +185,8 @@ def test_token_says_what_was_asked_for() -> None:
     issuer = authority()
     valid = issuer.check(issuer.issue("alice", lifetime_s=60, scope="read write"))
     assert valid == ("alice", NOW_MS + 60_000, "read write")
+    claims = jwt.decode(issuer.issue("alice", lifetime_s=-5), options={"verify_signature": False})
+    assert claims == {"sub": "alice", "iat": NOW_MS / 1_000 - 5, "exp": NOW_MS / 1_000 - 5}
 
 
 FOREIGN_KEY = bytes(32)
@@ -239,7 +241,7 @@ def test_unsecured_token_with_bad_claims_is_refused(claims: str) -> None:
 
 
 def test_unsecured_token_is_taken_if_allowed_and_without_a_signature_only() -> None:
-    token = unsecured_jws('{"sub":"alice","exp":99999999999,"scope":["a","b"]}')
+    token = unsecured_jws('{"sub":"alice","exp":99999999999,"iat":0,"scope":["a","b"]}')
     assert authority(allow_unsecured=True).check(token) == ("alice", 99999999999_000, "a b")
     with pytest.raises(InvalidTokenError):
         authority(allow_unsecured=True).check(token + "c2ln")

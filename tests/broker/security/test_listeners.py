@@ -87,6 +87,11 @@ def test_credentials_cross_the_network_without_tls_only_if_that_is_allowed() -> 
     )
 
 
+def test_ports_of_all_nodes_must_exist() -> None:
+    config = BrokerConfig(nodes=2, listeners=[Listener(port=65534)])
+    assert [listener.port for listener in config.all_listeners] == [65534]
+
+
 def old_tls() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED

@@ -150,12 +150,25 @@ async def test_change_that_may_not_be_is_told_why(kafka: KafkaHandle) -> None:
         }
         assert await alter(client, deletion(one), setting(one)) == {one: MISSING}
         bad = setting(one, iterations=1)
-        assert await alter(client, bad, setting(one, mechanism=2)) == {one: too_few}
+        assert await alter(client, bad, setting(one, mechanism=2), setting(two)) == {
+            one: too_few,
+            two: OK,
+        }
         assert await alter(client, deletion(two)) == {two: OK}
         assert not (await describe(client, one))[one].credential_infos
 
 
 # --- What only the embedded broker can be asked for --------------------------------------------
+async def test_credential_without_a_password_is_refused() -> None:
+    async with Broker() as broker, RawClient(broker.bootstrap_servers) as client:
+        empty = setting("carol")
+        empty.salted_password = b""
+        error = UnacceptableCredentialError.errno, "Salted password must not be empty"
+        assert await alter(client, empty) == {"carol": error}
+        await alter(client, setting("dave"), setting("carol", mechanism=SHA_512.code))
+        assert [*await describe(client)] == ["carol", "dave"]
+
+
 def sasl_broker(data_dir: Path | None = None) -> Broker:
     return Broker(
         security_protocol="SASL_PLAINTEXT",

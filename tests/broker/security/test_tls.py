@@ -11,6 +11,7 @@ import trustme
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker, server_ssl_context
+from aiokafka_lite.broker.security.tls import principal_of
 from aiokafka_lite.errors import KafkaConfigurationError
 from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
@@ -63,10 +64,11 @@ async def test_client_without_the_ca_does_not_connect() -> None:
 async def test_client_without_tls_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     async with Broker(security_protocol="SSL") as broker:
         async with RawClient(broker.bootstrap_servers) as client:
+            host, port = client.local_address
             await client.send(b"\0\0\0\x20" + bytes(32))
             await until_closed(client)
         await eventually(lambda: pending_handshakes(broker) == 0)
-    assert "TLS handshake failed" in caplog.text
+    assert f"connection from {host}:{port} is closed: the TLS handshake failed" in caplog.text
 
 
 async def test_required_certificate_names_the_client() -> None:
@@ -158,6 +160,25 @@ async def test_node_that_was_killed_speaks_tls_again_at_its_address() -> None:
         await broker.start_node(1)
         async with client_of(broker) as client:
             await client.request(METADATA)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "principal"),
+    [
+        (None, "ANONYMOUS"),
+        ({}, "ANONYMOUS"),
+        ({"subject": ()}, "ANONYMOUS"),
+        ({"subject": ((("commonName", "al+ice"),),)}, r"CN=al\+ice"),
+        (
+            {"subject": ((("localityName", "here"),), (("userId", "7"), ("other", "a, b")))},
+            r"UID=7+other=a\, b,L=here",
+        ),
+    ],
+)
+def test_principal_is_the_subject_as_kafka_writes_it(
+    certificate: dict[str, object] | None, principal: str
+) -> None:
+    assert principal_of(certificate) == principal
 
 
 # --- Contexts of files -------------------------------------------------------------------------

@@ -21,6 +21,11 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
+from aiokafka_lite.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from tests.broker.transactions.offsets import (
     BEFORE_ADDING,
     OK,
@@ -136,6 +141,31 @@ async def test_commit_is_checked(producer: Producer, group: GroupRequests, topic
     assert too_long == OffsetMetadataTooLargeError.errno
     nameless = GroupRequests(group.kafka, "")
     assert await try_commit(producer, nameless, topic, 9) == InvalidGroupIdError.errno
+
+
+async def test_offsets_are_committed_next_to_those_of_unknown_partitions(
+    client: RawClient, producer: Producer, group: GroupRequests, topic: str
+) -> None:
+    assert await producer.add_offsets(group.group_id) == OK
+    request = TxnOffsetCommitRequest(
+        transactional_id=producer.transactional_id,
+        group_id=group.group_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        topics=[
+            TxnOffsetCommitRequestTopic(
+                name=name,
+                partitions=[
+                    TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=9)
+                    for index in indexes
+                ],
+            )
+            for name, indexes in ((unique("missing"), (0, 1)), (topic, (7, 0)))
+        ],
+    )
+    answer = await client.request(request, BEFORE_ADDING)
+    codes = [partition.error_code for each in answer.topics for partition in each.partitions]
+    assert codes == [UnknownTopicOrPartitionError.errno] * 3 + [OK]
 
 
 async def test_fenced_producer_commits_nothing(

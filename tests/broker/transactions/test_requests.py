@@ -48,12 +48,14 @@ from aiokafka_lite.records import iter_batches
 from tests.broker.admin.requests import BROKER, describing
 from tests.broker.transactions.requests import (
     BEFORE_ADDING,
+    GROUP,
     NOT_READY,
     PRODUCE_THAT_ADDS,
     TRANSACTION,
     VERSION_1,
     VERSION_2,
     Producer,
+    await_transactions,
     describe_producers,
     once_settled,
 )
@@ -140,6 +142,7 @@ async def test_producer_that_goes_on_is_fenced_by_one_that_started(client: RawCl
     assert (await producer.try_init(mine)).producer_epoch == 1
     assert (await producer.try_init((mine[0], 1))).producer_epoch == 2
     assert (await producer.try_init(mine)).error_code == ProducerFencedError.errno
+    assert (await producer.try_init(mine, version=4)).error_code == ProducerFencedError.errno
     assert (await producer.try_init(mine, version=3)).error_code == InvalidProducerEpoch.errno
     assert (await producer.try_init()).producer_epoch == 3
     assert (await producer.try_init((mine[0], 2))).error_code == ProducerFencedError.errno
@@ -195,10 +198,12 @@ async def test_no_partition_is_added_when_one_is_unknown(producer: Producer, top
         (None, 1, 0, 3, InvalidProducerIdMapping),
         (None, 0, 1, 3, ProducerFencedError),
         (None, 0, -1, 3, ProducerFencedError),
+        (None, 0, 1, 2, ProducerFencedError),
         (None, 0, 1, 1, InvalidProducerEpoch),
     ],
 )
 async def test_only_the_producer_itself_may_add(
+    cluster: KafkaHandle,
     producer: Producer,
     topic: str,
     transactional_id: str | None,
@@ -213,6 +218,8 @@ async def test_only_the_producer_itself_may_add(
     producer.take(producer.producer_id + id_change, producer.epoch + epoch_change)
     assert await producer.try_add({topic: [0]}, version=version) == [error.errno]
     assert (await producer.try_end(commit=True, version=version)).error_code == error.errno
+    await await_transactions(cluster, GROUP)
+    assert await producer.add_offsets("g", version=version) == error.errno
 
 
 async def test_brokers_may_ask_whether_partitions_were_added(

@@ -154,7 +154,7 @@ async def test_commit_by_topic_id(group: GroupRequests, cluster: KafkaHandle, to
                 topic_id=an_id,
                 partitions=[
                     OffsetCommitRequestPartition(partition_index=index, committed_offset=9)
-                    for index in (1, 2)
+                    for index in (2, 1)
                 ],
             )
             for an_id in (topic_id, b"\x01" * 16)
