@@ -16,12 +16,74 @@ from aiokafka_lite.broker.network.dispatcher import Dispatcher
 from aiokafka_lite.broker.network.purgatory import Purgatory
 from aiokafka_lite.broker.network.work import RequestWork
 from aiokafka_lite.broker.slices import TIME_SLICE_S
+from aiokafka_lite.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    ListOffsetsTopicResponse,
+)
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.protocol.source import Steps
 from tests.support.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.virtual_time
+
+
+@pytest.mark.parametrize(
+    ("partitions", "slices_per_element", "sizes"),
+    [
+        (3_000, 0.0, [32, 64, 128, 256, 512, 1_000, 1_000, 8]),
+        (100, 0.22 / 32, [32, 64, 4]),
+        (200, 0.22 / 32, [32, 64, 64, 40]),
+        (80, 0.1, [32, 16, 8, 8, 8, 8]),
+        (66, 2.0, [32, 16, 8, 4, 2, 1, 1, 1, 1]),
+    ],
+)
+async def test_pieces_of_a_large_request_take_about_a_slice_each(
+    partitions: int, slices_per_element: float, sizes: list[int]
+) -> None:
+    loop = cast("VirtualTimeLoop", asyncio.get_running_loop())
+    channel = RequestChannel[RequestWork](1, loop)
+    purgatory = Purgatory[Response | Steps[Response]](loop)
+    dispatcher = Dispatcher(channel, purgatory, TaskScope("handlers"), Faults())
+    seen: list[int] = []
+    turns: list[str] = []
+    answered: asyncio.Future[ListOffsetsResponse] = loop.create_future()
+
+    def handle(context: object, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        (topic,) = request.topics
+        seen.append(len(topic.partitions))
+        loop.pass_time(len(topic.partitions) * slices_per_element * TIME_SLICE_S)
+        turns.append("piece")
+        loop.call_soon(turns.append, "other")
+        answers = [
+            ListOffsetsPartitionResponse(partition_index=each.partition_index)
+            for each in topic.partitions
+        ]
+        return ListOffsetsResponse(
+            topics=[ListOffsetsTopicResponse(name=topic.name, partitions=answers)]
+        )
+
+    indexes = range(partitions)
+    asked = [ListOffsetsPartition(partition_index=index) for index in indexes]
+    work = SimpleNamespace(
+        is_large=True,
+        context=SimpleNamespace(api_version=7),
+        request=ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=asked)]),
+        entry=SimpleNamespace(is_by_element=True, handle=handle, request=ListOffsetsRequest),
+        processor=SimpleNamespace(answer=lambda work, answer: answered.set_result(answer)),
+    )
+    channel.put(cast("RequestWork", work))
+    dispatching = asyncio.ensure_future(dispatcher.run())
+    (topic,) = (await answered).topics
+    dispatching.cancel()
+    assert [each.partition_index for each in topic.partitions] == [*indexes]
+    assert seen == sizes
+    if slices_per_element >= 1:
+        assert turns[:6] == ["piece", "other"] * 3
 
 
 def request(handle: Callable[[], object]) -> RequestWork:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from aiokafka_lite.broker.log import segment
 from aiokafka_lite.broker.log.segment import MemorySegment
 from aiokafka_lite.broker.log.storage import FolderStore, LogStore, MemoryStore
 from aiokafka_lite.errors import (
@@ -245,9 +247,20 @@ def test_file_that_was_truncated_by_others_cannot_be_read(tmp_path: Path) -> Non
         log.read(0, MEGABYTE)
 
 
+def test_small_reads_of_a_file_that_grows_are_copies_and_large_ones_views(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = len(batch())
+    monkeypatch.setattr(segment, "MAP_FROM_BYTES", 2 * size)
+    log = open_log(FolderStore(tmp_path, MEGABYTE))
+    for _ in range(4):
+        append(log, batch())
+    for offset, count, kind in ((0, 1, bytes), (2, 1, bytes), (0, 2, mmap.mmap), (1, 2, mmap.mmap)):
+        assert type(log.read(offset, count * size).obj) is kind
+
+
 def test_segment_in_memory_takes_no_more_than_its_room() -> None:
-    segment = MemoryStore(MEGABYTE).new_cleaned(0, 100_000)
-    assert segment.has_room(300_000)
+    assert MemoryStore(MEGABYTE).new_cleaned(0, 100_000).has_room(300_000)
     small = MemorySegment(0, 10)
     small.append(0, T0, memoryview(bytes(10)))
     assert (small.has_room(0), small.has_room(1)) == (True, False)

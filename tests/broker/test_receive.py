@@ -123,6 +123,24 @@ def test_buffer_grows_only_for_a_connection_that_sends_much() -> None:
     assert receiver.has_room
 
 
+@pytest.mark.parametrize(
+    ("size", "room"),
+    [
+        (FIRST_SCRATCH_BYTES - 4, FIRST_SCRATCH_BYTES - 4),
+        (FIRST_SCRATCH_BYTES - 3, 4 * FIRST_SCRATCH_BYTES - 4),
+        (4 * FIRST_SCRATCH_BYTES - 4, 4 * FIRST_SCRATCH_BYTES - 4),
+        (SCRATCH_BYTES - 4, SCRATCH_BYTES - 4),
+        (SCRATCH_BYTES - 3, FIRST_SCRATCH_BYTES),  # in memory of its own, which grows
+        (MAPPED_FROM_BYTES - 1, FIRST_SCRATCH_BYTES),
+        (MAPPED_FROM_BYTES, MAPPED_FROM_BYTES),
+    ],
+)
+def test_buffer_has_room_for_the_frame_that_is_announced(size: int, room: int) -> None:
+    receiver = FrameReceiver(LIMIT)
+    feed(receiver, size.to_bytes(4, "big"))
+    assert len(receiver.buffer()) == room
+
+
 def test_impossible_size_behind_a_good_frame_is_refused() -> None:
     receiver = FrameReceiver(LIMIT)
     stream = on_wire(b"good") + b"\xff\xff\xff\xff"
