@@ -12,7 +12,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
 from aiokafka_lite.broker.handlers import add_partitions_to_txn, fetch
-from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.handlers.registry import HANDLERS, handler
 from aiokafka_lite.broker.network.processor import Processor
 from aiokafka_lite.broker.network.purgatory import Delayed
 from aiokafka_lite.errors import (
@@ -39,6 +39,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
@@ -211,9 +212,16 @@ async def test_client_that_means_another_cluster_or_node_is_told_to_bootstrap_ag
         assert (await client.request(request, 5)).error_code == error
 
 
-def test_api_has_one_handler() -> None:
+def test_api_has_one_handler_for_all_its_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    beat, produce = HANDLERS[HeartbeatRequest.api_key], HANDLERS[ProduceRequest.api_key]
     with pytest.raises(ValueError, match="HeartbeatRequest has a handler already"):
-        handler(HeartbeatRequest)(lambda context, request: None)
+        handler(HeartbeatRequest)(beat.handle)
+    for entry in (beat, produce):
+        monkeypatch.delitem(HANDLERS, entry.request.api_key)
+    handler(HeartbeatRequest)(beat.handle)
+    handler(ProduceRequest, advertised_min_version=0, is_by_element=True)(produce.handle)
+    assert (HANDLERS[HeartbeatRequest.api_key], HANDLERS[ProduceRequest.api_key]) == (beat, produce)
+    assert (beat.advertised_min_version, produce.advertised_min_version) == (beat.min_version, 0)
 
 
 # --- Groups -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from aiokafka_lite.broker.config import BrokerConfig
@@ -28,15 +29,12 @@ from aiokafka_lite.broker.topics import Node
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
 _NATURAL, _POSITIVE = ValueRange(0), ValueRange(1)
+_read_only = partial(ConfigDef, is_dynamic=False)
 
 # These have no default of their own: another setting, in hours, gives the topics' one.
 _IN_HOURS: Final = (
     "log.flush.interval.ms", "log.retention.ms", "log.roll.jitter.ms", "log.roll.ms",
 )  # fmt: skip
-
-
-def _read_only(name: str, kind: ConfigType, default: str | None) -> ConfigDef:
-    return ConfigDef(name, kind, default, is_dynamic=False)
 
 
 def _of_topic(topic: ConfigDef, name: str) -> ConfigDef:
