@@ -34,6 +34,7 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
 )
 from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchTopic, ForgottenTopic
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
+from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -263,6 +264,12 @@ async def test_heartbeat_is_checked_before_the_coordinator_is(
     assert answer.error_code == (NOT_COORDINATOR if message is OK else refused)
     if message is not OK:
         assert answer.error_message == message
+
+
+async def test_members_that_leave_are_told_of_the_coordinator_only(client: RawClient) -> None:
+    request = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id="m")])
+    answer = await client.request(request)
+    assert (answer.error_code, answer.members) == (NOT_COORDINATOR, [])
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,7 @@ async def test_answer_to_a_client_that_is_gone_is_dropped() -> None:
     client.processor.write_now(b"x")
     client.processor.write_rest(work, ANSWER, b"x")
     client.processor.close()
+    client.processor.resume_writing()
     assert work.seen is not None
     assert (client.wire.sent, work.seen.answered_at, len(node.channel)) == (b"", None, 0)
     other = Client(node)

@@ -47,14 +47,14 @@ def node_client(cluster: Broker, node_id: int) -> RawClient:
     return RawClient(cluster.nodes[node_id].bootstrap_servers)
 
 
-async def put(client: RawClient, *values: bytes) -> ProduceResponse:
+async def put(client: RawClient, *values: bytes, version: int = BY_NAME) -> ProduceResponse:
     """Produce one batch to `TP`, once, with acks=all."""
     batch = build_batch([(1_000, None, value, ()) for value in values])
     data = TopicProduceData(
         name=TP.topic, partition_data=[PartitionProduceData(index=TP.partition, records=batch)]
     )
     request = ProduceRequest(acks=-1, timeout_ms=20_000, topic_data=[data])
-    return await client.request(request, BY_NAME)
+    return await client.request(request, version)
 
 
 async def get(

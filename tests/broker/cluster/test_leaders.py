@@ -67,11 +67,16 @@ async def test_only_the_leader_takes_records_and_others_say_who_it_is(cluster: B
     async with node_client(cluster, 1) as first, node_client(cluster, 2) as second:
         assert answer_of(await put(first, b"a")).error_code == NoError.errno
         assert cluster.move_leader(TP, 2) == 2
-        response = await put(first, b"b")
-        refused = answer_of(response)
-        assert refused.error_code == NotLeaderForPartitionError.errno
-        assert (refused.current_leader.leader_id, refused.current_leader.leader_epoch) == (2, 1)
-        assert [node.port for node in response.node_endpoints] == [cluster.nodes[2].address.port]
+        for version, hint, ports in (
+            (9, (-1, -1), []),
+            (10, (2, 1), [cluster.nodes[2].address.port]),
+        ):
+            response = await put(first, b"b", version=version)
+            refused = answer_of(response)
+            assert refused.error_code == NotLeaderForPartitionError.errno
+            leader = refused.current_leader
+            assert (leader.leader_id, leader.leader_epoch) == hint
+            assert [node.port for node in response.node_endpoints] == ports
         assert answer_of(await put(second, b"b")).base_offset == 1
 
 
