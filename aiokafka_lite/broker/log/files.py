@@ -11,7 +11,7 @@ from aiokafka_lite._compat import Buffer
 def replace_file(path: Path, contents: Buffer, mode: int = 0o644) -> None:
     """Write a file so that after a crash it has either its old or its new contents."""
     temporary = path.with_name(path.name + ".new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with open(fd, "wb") as file:
         file.write(contents)
         file.flush()
@@ -22,7 +22,7 @@ def replace_file(path: Path, contents: Buffer, mode: int = 0o644) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable: files made, renamed and removed."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

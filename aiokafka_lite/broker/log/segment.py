@@ -183,7 +183,7 @@ class FileSegment(Segment):
         self._replacement: Replacement | None = None
         self._final_path = folder / f"{base_offset:020}{LOG_SUFFIX}"
         self._path = self._final_path
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT
         if is_cleaned:
             self._path, flags = cleaned_path(self._final_path), flags | os.O_TRUNC
         self._max_bytes = max_bytes
@@ -249,7 +249,7 @@ class FileSegment(Segment):
         """Put a copy in the file's place: who looks at a mapped file that shrinks is killed."""
         replace_file(self._path, kept)
         self._close_file()
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        self._fd = os.open(self._path, os.O_RDWR)
         self._mapped, self._window = None, memoryview(b"")
 
     def seal(self) -> None:

@@ -137,6 +137,35 @@ def test_partitions_that_are_not_meant_are_left_to_be_handled() -> None:
     assert [topic.name for topic in answer.topics] == ["a", "b"]
 
 
+@pytest.mark.parametrize(("version", "of_group", "of_partitions"), [(1, 0, [CODE]), (2, CODE, [])])
+def test_offset_fetch_is_refused_where_its_version_has_errors(
+    version: int, of_group: int, of_partitions: list[int]
+) -> None:
+    topics = [OffsetFetchRequestTopics(name="a", partition_indexes=[3])]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+    refusal = Refusal(OffsetFetchRequest, version, None)
+    answer, _ = refusal.split(request, CODE, "", concerns_all, no_topic)
+    assert isinstance(answer, OffsetFetchResponse)
+    (group,) = answer.groups
+    codes = [partition.error_code for topic in group.topics for partition in topic.partitions]
+    assert (group.error_code, codes) == (of_group, of_partitions)
+
+
+def test_request_lists_what_it_asks_for_unless_it_asks_for_everything() -> None:
+    topics = [OffsetFetchRequestTopics(name="a", partition_indexes=[3])]
+    some = OffsetFetchRequestGroup(group_id="g", topics=topics)
+    everything = OffsetFetchRequestGroup(group_id="g", topics=None)
+    by_partition = Refusal(OffsetFetchRequest, 8, "partition")
+    for groups, expected in (([some, some], True), ([some, everything], False), ([], True)):
+        request = OffsetFetchRequest(groups=groups)
+        assert by_partition.is_listed(request) is expected
+        assert Refusal(OffsetFetchRequest, 8, None).is_listed(request)
+        assert by_partition.is_empty(request) is (not groups)
+    assert Refusal(HeartbeatRequest, 4, None).is_listed(HeartbeatRequest())
+    assert not Refusal(HeartbeatRequest, 4, None).is_empty(HeartbeatRequest())
+    assert not Refusal(MetadataRequest, 12, None).is_empty(MetadataRequest(topics=None))
+
+
 def test_offset_fetch_is_refused_by_group_or_by_partition() -> None:
     group = OffsetFetchRequestGroup(
         group_id="g", topics=[OffsetFetchRequestTopics(name="a", partition_indexes=[3])]
