@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aiokafka_lite.broker.log.files import replace_file, sync_folder
+from aiokafka_lite.broker.log.files import FILE_MODE, replace_file, sync_folder
 from aiokafka_lite.broker.log.index import NO_TIMESTAMP, BatchIndex
 from aiokafka_lite.broker.log.memory import anonymous_memory
 from aiokafka_lite.errors import CorruptRecordException, KafkaStorageError
@@ -187,7 +187,7 @@ class FileSegment(Segment):
         if is_cleaned:
             self._path, flags = cleaned_path(self._final_path), flags | os.O_TRUNC
         self._max_bytes = max_bytes
-        self._fd = os.open(self._path, flags, 0o644)
+        self._fd = os.open(self._path, flags, FILE_MODE)
         self._mapped: memoryview | None = None
         self._window = memoryview(b"")  # what is mapped of a file that still grows
         self._flushed_size = 0
