@@ -575,18 +575,22 @@ async def test_a_length_that_lies(broker: Broker, client: RawClient, by: int) ->
     assert len(await client.read(size)) == size
 
 
-async def test_record_sets_are_rewritten(broker: Broker, client: RawClient) -> None:
+@pytest.mark.parametrize("version", [12, 13])
+async def test_record_sets_are_rewritten(broker: Broker, client: RawClient, version: int) -> None:
     asked: list[TopicPartition] = []
 
     def rewrite(tp: TopicPartition, record_set: bytes) -> bytes:
         asked.append(tp)
         return b"" if tp.partition else record_set * 2
 
-    broker.on("Fetch").rewrite_batch(rewrite)
-    found = answered(await client.request(both(), 12))
+    broker.on("Fetch", topic="t").rewrite_batch(rewrite)
+    request = both()
+    request.topics[0].topic_id = broker.topics["t"].topic_id
+    (topic,) = (await client.request(request, version)).responses
     assert asked == [TopicPartition("t", 0), TopicPartition("t", 1)]
-    assert len(list(records.iter_batches(memoryview(found["t", 0].records or b"")))) == 2
-    assert not found["t", 1].records
+    first, second = topic.partitions
+    assert len(list(records.iter_batches(memoryview(first.records or b"")))) == 2
+    assert not second.records
 
 
 async def test_frames_pass_through_a_function(broker: Broker, client: RawClient) -> None:
