@@ -35,6 +35,7 @@ from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -334,6 +335,14 @@ async def test_a_fetch_is_refused_at_once_by_handling_it_without_a_wait(
         assert leaders == ([-1, 1] if version == 16 else [-1, -1])
         assert len(response.node_endpoints) == (version == 16)
     assert len(broker.purgatory) == 0
+
+
+async def test_a_request_that_asks_for_nothing_is_not_refused(
+    broker: Broker, client: RawClient
+) -> None:
+    rule = broker.on("OffsetCommit").fail(RebalanceInProgressError)
+    assert (await client.request(OffsetCommitRequest(group_id="g"), 9)).topics == []
+    assert (rule.hits, broker.faults.rules) == (0, (rule,))
 
 
 async def test_a_refused_produce_appends_nothing(broker: Broker, client: RawClient) -> None:
