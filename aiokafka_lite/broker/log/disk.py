@@ -75,6 +75,7 @@ class DiskQueue:
         for future in latest:
             if not future.done():
                 await asyncio.wrap_future(future)
+            future.result()
         if self._failure is not None:
             raise KafkaStorageError(
                 f"writing to the disk failed: {self._failure}"
