@@ -69,9 +69,9 @@ def context(broker: Broker, version: int) -> RequestContext:
     return RequestContext(broker, broker.node, version, "raw", nobody)
 
 
-def taken(steps: Steps[object]) -> tuple[int, object]:
+def taken(given: object) -> tuple[int, object]:
     """Take all steps; return how many there are before the last, and the result."""
-    count = 0
+    steps, count = cast("Steps[object]", given), 0
     while True:
         try:
             next(steps)
@@ -174,9 +174,11 @@ async def test_fetch_waits_until_there_is_enough_or_its_time_is_over(
 @pytest.mark.parametrize("level", [0, 2])
 async def test_features_are_told_with_their_levels(level: int) -> None:
     asked = ApiVersionsRequest(client_software_name="raw", client_software_version="1.0")
-    async with Broker(transaction_version=level) as broker:
-        async with RawClient(broker.bootstrap_servers) as client:
-            old, new = [await client.request(asked, version) for version in (3, 4)]
+    async with (
+        Broker(transaction_version=level) as broker,
+        RawClient(broker.bootstrap_servers) as client,
+    ):
+        old, new = [await client.request(asked, version) for version in (3, 4)]
     assert old.supported_features == []
     assert [(each.name, each.min_version, each.max_version) for each in new.supported_features] == [
         ("group.version", 0, 1),

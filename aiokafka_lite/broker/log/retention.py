@@ -26,9 +26,7 @@ def delete_expired(topics: Iterable[Topic], now_ms: int) -> Steps[None]:
             segments = partition.log.segments
             count = count_expired(segments, topic.config, now_ms)
             # What followers do not have yet is not deleted.
-            while (
-                count < len(segments) and segments[count].base_offset > partition.high_watermark
-            ):
+            while count < len(segments) and segments[count].base_offset > partition.high_watermark:
                 count -= 1
             if count:
                 partition.expire_segments(count)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -15,7 +14,7 @@ from aiokafka_lite.broker import Broker, faults
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults.answering import FrameFate
 from aiokafka_lite.broker.faults.builder import RuleBuilder
-from aiokafka_lite.broker.faults.rules import Action, Api, Faults, Rule
+from aiokafka_lite.broker.faults.rules import Action, Api, Rule
 from aiokafka_lite.broker.handlers.registry import HANDLERS
 from aiokafka_lite.broker.network.processor import Processor
 from aiokafka_lite.broker.network.work import RequestWork
@@ -702,7 +701,7 @@ def sent_by(split: Callable[[RuleBuilder[Action]], Action]) -> list[bytes | floa
             write_rest=lambda work, response, rest: sent.append(rest),
         )
     )
-    action = split(RuleBuilder(lambda action, times: action, lambda: {}))
+    action = split(RuleBuilder(lambda action, times: action, dict))
     action.rule = cast("Rule", SimpleNamespace(faults=SimpleNamespace(call_later=call_later)))
     assert action.answer(cast("RequestWork", work), HeartbeatResponse())
     return sent
@@ -828,9 +827,10 @@ async def test_requests_that_are_held_or_delayed_end_with_the_broker() -> None:
         delayed = broker.on("Produce", client_id="a").delay(0.01)
         held = broker.on("Produce").hold()
         refused = broker.on_connect(node=7).refuse(times=None)
-        async with RawClient(broker.bootstrap_servers) as a, RawClient(
-            broker.bootstrap_servers
-        ) as b:
+        async with (
+            RawClient(broker.bootstrap_servers) as a,
+            RawClient(broker.bootstrap_servers) as b,
+        ):
             for name, client in (("a", a), ("b", b)):
                 request = produce_request(batch(b"v"))
                 await client.send(framing.encode_request(request, 12, 1, name))
