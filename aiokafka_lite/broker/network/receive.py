@@ -139,7 +139,7 @@ class FrameReceiver:
                 f"{self.max_frame_bytes} are accepted{_guess(prefix)}"
             )
         self.has_frame = there >= size
-        if not self.has_frame and _SIZE.size + size > len(self._scratch):
+        if not self.has_frame:
             if _SIZE.size + size > SCRATCH_BYTES:
                 self._begin_large(size)
             else:
