@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.processing.lanes import Job
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Record
@@ -40,6 +39,8 @@ UNCOUNTED_PART: Final = 8
 
 _key_bytes = attrgetter("serialized_key_size")
 _value_bytes = attrgetter("serialized_value_size")
+# Of a job.
+_record = attrgetter("record")
 
 
 class Allowance:
@@ -145,31 +146,30 @@ class Allowance:
 
     def forget_unassigned(self) -> None:
         """Forget the partitions that are assigned no more; others may have more then."""
-        was_full = self._is_full
         for cursor in [each for each in self._counts if not each.is_assigned]:
             self._total -= self._counts.pop(cursor)
             self._total_bytes -= self._bytes.pop(cursor)
-        self._look_around(was_full=was_full)
+        self._let_all_have_more()
+        self._less_is_held()
 
     def close(self) -> None:
         """Hold nothing any more."""
         self._budget.take_for_processing(0)
 
     def _changed(self, cursor: Cursor, by_bytes: int) -> None:
-        was_full = self._is_full
+        before = self._reached
         self._add_bytes(cursor, by_bytes)
         self._count(cursor)
         if not self._counts[cursor]:
             self._add_bytes(cursor, -self._bytes[cursor])
-        self._look_around(was_full=was_full)
+        if self._reached != before:
+            self._let_all_have_more()
+        self._less_is_held()
         self._let_have_more(cursor)
 
-    def _look_around(self, *, was_full: bool) -> None:
-        """Let all partitions have more if the bounds are not reached any more."""
+    def _less_is_held(self) -> None:
+        """Tell the budget, and stop to count exactly if no bound is near any more."""
         self._budget.take_for_processing(self._total_bytes)
-        if was_full and not self._is_full:
-            for each in self._counts:
-                self._let_have_more(each)
         if (
             self.is_exact
             and 2 * self._total < self._most
@@ -177,14 +177,19 @@ class Allowance:
         ):
             self._count_no_more()
 
+    def _let_all_have_more(self) -> None:
+        for each in self._counts:
+            self._let_have_more(each)
+
     def _let_have_more(self, cursor: Cursor) -> None:
         if cursor.has_enough and not self._has_enough(cursor):
             self._state.take_more(cursor)
 
     # --- The bounds ------------------------------------------------------------------------
     @property
-    def _is_full(self) -> bool:
-        return self._total >= self._most or self._total_bytes >= self._most_bytes
+    def _reached(self) -> tuple[bool, bool]:
+        """Which of the bounds is reached: of records, and of bytes."""
+        return self._total >= self._most, self._total_bytes >= self._most_bytes
 
     def _has_enough(self, cursor: Cursor) -> bool:
         sharing = len(self._state.assignment)
@@ -221,12 +226,8 @@ def _uncommitted(cursor: Cursor) -> int:
 
 def _held_bytes(cursor: Cursor) -> int:
     progress = cursor.progress
-    return 0 if progress is None else sum(map(_job_bytes, progress.holders()))
+    return 0 if progress is None else sum(map(_size_bytes, map(_record, progress.holders())))
 
 
 def _size_bytes(record: Record) -> int:
     return record.serialized_key_size + record.serialized_value_size
-
-
-def _job_bytes(holder: object) -> int:
-    return _size_bytes(holder.record) if isinstance(holder, Job) else 0

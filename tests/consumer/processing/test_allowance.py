@@ -14,16 +14,16 @@ from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.lanes import Job
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
-A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+A, B, C = (TopicPartition("t", number) for number in range(3))
 
 
 class Handed:
-    """Hands out records of two partitions, and finishes them."""
+    """Hands out records of some partitions, and finishes them."""
 
-    def __init__(self, *, most: int = 1000, limit_bytes: int = 80_000) -> None:
+    def __init__(self, *tps: TopicPartition, most: int = 1000, limit_bytes: int = 80_000) -> None:
         self.state = SubscriptionState()
-        self.state.assign_from_user([A, B])
-        for tp in (A, B):
+        self.state.assign_from_user(tps or (A, B))
+        for tp in self.state.assignment:
             self.state.start_at(self.state.partition(tp), 0)
         self.state.open_processing(cast(Any, self))
         self.budget = ByteBudget(limit_bytes, lambda: None)
@@ -160,6 +160,28 @@ def test_when_exactly_half_of_the_bytes_are_in_use_a_finished_one_lets_all_have_
     assert handed.cursor(B).has_enough
     handed.finish(A, 1)
     assert not handed.cursor(B).has_enough
+
+
+def test_one_bound_is_enough_to_let_those_have_more_that_the_other_one_lets() -> None:
+    handed = Handed(most=10)
+    for _ in range(3):
+        handed.out(A, 1, 20_000)
+    assert handed.out(B, 7) == 7
+    assert handed.cursor(B).has_enough
+    handed.finish(A, 1)  # 40,000 bytes are left, and nine records
+    assert not handed.cursor(B).has_enough
+    assert handed.cursor(A).has_enough
+
+
+def test_with_fewer_partitions_each_has_a_larger_share() -> None:
+    handed = Handed(A, B, C, most=12)
+    handed.out(A, 12)
+    handed.out(B, 4)
+    assert handed.cursor(B).has_enough
+    handed.state.change([C], [])
+    handed.allowance.forget_unassigned()
+    assert not handed.cursor(B).has_enough
+    assert handed.cursor(A).has_enough
 
 
 def test_what_was_finished_is_counted_at_a_bound_and_not_each_time(handed: Handed) -> None:
