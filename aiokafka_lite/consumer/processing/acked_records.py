@@ -110,8 +110,8 @@ class AckedRecords(ReadyRecords):
         # passed it over already.
         position = decoded[count].offset if count < len(decoded) else chunk.position_after
         if count and position != partition.position:
-            first = decoded[count - 1].offset
-            self._state.hand_out(partition, first, position, chunk.epochs)
+            # If nothing is in work, all before the position was finished before.
+            self._state.hand_out(partition, position, position, chunk.epochs)
 
     @override
     def close(self) -> None:

@@ -12,10 +12,11 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.processing.acked_batch import AckedBatch
 from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
-from aiokafka_lite.errors import IllegalStateError, WrongLoopError
+from aiokafka_lite.errors import ConsumerStoppedError, IllegalStateError, WrongLoopError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.consumer.processing.acking import Record
 from tests.support.buffers import A, B, Buffers, batch
+from tests.support.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.virtual_time
 
@@ -121,7 +122,8 @@ async def test_records_are_counted_by_where_they_are() -> None:
     (record,) = await reader.read()
     assert record.offset == 4
     assert second.ack()
-    third.nack(delay_ms=60_000)
+    assert third.nack(delay_ms=60_000)
+    assert third.nack()  # which it was already
     assert reader.acks.counts() == {"at_work": 3, "waiting_for_retry": 1, "uncommitted": 5}
     assert reader.state.processing_totals["finished_total"] == 1
     assert reader.state.processing_totals["failed_total"] == 1
@@ -137,6 +139,7 @@ async def test_records_are_counted_by_where_they_are() -> None:
 async def test_a_record_that_holds_its_partition_up_is_a_trouble() -> None:
     reader = Reader(A, max_uncommitted=3)
     first, *_ = await reader.read(1)
+    assert reader.in_hand() == {A: Range(0, 1)}
     assert not list(reader.acks.troubles(1.0))
     assert await reader.buffers.poll(max_records=2) == {A: [1, 2]}
     (trouble,) = reader.acks.troubles(1.0)
@@ -153,7 +156,8 @@ async def test_a_poll_raises_what_the_application_has_to_hear() -> None:
     gets = AckedGets(reader.state, reader.buffers.buffer, refuse, reader.acks)
     with pytest.raises(IllegalStateError, match="told by a poll"):
         await gets.some(0, None)
-    assert await reader.buffers.poll() == {A: list(range(10))}
+    assert [record.offset for record in (await reader.gets.some(0, 2))[A]] == [0, 1]
+    assert await reader.buffers.poll() == {A: list(range(2, 10))}
 
 
 async def test_an_acknowledgement_tells_a_rebalance_or_a_stop_that_waits() -> None:
@@ -169,8 +173,14 @@ async def test_an_acknowledgement_tells_a_rebalance_or_a_stop_that_waits() -> No
     reader.acks.is_wanted_by(10.0)
     third.ack()
     assert len(told) == 2
+    again, fifth = await reader.read(2)
+    assert (again, fifth.offset) == (second, 4)
     await reader.acks.end(10.0)
     assert not fourth.ack()
+    assert not fourth.nack()
+    progress = reader.buffers.partition().progress
+    assert progress is not None
+    assert progress.uncommitted_count == 4  # what was not returned is in nobody's hands
 
 
 async def test_a_block_that_fails_again_waits_longer_each_time() -> None:
@@ -213,6 +223,8 @@ async def test_a_block_holds_what_it_has_not_acknowledged_or_refused() -> None:
     assert block.undone([A, B]) == {A: Range(1, 2)}
     assert block.lost() == {A}
     block.close(is_done=True)
+    assert not found[A][1].ack()  # it is finished
+    assert reader.to_commit() == OffsetAndMetadata(2, "")
     assert other.ack()
     assert reader.in_hand() == {}
     with pytest.raises(IllegalStateError, match="the block of the batch has ended"):
@@ -298,6 +310,113 @@ async def test_no_more_is_returned_than_may_be_unacknowledged() -> None:
     assert in_hand[0].ack()
     assert [record.offset for record in await reader.read()] == [5]
     assert await is_held_up()
+
+
+async def test_a_list_whose_time_is_up_goes_on_before_other_partitions() -> None:
+    reader = Reader(A, B)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    found: list[Record] = []
+    for _ in range(4):
+        found += await reader.read()
+        loop.pass_time(1)
+    assert [record.offset for record in found] == [0, 1, 2, 3]
+    assert len({record.partition for record in found}) == 1
+
+
+async def test_a_refused_record_that_is_due_comes_before_the_rest_of_a_list() -> None:
+    reader = Reader(A)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    (refused,) = await reader.read()
+    refused.nack(delay_ms=500)
+    assert [record.offset for record in await reader.read(2)] == [1, 2]
+    loop.pass_time(1)
+    # The clock is looked at after some records.
+    assert [record.offset for record in await reader.read(2)] == [3, 0]
+
+
+async def test_nothing_is_in_work_once_all_that_was_returned_is_acknowledged() -> None:
+    reader = Reader(A)
+    first, second = await reader.read(2)
+    assert first.ack()
+    assert reader.buffers.ready.has_rest(())  # the next read goes on
+    assert second.ack()
+    count = reader.state.hand_out_count
+    assert reader.state.hand_out_count == count
+    assert reader.acks.explain(reader.buffers.partition(), 1.0) == ""
+    assert reader.buffers.partition().worked_by is None
+    assert reader.to_commit().offset == 2
+
+
+async def test_what_was_not_returned_is_not_said_to_be_unfinished() -> None:
+    reader = Reader(A)
+    await reader.read(2)
+    explained = reader.acks.explain(reader.buffers.partition(), 1.0)
+    assert "(0 later records are finished, 2 records are unfinished)" in explained
+
+
+async def test_a_record_that_is_refused_at_once_is_in_hand_no_more() -> None:
+    reader = Reader(A)
+    (record,) = await reader.read()
+    assert record.nack(delay_ms=60_000)
+    assert reader.in_hand() == {}
+
+
+async def test_a_record_is_refused_as_often_as_a_list_returns_it() -> None:
+    reader = Reader(A)
+    record, *_ = (await reader.gets.many((), 0, None))[A]
+    for delay_s in (1, 2, 3):
+        assert record.nack(delay_ms=1000 * delay_s)
+        assert await reader.gets.many((), 5, None) == {A: [record]}
+
+
+async def test_refused_records_that_are_not_returned_yet_wait_while_others_are() -> None:
+    reader = Reader(A, B)
+
+    async def read(tp: TopicPartition) -> Record:
+        return await reader.gets.one(frozenset({tp}))
+
+    refused = [await read(A) for _ in range(2)]
+    for record in refused:
+        record.nack()
+    assert await read(A) is refused[0]
+    assert (await read(B)).offset == 0
+    assert [await read(A) for _ in range(9)][-1] is refused[1]
+
+
+async def test_refused_records_that_are_not_returned_yet_wait_for_those_of_other_partitions() -> (
+    None
+):
+    reader = Reader(A, B)
+    records = await reader.read(20)
+    of_a, of_b = (
+        [record for record in records if record.partition == tp.partition] for tp in (A, B)
+    )
+    for record in (*of_a[:2], of_b[0]):
+        record.nack()
+    for tp, record in ((A, of_a[0]), (B, of_b[0]), (A, of_a[1])):
+        assert await reader.gets.one(frozenset({tp})) is record
+
+
+async def test_a_read_of_refused_records_ends_with_the_consumer() -> None:
+    reader = Reader(A)
+    (record,) = await reader.read()
+    record.nack()
+    reading = asyncio.create_task(reader.read())
+    await asyncio.sleep(0)
+    reader.state.gate.refuse(lambda: ConsumerStoppedError("stopped"))
+    with pytest.raises(ConsumerStoppedError):
+        await reading
+
+
+async def test_what_was_all_finished_before_counts_as_processed_while_a_read_waits() -> None:
+    reader = Reader(A)
+    reader.state.start_behind(reader.buffers.partition(), [Range(0, 10)], 0)
+    reading = asyncio.create_task(reader.read())
+    await asyncio.sleep(1)
+    assert reader.to_commit().offset == 10
+    reading.cancel()
 
 
 async def test_a_refused_record_that_is_not_returned_yet_stays_where_it_is() -> None:
