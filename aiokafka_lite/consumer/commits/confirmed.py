@@ -83,8 +83,7 @@ class ConfirmedTopics:
                 async with timeout_at(deadline):
                     return await self._cluster.request_any(request)
             except (KafkaError, asyncio.TimeoutError) as error:
-                passes = not isinstance(error, KafkaError) or error.retriable
-                if isinstance(error, ClientClosedError) or not passes:
+                if isinstance(error, KafkaError) and not error.retriable:
                     raise
                 if not await pause(backoff, deadline):
                     raise KafkaTimeoutError(

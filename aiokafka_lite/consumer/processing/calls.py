@@ -52,6 +52,13 @@ async def awaited(awaitable: Awaitable[T]) -> T:
 
 
 # --- Cancellation -------------------------------------------------------------------------------
+def was_just_cancelled(task: asyncio.Task[Any]) -> bool:
+    """Whether a task was cancelled, and has not heard of it: all that Python 3.10 knows."""
+    waiter = task._fut_waiter  # type: ignore[attr-defined]
+    is_waiting = task._must_cancel  # type: ignore[attr-defined]
+    return is_waiting or (waiter is not None and waiter.cancelled())
+
+
 if sys.version_info >= (3, 11):
 
     def is_asked_to_end(task: asyncio.Task[Any]) -> bool:
@@ -63,12 +70,7 @@ if sys.version_info >= (3, 11):
             task.uncancel()
 
 else:
-
-    def is_asked_to_end(task: asyncio.Task[Any]) -> bool:
-        """Whether a task was cancelled, and has not heard of it."""
-        waiter = task._fut_waiter  # type: ignore[attr-defined]
-        is_waiting = task._must_cancel  # type: ignore[attr-defined]
-        return is_waiting or (waiter is not None and waiter.cancelled())
+    is_asked_to_end = was_just_cancelled
 
     def _forget(task: asyncio.Task[Any]) -> None:
         pass
@@ -113,13 +115,6 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
         yield from leaves(each)
 
 
-if sys.version_info >= (3, 11):
-
-    def _is_group(error: BaseException) -> bool:
-        return isinstance(error, BaseExceptionGroup)  # noqa: F821 -- of this Python
-
-else:
-
-    def _is_group(error: BaseException) -> bool:
-        # That of the package exceptiongroup, which anyio and others use.
-        return any(each.__name__ == "BaseExceptionGroup" for each in type(error).__mro__)
+def _is_group(error: BaseException) -> bool:
+    # By name: Python 3.10 has that of the package exceptiongroup, which anyio and others use.
+    return any(each.__name__ == "BaseExceptionGroup" for each in type(error).__mro__)

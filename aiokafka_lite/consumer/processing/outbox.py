@@ -489,7 +489,7 @@ class Outbox:
 
     def troubles(self) -> Iterator[str]:
         """Say what is wrong."""
-        if self._error is not None and self._recipient is not None:
+        if self._error is not None:
             yield (
                 f"transactions cannot be committed, and {self.record_count} records wait for a "
                 f"commit: {self._error}"

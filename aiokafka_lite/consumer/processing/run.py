@@ -741,10 +741,8 @@ class Run:
     async def _bury(self, job: Job) -> None:
         """Write a record to the dead letters; only their acknowledgement finishes it."""
         dead_letter, error = self._handling.dead_letter, job.error
-        if dead_letter is None or error is None:
-            raise AssertionError(
-                "a dead letter needs a record with an error, and run() with dead_letter"
-            )
+        assert dead_letter is not None  # noqa: S101 -- otherwise nothing is dead
+        assert error is not None  # noqa: S101 -- it is dead
         try:
             call = dead_letter(DeadRecord(job.record, error, job.attempts, job))
             await in_copy_of(self._context, call)
@@ -953,6 +951,5 @@ def _may_begin(job: Job) -> bool:
 
 def _current_task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
-    if task is None:
-        raise AssertionError("a worker is a task")
+    assert task is not None  # noqa: S101 -- a worker is one
     return task

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from aiokafka_lite.consumer.processing.calls import was_just_cancelled
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.run import Run
 from aiokafka_lite.processing import Retry
@@ -107,16 +108,19 @@ async def test_no_call_sees_context_variables_of_another(
     assert FROM_OUTSIDE.get() == "of run"
 
 
-async def test_variables_that_cannot_be_compared_stay_with_their_call_too() -> None:
+@pytest.mark.parametrize("batch_size", [None, 2])
+async def test_variables_that_cannot_be_compared_stay_with_their_call_too(
+    batch_size: int | None,
+) -> None:
     variable: ContextVar[object] = ContextVar("odd")
     variable.set(NotComparable())
     given = variable.get()
 
-    async def handle(record: Record) -> None:
+    async def handle(_: object) -> None:
         assert variable.get() is given
         variable.set(NotComparable())
 
-    assert await handle_all(handle) == EACH
+    assert await handle_all(handle, batch_size=batch_size) == EACH
 
 
 async def test_variables_last_for_the_whole_call_and_can_be_reset() -> None:
@@ -223,6 +227,51 @@ async def test_a_handler_that_cancels_itself_each_time_does_not_look_like_a_canc
     with pytest.raises(RuntimeError, match="the handler was cancelled, but run") as raised:
         await handle_all(handle)
     assert isinstance(raised.value.__cause__, asyncio.CancelledError)
+
+
+async def test_handlers_and_run_that_are_cancelled_together_have_not_failed() -> None:
+    calls: Counter[int] = Counter()
+    failed: list[DeadRecord] = []
+
+    async def handle(record: Record) -> None:
+        calls[record.offset] += 1
+        await asyncio.sleep(100)
+
+    async def bury(dead: DeadRecord) -> None:
+        failed.append(dead)
+
+    task = asyncio.ensure_future(handle_all(handle, bury=bury, retry=Retry(attempts=1)))
+    await asyncio.sleep(1)
+    tasks = asyncio.all_tasks() - {asyncio.current_task(), task}
+    for each in sorted(tasks, key=lambda each: "handler" not in each.get_name()):
+        each.cancel()  # as the end of `asyncio.run` does; handlers hear of it first
+    await asyncio.wait([*tasks, task], timeout=10)
+    assert not failed
+    assert calls == {0: 1, 1: 1, 2: 1}
+
+
+async def test_python_3_10_knows_that_a_task_was_cancelled_until_it_has_heard_of_it() -> None:
+    seen: list[bool] = []
+
+    async def look() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        seen.append(was_just_cancelled(task))
+        task.cancel()
+        seen.append(was_just_cancelled(task))
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            seen.append(was_just_cancelled(task))
+        await asyncio.sleep(100)
+
+    task = asyncio.ensure_future(look())
+    await asyncio.sleep(1)
+    seen.append(was_just_cancelled(task))
+    task.cancel()
+    seen.append(was_just_cancelled(task))
+    await asyncio.wait([task])
+    assert seen == [False, True, False, False, True]
 
 
 # --- Groups of exceptions -----------------------------------------------------------------------
