@@ -286,6 +286,11 @@ def wrong(given: object) -> Any:
         (lambda c: CircuitBreaker(probes=wrong(1.5)), "probes must be an int, not 1.5"),
         (lambda c: DeadLetters(wrong(5)), "topic must be a str, not 5"),
         (lambda c: DeadLetters("t", producer=wrong(5)), "producer must be an AIOKafkaProducer"),
+        (lambda c: DeadLetters("t", transactional_id=wrong(5)), "transactional_id must be a str"),
+        (
+            lambda c: DeadLetters("t", transaction_timeout_ms=wrong("1")),
+            "transaction_timeout_ms must be an int, not '1'",
+        ),
         (lambda c: Consumer(loop=wrong(5)), "loop must be an event loop, not 5"),
         (lambda c: Consumer(partition_assignment_strategy=wrong(5)), "must be a list of assignor"),
         (lambda c: Consumer(partition_assignment_strategy=()), "must be a list of assignor"),

@@ -41,10 +41,15 @@ def commits(broker: Broker) -> int:
     return sum(isinstance(seen.request, OffsetCommitRequest) for seen in broker.requests)
 
 
+@pytest.mark.virtual_time
 async def test_without_an_interval_what_is_finished_is_committed_soon() -> None:
+    loop = asyncio.get_running_loop()
     async with reading() as (_, consumer):
-        (await consumer.getone()).ack()
-        await eventually(lambda: consumer.committed(A), 1)
+        for count in (1, 2, 3):
+            (await consumer.getone()).ack()
+            acknowledged_at = loop.time()
+            await eventually(lambda: consumer.committed(A), count)
+            assert loop.time() - acknowledged_at < 1
 
 
 @pytest.mark.parametrize("interval_ms", [5_000, 60_000])

@@ -846,7 +846,9 @@ async def test_a_stop_of_the_producer_that_cuts_a_commit_off_repeats_nothing() -
 
 
 @pytest.mark.virtual_time
-async def test_a_stop_does_not_wait_for_a_transaction_without_end() -> None:
+async def test_a_stop_does_not_wait_for_a_transaction_without_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with embedded() as (broker, copy), copy.producer() as producer:
         await copy.kafka.produce(copy.source, 0, numbered(20))
         loop = asyncio.get_running_loop()
@@ -858,6 +860,7 @@ async def test_a_stop_does_not_wait_for_a_transaction_without_end() -> None:
                 await consumer.stop(timeout=5)
                 await task
                 assert loop.time() - stopped_at < 12
+                assert "the outputs of 20 records were not committed" in caplog.text
         async with copy.consumer() as consumer:
             task = asyncio.create_task(consumer.run(copy.handle, transactions=producer))
             await eventually(copy.committed, 20)

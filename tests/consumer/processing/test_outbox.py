@@ -30,6 +30,7 @@ from aiokafka_lite.errors import (
     OffsetMetadataTooLargeError,
     ProducerFenced,
     TransactionAbortableError,
+    TransactionalIdAuthorizationFailed,
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -252,6 +253,24 @@ async def test_one_that_is_refused_is_found_among_others_and_these_keep_their_or
     ]
 
 
+class SpoiltOnce(dict[str, Exception]):
+    """Refuses an output in the batch of another one that is refused, and not alone."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.pop(name, None) if name == "2" else super().get(name, default)
+
+
+async def test_one_that_is_refused_only_beside_another_is_written_in_its_order(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    transactions.refused_names = SpoiltOnce({each: ValueError(each) for each in ("2", "5")})
+    for number in range(8):
+        outbox.put(entry(number))
+    await settle()
+    assert [name for names in transactions.written for name in names] == list("0123467")
+    assert [each for each in transactions.told if each[1]] == [("ValueError", [5])]
+
+
 async def test_what_came_of_later_records_of_its_lanes_waits_for_a_list_that_is_refused(
     transactions: Transactions, outbox: Outbox
 ) -> None:
@@ -266,6 +285,7 @@ async def test_what_came_of_later_records_of_its_lanes_waits_for_a_list_that_is_
     outbox.put(again(refused, 0))
     outbox.put(entry(8, lanes="a"))
     outbox.put(entry(9))
+    outbox.put(entry(11, lanes="c"))
     await settle()
     assert transactions.written[1:] == [["1 again", "9"]]
     outbox.put(again(refused, 1))
@@ -273,7 +293,7 @@ async def test_what_came_of_later_records_of_its_lanes_waits_for_a_list_that_is_
     outbox.put(entry(10, lanes="a"))
     await settle()
     assert [name for names in transactions.written[2:] for name in names] == [
-        *("2 again", "5", "6", "7", "3 again", "8", "10")
+        *("2 again", "5", "6", "7", "11", "3 again", "8", "10")
     ]
 
 
@@ -457,6 +477,17 @@ async def test_what_names_an_unknown_topic_holds_up_its_lanes_only(
     assert not outbox.is_busy
 
 
+async def test_a_producer_that_fails_while_it_looks_for_a_topic_says_nothing_of_the_record(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    outbox.put(entry(1, topic="other"))
+    await settle()
+    transactions.fatal_error = ProducerFenced("another has the transactional id")
+    transactions.found.set_exception(transactions.fatal_error)
+    await settle()
+    assert transactions.told == []
+
+
 async def test_a_dead_letter_does_not_wait_for_an_earlier_record(
     transactions: Transactions, outbox: Outbox
 ) -> None:
@@ -506,6 +537,7 @@ async def test_an_error_that_passes_is_tried_again_and_one_that_stays_ends_it(
     outbox.put(entry(2))
     await settle()
     assert [each for each, _ in transactions.told[-2:]] == ["begun anew", "KafkaTimeoutError"]
+    assert transactions.moved[-1] == [2]
     assert not outbox.is_busy
 
 
@@ -538,7 +570,9 @@ async def test_it_is_full_from_so_many_bytes_on(transactions: Transactions, outb
     smaller.size = 9
     outbox.put(smaller)
     assert not outbox.is_full
-    outbox.put(entry(10))
+    last = entry(10)
+    last.size = 1
+    outbox.put(last)
     assert outbox.is_full
     outbox.give_up([TP])
     assert not outbox.is_full
@@ -552,6 +586,20 @@ async def test_what_comes_after_the_close_is_refused_and_holds_nobody_up(outbox:
     job, output = cast("Any", FakeJob(1)), cast("Any", FakeOutput("letter"))
     with pytest.raises(IllegalStateError, match="no longer written"):
         await outbox.deliver(job, output)
+
+
+async def test_once_its_task_has_failed_a_letter_fails_by_the_same_error(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    transactions.held = fail  # type: ignore[method-assign, assignment]
+    outbox.put(entry(0))
+    await settle()
+    assert transactions.told == [("ZeroDivisionError", [])]
+    with pytest.raises(ZeroDivisionError):
+        await outbox.deliver(cast("Any", FakeJob(1)), cast("Any", FakeOutput("letter")))
 
 
 # --- With a producer of its own, and callers that wait --------------------------------------------
@@ -625,6 +673,17 @@ async def test_a_producer_that_fails_is_replaced_and_the_group_says_what_was_com
     assert replaceable.written == [["2"]]
 
 
+async def test_an_outcome_that_cannot_be_learned_is_the_error_of_who_waits(
+    replaceable: Replaceable, letters: Outbox
+) -> None:
+    replaceable.last_error = ProducerFenced("another has the transactional id")
+    replaceable.errors = [replaceable.last_error]
+    replaceable.later_errors = [TransactionalIdAuthorizationFailed("no more")]
+    with pytest.raises(TransactionalIdAuthorizationFailed):
+        await deliver(letters, 1)
+    assert replaceable.finished == []
+
+
 async def test_without_a_producer_each_letter_that_waits_fails_and_later_ones_are_written(
     replaceable: Replaceable, letters: Outbox
 ) -> None:
@@ -659,3 +718,9 @@ async def test_a_letter_without_room_in_the_metadata_or_without_its_partition_fa
     replaceable.room_to = 1_000
     await deliver(letters, 8)
     assert replaceable.written == [["1"], ["8"]]
+    replaceable.gate.clear()
+    waiting = [asyncio.ensure_future(deliver(letters, number)) for number in range(10, 20)]
+    await settle()
+    assert letters.is_full
+    replaceable.gate.set()
+    await asyncio.gather(*waiting)

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, Re
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.lanes import Order
 from aiokafka_lite.consumer.processing.run import Run
+from aiokafka_lite.deserializers import Deserializer, Serialized
+from aiokafka_lite.errors import DeserializationError
 from aiokafka_lite.processing import CircuitBreaker, Retry
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.processing.acking import Record
@@ -602,6 +605,84 @@ async def test_a_list_that_fails_is_counted_once_and_its_records_are_tried_alone
     assert case.buffers.state.processing_totals["failed_total"] == 1 + len(others) - 9
     assert case.buffers.state.processing_totals["finished_total"] == 9
     assert [each.record.offset for each in case.dead] == [3]
+
+
+async def test_records_of_a_list_that_failed_are_tried_by_all_handlers() -> None:
+    async def handle(record: Record) -> None:
+        await asyncio.sleep(1)
+        if len(case.calls) == 1:
+            raise ConnectionError("once")
+
+    case = Case(handle, {A: 10}, order=None, batch_size=10)
+    async with case.running():
+        await case.patiently(60)
+    assert case.calls == [(0, 10)] + [(1, 1)] * 10
+
+
+@pytest.mark.parametrize("order", ["partition", None])
+async def test_a_list_that_fails_by_an_error_that_stops_ends_run_at_its_first_record(
+    order: Order, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(record: Record) -> None:
+        raise MemoryError
+
+    case = Case(handle, {A: 3}, order=order, batch_size=10, stop=(MemoryError,))
+    async with case.running() as task:
+        with pytest.raises(MemoryError):
+            await task
+    assert case.calls == [(0, 3)]
+    assert "offset 0: the handler failed, and run() ends" in caplog.text
+
+
+async def test_without_dead_letters_what_cannot_be_deserialised_ends_run() -> None:
+    def key_of(key: bytes) -> int:
+        if key == b"3":
+            raise ValueError("no key")
+        return int(key)
+
+    case = Case(bad(), {A: 5}, order=None, is_keeping=False, key_deserializer=key_of)
+    async with case.running() as task:
+        with pytest.raises(DeserializationError, match="offset 3"):
+            await task
+    assert sorted(case.done) == [(0, 0), (0, 1), (0, 2)]
+
+
+async def test_a_deserializer_that_is_away_is_asked_again_after_the_pause_of_a_first_failure() -> (
+    None
+):
+    asked_at: list[float] = []
+
+    class Away(Deserializer[int]):
+        def deserialize(self, item: Serialized) -> int:
+            asked_at.append(now())
+            if len(asked_at) < 3:
+                raise ConnectionResetError("the registry is away")
+            return int(item.payload)
+
+    case = Case(bad(), {A: 1}, key_deserializer=Away())
+    async with case.running():
+        await case.patiently(60)
+    assert case.done == [(0, 0)]
+    pauses = [after - before for before, after in pairwise(asked_at)]
+    assert pauses == [pytest.approx(0.1, rel=0.21)] * 2
+
+
+async def test_handlers_that_are_cancelled_may_take_a_moment_to_end() -> None:
+    ended: list[float] = []
+
+    async def handle(record: Record) -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.sleep(0.5)
+            ended.append(now())
+
+    case = Case(handle, {A: 1})
+    async with case.running():
+        await asyncio.sleep(1)
+        await case.run.end(now() + 1)
+        assert ended == [2.5]
+        assert now() == 2.5
 
 
 @pytest.mark.parametrize("batch_size", [None, 1])

@@ -8,13 +8,14 @@ import random
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from aiokafka_lite.consumer.processing.handling import Handling
+from aiokafka_lite.consumer.assignment.cursor import Range
+from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.lanes import Job
-from aiokafka_lite.consumer.processing.run import Run
+from aiokafka_lite.consumer.processing.run import JobReceipt, Run
 from aiokafka_lite.errors import ConsumerStoppedError
 from aiokafka_lite.processing import CircuitBreaker, Retry
 from aiokafka_lite.structs import TopicPartition
@@ -55,7 +56,7 @@ class Case:
             deliver=no_transactions,
         )
 
-    async def _handle(self, given: Any) -> None:
+    async def _handle(self, given: Any, _: object = None) -> None:
         records = given if self.is_list else [given]
         tp = TopicPartition(records[0].topic, records[0].partition)
         self.begun.append((tp.partition, [record.offset for record in records]))
@@ -75,6 +76,10 @@ class Case:
                 await self.run.end(asyncio.get_running_loop().time())
                 await task
 
+    def workers(self) -> list[weakref.ref[asyncio.Task[Any]]]:
+        tasks = (task for task in asyncio.all_tasks() if "handler" in task.get_name())
+        return [weakref.ref(task) for task in tasks]
+
     def take_away(self, tp: TopicPartition) -> None:
         """Revoke a partition; handlers that are at work on it have had their time."""
         self.buffers.state.begin_revocation([tp])
@@ -92,7 +97,7 @@ async def test_handlers_that_a_rebalance_cuts_off_give_their_places_to_others(
 ) -> None:
     case = Case(order=None, batch_size=batch_size)
     case.held[A] = asyncio.Event()
-    case.buffers.put({A: batch(0, 2)})
+    case.buffers.put({A: batch(0, 4)})
     async with case.running():
         for _ in range(3):
             await until(lambda: len(case.begun) == 2)
@@ -100,8 +105,10 @@ async def test_handlers_that_a_rebalance_cuts_off_give_their_places_to_others(
             await asyncio.sleep(0.1)
             case.begun.clear()
             case.give(A)
-            case.buffers.put({A: batch(0, 2)})
+            case.buffers.put({A: batch(0, 4)})
         await until(lambda: len(case.begun) == 2)
+        await asyncio.sleep(0.1)
+        assert len(case.begun) == 2  # there are no more places than before
         case.take_away(A)
         await asyncio.sleep(0.1)
         case.buffers.state.change([A], [])
@@ -137,6 +144,9 @@ async def test_a_paused_record_that_went_holds_up_nothing_when_it_comes_back() -
         case.held[A].set()
         await until(lambda: case.done == [(0, 0)])
         case.take_away(A)
+        case.buffers.state.change([A], [])
+        await asyncio.sleep(0.1)
+        assert case.run.counts()["ready"] == 0
         case.give(A)
         case.buffers.put({A: batch(0, 2)})
         await until(lambda: case.done == [(0, 0), (0, 0), (0, 1)])
@@ -162,6 +172,22 @@ async def test_records_from_a_position_sought_in_a_rebalance_are_processed_when_
         case.held[A].set()
         await until(lambda: (0, 6) in case.done)
         assert state.processed_offsets()[A].offset == 7
+
+
+async def test_what_is_tried_alone_is_in_no_list_behind_others() -> None:
+    case = Case(concurrency=1, order=None, batch_size=10, retry=Retry(first_delay_ms=1_000))
+    case.failures = [ConnectionError(), ConnectionError()]
+    case.held[B] = asyncio.Event()
+    case.buffers.put({A: batch(0, 2)})
+    async with case.running():
+        await until(lambda: case.done == [(0, 1)])  # the list has failed, and then its first record
+        case.buffers.put({B: batch(0, 1)}, node_id=2)
+        await until(lambda: case.begun[-1] == (1, [0]))
+        case.buffers.put({B: batch(1, 2)}, node_id=2)
+        await asyncio.sleep(2)
+        case.held.pop(B).set()
+        await until(lambda: (0, 0) in case.done)
+    assert case.begun[-2:] == [(1, [1, 2]), (0, [0])]
 
 
 async def test_a_list_takes_no_records_of_before_a_seek() -> None:
@@ -192,6 +218,288 @@ async def test_a_record_that_an_outbox_returns_begins_at_once() -> None:
         case.run.handle_again([job])
         await asyncio.sleep(1)
         assert case.done == [(0, 0)]
+
+
+async def test_a_place_that_is_free_is_for_what_waits_of_other_partitions() -> None:
+    case = Case(concurrency=1)
+    case.held[A] = asyncio.Event()
+    case.buffers.put({A: batch(0, 1)})
+    case.buffers.put({B: batch(0, 1)}, node_id=2)
+    async with case.running():
+        await until(lambda: case.begun == [(0, [0])])
+        case.take_away(A)
+        await asyncio.sleep(0.1)
+        assert case.done == [(1, 0)]
+
+
+async def test_a_record_whose_handler_was_cut_off_begins_again_if_its_partition_stays() -> None:
+    case = Case()
+    case.held[A] = asyncio.Event()
+    case.buffers.put({A: batch(0, 2)})
+    async with case.running():
+        await until(lambda: bool(case.begun))
+        case.take_away(A)
+        await asyncio.sleep(0.1)
+        assert case.run.counts()["at_work"] == 0
+        case.held.pop(A).set()
+        case.buffers.state.keep(case.buffers.partition(A))
+        await until(lambda: case.done == [(0, 0), (0, 1)])
+
+
+async def test_a_worker_that_was_cut_off_is_kept_by_nobody() -> None:
+    case = Case(order=None)
+    case.held[A] = asyncio.Event()
+    case.buffers.put({A: batch(0, 1)})
+    async with case.running():
+        await until(lambda: bool(case.begun))
+        (worker,) = case.workers()
+        case.take_away(A)
+        await asyncio.sleep(0.1)
+        gc.collect()
+        assert worker() is None
+
+
+async def test_a_run_that_is_cancelled_begins_nothing_in_place_of_a_handler_that_was_cut_off() -> (
+    None
+):
+    case = Case(order=None, concurrency=1)
+    case.held[A] = asyncio.Event()
+    case.buffers.put({A: batch(0, 3)})
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: faults.append(what))
+    with case.run.opened():
+        task = asyncio.ensure_future(case.run.run())
+        await until(lambda: bool(case.begun))
+        case.run.give_up([A], asyncio.get_running_loop().time())
+        task.cancel()
+        await asyncio.wait([task])
+    await asyncio.sleep(0.1)
+    assert faults == []
+    assert len(case.begun) == 1
+
+
+async def test_a_seek_makes_room_for_what_is_read_from_there() -> None:
+    case = Case(order=None, concurrency=4, max_uncommitted=2)
+    case.held[A] = asyncio.Event()
+    case.buffers.put({A: batch(0, 4)})
+    state = case.buffers.state
+    async with case.running():
+        await until(lambda: len(case.begun) == 2)
+        await asyncio.sleep(0.1)
+        assert len(case.begun) == 2
+        state.pause(case.buffers.partition(B))
+        state.resume(case.buffers.partition(B))
+        state.seek(case.buffers.partition(A), 1)
+        case.buffers.put({A: batch(1, 2)})
+        await until(lambda: case.begun.count((0, [1])) == 2)
+
+
+async def test_what_handlers_are_at_work_on_is_undone_until_it_is_not_theirs_any_more() -> None:
+    await asyncio.sleep(100)
+    case = Case(order=None, concurrency=4)
+    case.held |= {A: asyncio.Event(), B: asyncio.Event()}
+    case.buffers.put({A: batch(0, 2)})
+    case.buffers.put({B: batch(3, 1)}, node_id=2)
+    run, state = case.run, case.buffers.state
+    assert not run.is_open
+    async with case.running():
+        await until(lambda: len(case.begun) == 3)
+        began_at = asyncio.get_running_loop().time()
+        assert run.is_open
+        assert run.partitions() == {A, B}
+        assert run.undone([A]) == {A: Range(0, 2)}
+        assert run.undone([A, B]) == {A: Range(0, 2), B: Range(3, 4)}
+        cursor = case.buffers.partition(A)
+        assert "has been in its handler for 5.0 s" in run.explain(cursor, began_at + 5)
+        state.seek(case.buffers.partition(B), 0)
+        assert run.undone([A, B]) == {A: Range(0, 2)}
+        assert not run.is_ending([A])
+        run.give_up([A], began_at)
+        assert run.is_ending([A])
+        assert not run.is_ending([B])
+        await asyncio.sleep(0.1)
+        assert not run.is_ending([A])
+
+
+def receipt_of_first(case: Case, tp: TopicPartition) -> JobReceipt:
+    """Return what a transaction finishes the first unfinished record of a partition by."""
+    progress = case.buffers.partition(tp).progress
+    assert progress is not None
+    job = progress.holder_of_first()
+    assert isinstance(job, Job)
+    return JobReceipt(case.run, job)
+
+
+async def test_after_a_failure_of_a_record_that_is_finished_the_next_of_its_lane_begins() -> None:
+    case = Case()
+    case.held[A] = asyncio.Event()
+    case.failures = [ValueError("afterwards")]
+    case.buffers.put({A: batch(0, 2)})
+    async with case.running():
+        await until(lambda: bool(case.begun))
+        assert receipt_of_first(case, A).ack()
+        case.held[A].set()
+        await until(lambda: case.done == [(0, 1)])
+
+
+async def test_a_record_that_is_finished_at_a_bound_makes_room_for_another() -> None:
+    case = Case(order=None, concurrency=4, max_uncommitted=2)
+    case.held[A] = asyncio.Event()
+    case.buffers.put({A: batch(0, 4)})
+    async with case.running():
+        await until(lambda: len(case.begun) == 2)
+        await asyncio.sleep(0.1)
+        assert len(case.begun) == 2
+        assert receipt_of_first(case, A).ack()
+        await until(lambda: len(case.begun) > 2)
+
+
+async def test_each_record_of_a_list_is_said_to_be_in_its_handler() -> None:
+    case = Case(batch_size=2)
+    case.held[A] = asyncio.Event()
+    case.buffers.put({A: batch(0, 2)})
+    async with case.running():
+        await until(lambda: bool(case.begun))
+        assert receipt_of_first(case, A).ack()
+        began_at = asyncio.get_running_loop().time()
+        explained = case.run.explain(case.buffers.partition(A), began_at + 5)
+        assert "offset 1, key" in explained
+        assert "has been in its handler for 5.0 s" in explained
+
+
+async def test_a_transaction_finishes_a_record_that_a_handler_has_and_none_that_went() -> None:
+    case = Case(order=None)
+    case.held |= {A: asyncio.Event(), B: asyncio.Event()}
+    case.buffers.put({A: batch(0, 1)})
+    case.buffers.put({B: batch(0, 1)}, node_id=2)
+    async with case.running():
+        await until(lambda: len(case.begun) == 2)
+        kept, gone = receipts = [receipt_of_first(case, tp) for tp in (A, B)]
+        assert [each.is_current for each in receipts] == [True, True]
+        assert [each.is_finished for each in receipts] == [False, False]
+        assert kept.ack()
+        assert not kept.ack()
+        case.buffers.state.change([B], [])
+        assert [each.is_current for each in receipts] == [False, False]
+        assert [each.is_finished for each in receipts] == [True, False]
+        assert not gone.ack()
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+async def test_the_end_comes_with_that_of_the_last_handler(batch_size: int | None) -> None:
+    case, loop = Case(batch_size=batch_size), asyncio.get_running_loop()
+    case.held[A] = asyncio.Event()
+    case.buffers.put({A: batch(0, 1)})
+    async with case.running():
+        await until(lambda: bool(case.begun))
+        began_at = loop.time()
+        ending = asyncio.ensure_future(case.run.end(began_at + 100))
+        await asyncio.sleep(1)
+        assert not ending.done()
+        case.held[A].set()
+        await ending
+        assert loop.time() - began_at == pytest.approx(1)
+
+
+# --- With an outbox ------------------------------------------------------------------------------
+class Outbox:
+    """Has what handlers return, and writes nothing of it."""
+
+    def __init__(self) -> None:
+        self.is_busy = self.is_full = False
+        self.looks = self.record_count = 0
+        self.given_up: list[object] = []
+        self.entries: list[Any] = []
+
+    def new_outputs(self) -> Any:
+        return self
+
+    def close(self) -> list[object]:
+        return []
+
+    def put(self, entry: object) -> None:
+        self.entries.append(entry)
+
+    def awaits(self, job: object) -> bool:
+        return False
+
+    def look_again(self) -> None:
+        self.looks += 1
+
+    def give_up(self, partitions: Any) -> None:
+        self.given_up.append({*partitions})
+        self.is_busy = False
+
+    def is_writing(self, partitions: object) -> bool:
+        return self.is_busy
+
+    def undone(self, partitions: Any) -> dict[TopicPartition, Range]:
+        return {A: Range(0, 1)} if A in partitions and self.is_busy else {}
+
+
+def with_outbox(**settings: Any) -> tuple[Case, Any]:
+    case, outbox = Case(**settings), Outbox()
+    case.run.write_into(cast("Any", outbox))
+    return case, outbox
+
+
+async def test_an_outbox_looks_again_when_a_partition_or_the_assignment_changes() -> None:
+    case, outbox = with_outbox()
+    state = case.buffers.state
+    async with case.running():
+        state.pause(case.buffers.partition(A))
+        assert outbox.looks == 1
+        state.change([B], [])
+        assert outbox.looks == 2
+
+
+async def test_what_an_outbox_is_going_to_write_is_undone() -> None:
+    case, outbox = with_outbox()
+    assert not case.run.is_open
+    outbox.is_busy = True
+    assert case.run.is_open
+    assert case.run.undone([A, B]) == {A: Range(0, 1)}
+    assert case.run.undone([B]) == {}
+    assert case.run.is_ending([A])
+
+
+async def test_the_end_waits_for_an_outbox_and_has_it_drop_what_is_left() -> None:
+    loop = asyncio.get_running_loop()
+    case, outbox = with_outbox()
+    async with case.running():
+        outbox.is_busy = True
+        began_at = loop.time()
+        ending = asyncio.ensure_future(case.run.end(began_at + 100))
+        await asyncio.sleep(1)
+        assert not ending.done()
+        outbox.is_busy = False
+        case.run.outbox_moved(())
+        await ending
+        assert loop.time() - began_at == 1
+        outbox.is_busy = True
+        await case.run.end(loop.time() + 1)
+        assert outbox.given_up == [{A, B}]
+        assert loop.time() - began_at == 2
+
+
+async def test_outputs_of_two_records_that_are_refused_have_each_handled_alone() -> None:
+    dead: list[DeadRecord] = []
+
+    async def bury(record: DeadRecord) -> None:
+        dead.append(record)
+
+    case, outbox = with_outbox(batch_size=10, dead_letter=bury)
+    case.buffers.put({A: batch(0, 2)})
+    async with case.running():
+        await until(lambda: bool(outbox.entries))
+        (entry,) = outbox.entries
+        case.run.refused(entry.jobs, ValueError("too large"))
+        await until(lambda: len(outbox.entries) == 3)
+        assert case.begun == [(0, [0, 1]), (0, [0]), (0, [1])]
+        case.run.refused(outbox.entries[1].jobs, ValueError("too large"))
+        await until(lambda: bool(dead))
+    assert [(each.record.offset, each.attempts) for each in dead] == [(0, 1)]
+    assert case.buffers.state.processing_totals["failed_total"] == 1
 
 
 @pytest.mark.parametrize("batch_size", [None, 1])

@@ -167,7 +167,54 @@ class Receipt:
 
     refusal_count = 1
     is_current = True
-    cursor = "a partition"
+
+    def __init__(self, cursor: str = "a partition") -> None:
+        self.cursor = cursor
+
+
+async def test_partitions_have_their_turns_in_the_order_of_their_refusals() -> None:
+    refusals: Any = Refusals(lambda: None, random.Random(1))
+    one, other, later = Receipt("A"), Receipt("B"), Receipt("A")
+    for receipt in (one, other):
+        refusals.put(receipt, 0)
+    assert refusals.first(lambda _: True) == "A"
+    assert refusals.first(lambda cursor: cursor == "B") == "B"
+    one.is_current = False
+    assert refusals.first(lambda _: True) == "B"
+    refusals.put(later, 0)
+    assert refusals.first(lambda _: True) == "B"
+    assert refusals.take("B", None) == [other]
+    assert refusals.first(lambda _: True) == "A"
+    assert len(refusals) == 1
+
+
+async def test_a_refused_record_comes_when_each_partition_has_had_its_turn() -> None:
+    reader = Reader(count=3, bad=())
+    reader.buffers.put({A: batch(3, 3)}, node_id=A.partition)
+    reader.buffers.put({B: batch(3, 3)}, node_id=B.partition)
+    (first,) = await reader.records("getone")
+    first.nack()
+    assert await reader.records("getone") == [first]
+    (second,) = await reader.records("getone")
+    second.nack()
+    between: list[Record] = []
+    while (record := (await reader.records("getone"))[0]) is not second:
+        between.append(record)
+    assert {record.partition for record in between} == {A.partition, B.partition}
+    assert len(between) <= 5
+
+
+async def test_reads_of_one_record_take_turns_with_refused_ones() -> None:
+    reader = Reader(count=5, bad=())
+
+    async def poll() -> int:
+        (records,) = (await reader.gets.many((), None, 1)).values()
+        return records[0].offset
+
+    for records in (await reader.gets.many((), None, None, 1)).values():
+        records[0].nack()
+    found = [await poll() for _ in range(4)]
+    assert [offset == 0 for offset in found] == [True, False, False, True]
 
 
 async def test_each_time_at_which_records_are_due_wakes_reads_once() -> None:

@@ -768,6 +768,7 @@ async def test_while_everything_fails_nothing_is_dead_and_one_record_is_tried_no
     ("arguments", "kind"),
     [
         ({"concurrency": 0}, ValueError),
+        ({"concurrency": None}, ValueError),
         ({"order": "keys"}, ValueError),
         ({"batch_size": True}, ValueError),
         ({"max_uncommitted": 0}, ValueError),
