@@ -201,39 +201,37 @@ class _Held:
 
     def __init__(self) -> None:
         self.kept: list[TopicPartition] = []
-        # Nobody's before, and of others before: by whom.
-        self._fresh: list[TopicPartition] = []
-        self._moved: dict[str, list[TopicPartition]] = {}
+        # By the owner before; None: the partition had no owner.
+        self._new: dict[str | None, list[TopicPartition]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.kept or self._fresh or self._moved)
+        return bool(self.kept or self._new)
 
     @property
     def has_new(self) -> bool:
-        return bool(self._fresh or self._moved)
+        return bool(self._new)
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        return chain(self.kept, self._fresh, *self._moved.values())
+        return chain(self.kept, *self._new.values())
 
     def add(self, tp: TopicPartition, owner_before: str | None) -> None:
         """Add a partition that the member did not have before."""
-        if owner_before is None:
-            self._fresh.append(tp)
-        else:
-            self._moved.setdefault(owner_before, []).append(tp)
+        self._new.setdefault(owner_before, []).append(tp)
 
     def take_for(self, taker: str) -> TopicPartition:
-        """Take out what comes home to the taker, else what has moved anyway, else the last."""
-        if taker not in self._moved:
-            if self._fresh:
-                return self._fresh.pop()
-            if not self._moved:
-                return self.kept.pop()
-        home = taker if taker in self._moved else next(iter(self._moved))
-        tps = self._moved[home]
+        """Take out a former partition of the taker, else a new one, else one that was kept.
+
+        Of the new ones, those without a former owner go first.
+        """
+        if not self._new:
+            return self.kept.pop()
+        home: str | None = taker
+        if taker not in self._new:
+            home = None if None in self._new else next(iter(self._new))
+        tps = self._new[home]
         tp = tps.pop()
         if not tps:
-            del self._moved[home]
+            del self._new[home]
         return tp
 
 
@@ -353,13 +351,8 @@ class _Sharing:
 
         Topics are sorted, not partitions: no other thread runs while very many are compared.
         """
-        ranked: dict[tuple[int, int, str], Iterable[tuple[int, _Audience]]] = {}
+        ranked: dict[tuple[int, int, str], list[tuple[int, _Audience]]] = {}
         for topic, left in self._left.items():
-            if not self._do_racks_matter:
-                for audience in left.values():
-                    ranked[len(audience.members), 0, topic] = left.items()
-                    break
-                continue
             alike: dict[int, list[tuple[int, _Audience]]] = {}
             for number, audience in left.items():
                 alike.setdefault(len(audience.near), []).append((number, audience))
