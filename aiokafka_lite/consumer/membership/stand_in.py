@@ -405,16 +405,13 @@ class StandIn:
             raise LoopClosedError from error
 
     def abandon(self) -> None:
-        """Begin to end the thread; waits for nothing."""
+        """Begin to end the thread, and with it the task; waits for nothing."""
         if self._speaker is not None:
             self._speaker.end()
-        if self._task is not None:
-            self._scope.cancel(self._task)
 
     async def end(self) -> None:
         """End the thread, and wait for that as long as it can be expected to take."""
-        if self._speaker is not None:
-            self._speaker.end()
+        self.abandon()
         if self._task is not None:
             await self._scope.stop(self._task)
 

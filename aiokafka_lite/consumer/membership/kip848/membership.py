@@ -192,7 +192,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if self._beating is not None:
             self._scope.cancel(self._beating)
         self._stand_in.abandon()
-        self._lease.end()
 
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
@@ -228,7 +227,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if self._beating is not None:
             await self._scope.stop(self._beating)
         await self._stand_in.end()
-        self._lease.end()
         if may_be_known and (member.is_static or leaves is not False):
             goodbye = self._beats.leave(for_good=leaves is True)
             await self._say_goodbye(goodbye, min(leave_by, loop.time() + LEAVE_MAX_S))
