@@ -96,17 +96,11 @@ class GroupTask:
         self.sits_out = False
 
     # --- Its life -------------------------------------------------------------------------
-    def start(
-        self,
-        run: Callable[[], Coroutine[None, None, Never]],
-        *,
-        then: Callable[[], None] | None = None,
-    ) -> None:
-        """Start the task; `then` is called when it has ended, however that came."""
+    def start(self, run: Callable[[], Coroutine[None, None, Never]]) -> asyncio.Task[Never]:
+        """Start the task; its end is a change of the member."""
         self._task = self._scope.supervise(run, name="group")
         self._task.add_done_callback(lambda _: self._member.notify())
-        if then is not None:
-            self._task.add_done_callback(lambda _: then())
+        return self._task
 
     def halt(self) -> None:
         """Begin to end the task; idempotent."""

@@ -110,7 +110,8 @@ class ClassicMembership(GroupedMembership[Member]):
         """Start taking part; awaits nothing of the network."""
         self._observe()
         # Also where all tasks are cancelled at once: its alarm must not stay behind.
-        self._task.start(self._run, then=self._lease.end)
+        lease = self._lease
+        self._task.start(self._run).add_done_callback(lambda _: lease.end())
         self._heartbeat.stand_in.start()
 
     async def leave(
