@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 
 from aiokafka_lite import errors
+from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.assignors import (
     ClusterTopics,
     ConsumerProtocolMemberAssignment,
@@ -16,6 +17,7 @@ from aiokafka_lite.consumer.assignors import (
     RangePartitionAssignor,
     RoundRobinPartitionAssignor,
 )
+from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import MemberState
 from aiokafka_lite.errors import (
@@ -24,10 +26,15 @@ from aiokafka_lite.errors import (
     GroupAuthorizationFailedError,
     MaxPollIntervalError,
 )
+from aiokafka_lite.protocol.messages.consumer_protocol import (
+    ConsumerProtocolSubscription,
+    decode_versioned,
+)
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from aiokafka_lite.protocol.schema import Message, Response
@@ -62,12 +69,26 @@ def refused(kind: type[BrokerResponseError]) -> dict[type[Message], Response]:
 
 async def test_one_join_names_every_assignor(broker: ScriptedBroker) -> None:
     strategy = (RoundRobinPartitionAssignor, RangePartitionAssignor)
+    settings = {"session_timeout_ms": 7_000, "rebalance_timeout_ms": 9_000, "client_rack": "r"}
 
-    async with worker_of(broker, partition_assignment_strategy=strategy):
+    async with worker_of(broker, partition_assignment_strategy=strategy, **settings):
         named, joined = broker.asked(JoinGroupRequest)  # the first only got the member id
 
     assert [named.member_id, joined.member_id] == ["", "scripted-1"]
     assert [protocol.name for protocol in joined.protocols] == ["roundrobin", "range"]
+    assert (joined.session_timeout_ms, joined.rebalance_timeout_ms) == (7_000, 9_000)
+    for protocol in joined.protocols:
+        said = decode_versioned(ConsumerProtocolSubscription, protocol.metadata)
+        assert (said.topics, said.rack_id, said.generation_id) == (["t"], "r", -1)
+
+
+async def test_a_leader_that_knows_the_topics_asks_for_no_metadata(broker: ScriptedBroker) -> None:
+    async with worker_of(broker) as worker:
+        count = len(broker.asked(MetadataRequest))
+        worker.state.subscribe(["t"])
+        await worker.membership.wait_assigned()
+        assert worker.membership.generation == 2
+        assert len(broker.asked(MetadataRequest)) == count
 
 
 async def test_requests_carry_the_instance_id(broker: ScriptedBroker) -> None:
@@ -500,7 +521,7 @@ async def test_a_member_without_gets_leaves_and_comes_back_at_the_next_get(
 
         await until(lambda: worker.membership.generation == 2, worker)
         await worker.membership.wait_assigned()
-        assert len(broker.asked(JoinGroupRequest)) > joins
+        assert broker.asked(JoinGroupRequest)[joins].member_id == ""
 
 
 async def test_a_member_inside_a_get_stays_however_long_it_waits(broker: ScriptedBroker) -> None:
@@ -516,10 +537,11 @@ async def test_the_second_answer_counts_when_the_subscription_changes_while_join
     broker: ScriptedBroker,
 ) -> None:
     broker.topics["u"] = 1
-    worker = worker_of(broker)
+    worker, calls = worker_of(broker), Calls()
+    worker.state.listener = calls
 
     def change(request: Message) -> Response:
-        worker.state.subscribe(["u"])
+        worker.state.subscribe(["u"], calls)
         assert isinstance(request, SyncGroupRequest)
         return broker.on_SyncGroupRequest(request)
 
@@ -527,6 +549,102 @@ async def test_the_second_answer_counts_when_the_subscription_changes_while_join
     async with worker:
         assert worker.partitions == tps("u", 0)
         assert worker.membership.generation == 2
+    assert calls.calls == [("revoked", set()), ("assigned", tps("u", 0))]
+
+
+# --- A cooperative member ---------------------------------------------------------------------
+BOTH = tps("t", 0, 1)
+
+
+def cooperative(
+    broker: ScriptedBroker, listener: ConsumerRebalanceListener, **settings: object
+) -> Worker:
+    strategy = (CooperativeStickyPartitionAssignor,)
+    worker = worker_of(broker, partition_assignment_strategy=strategy, **settings)
+    worker.state.listener = listener
+    return worker
+
+
+async def test_a_cooperative_member_that_unsubscribes_while_it_syncs_leaves(
+    broker: ScriptedBroker,
+) -> None:
+    calls = Losing()
+    async with cooperative(broker, calls) as worker:
+        sync = broker.hold(SyncGroupRequest)
+        worker.state.subscribe(["t"], calls)
+        await sync.came()
+        worker.state.unsubscribe()
+        sync.release()
+        await until(lambda: worker.member.state is MemberState.UNJOINED, worker)
+        assert len(broker.asked(LeaveGroupRequest)) == 1
+    assert calls.calls == [("assigned", BOTH), ("revoked", BOTH)]
+
+
+async def test_the_listener_is_told_of_what_was_unsubscribed_before_the_next_attempt_to_join(
+    broker: ScriptedBroker,
+) -> None:
+    first, second = Losing(), Losing()
+    async with cooperative(broker, first) as worker:
+
+        def renew(request: Message) -> Response:
+            worker.state.unsubscribe()
+            worker.state.subscribe(["t"], second)
+            return refused(errors.CoordinatorLoadInProgressError)[JoinGroupRequest]
+
+        broker.script(JoinGroupRequest, renew)
+        worker.state.subscribe(["t"], first)
+        await until(lambda: worker.membership.generation == 2, worker)
+        await worker.membership.wait_assigned()
+        assert first.calls == [("assigned", BOTH), ("revoked", BOTH)]
+        assert second.calls == [("assigned", BOTH)]
+
+
+@pytest.mark.parametrize("kind", [errors.IllegalGenerationError, errors.UnknownMemberIdError])
+async def test_what_is_kept_is_lost_with_the_generation_if_sync_group_is_refused(
+    broker: ScriptedBroker, kind: type[BrokerResponseError]
+) -> None:
+    calls = Losing()
+    async with cooperative(broker, calls) as worker:
+        broker.script(SyncGroupRequest, refused(kind)[SyncGroupRequest])
+        worker.state.subscribe(["t"], calls)
+        await until(lambda: worker.membership.generation == 3, worker)
+        await worker.membership.wait_assigned()
+    assert calls.calls == [("assigned", BOTH), ("lost", BOTH), ("assigned", BOTH)]
+
+
+async def test_what_is_kept_is_lost_if_the_member_is_fenced_while_its_listener_is_told(
+    broker: ScriptedBroker,
+) -> None:
+    class Fenced(Losing):
+        async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+            await super().on_partitions_revoked(revoked)
+            broker.script(HeartbeatRequest, refused(FencedInstanceIdError)[HeartbeatRequest])
+            await until(lambda: worker.member.is_fenced)
+
+    broker.topics["u"] = 1
+    calls = Fenced()
+    worker = cooperative(broker, calls, group_instance_id="one")
+    worker.state.subscribe(["t", "u"], calls)
+    await worker.start()
+    worker.state.subscribe(["t"], calls)
+    await asyncio.wait_for(worker.failed.wait(), 5)
+    both, other = BOTH, tps("u", 0)
+    assert calls.calls == [("assigned", both | other), ("revoked", other), ("lost", both)]
+    assert worker.partitions == set()
+    await worker.die()
+
+
+@pytest.mark.virtual_time
+async def test_a_get_ends_the_wait_for_the_application(broker: ScriptedBroker) -> None:
+    loop = asyncio.get_running_loop()
+    async with worker_of(broker) as worker:
+        worker.work(TP, 5)
+        worker.state.subscribe(["t"])
+        await until(lambda: worker.membership.status.awaited_work is not None, worker)
+        began_at = loop.time()
+        worker.state.enter_get()
+        await worker.membership.wait_assigned()
+        assert loop.time() - began_at < 0.5
 
 
 async def test_an_unreadable_subscription_of_a_peer_does_not_stop_the_leader(

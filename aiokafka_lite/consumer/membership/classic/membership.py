@@ -229,7 +229,7 @@ class ClassicMembership(GroupedMembership[Member]):
             is_away = interruption is Interruption.POLL_INTERVAL_EXCEEDED
             await self._prepare(reason, leaves=is_away)
             if member.is_fenced:
-                self._give_up()
+                await self._give_up()
             if is_away:
                 await self._sit_out(overdue)
 
@@ -266,8 +266,6 @@ class ClassicMembership(GroupedMembership[Member]):
                     tells_of_none=is_eager,
                     stays_readable=is_eager,
                 )
-        if not member.is_member:
-            await self._lose_what_was_kept()
 
     def _not_kept(self, *, leaves: bool) -> frozenset[TopicPartition]:
         """Return the partitions that go before the member joins again."""
@@ -313,7 +311,7 @@ class ClassicMembership(GroupedMembership[Member]):
             if not member.is_member:
                 await self._lose_what_was_kept()
             if member.is_fenced:
-                self._give_up()
+                await self._give_up()
             await self._settle_departed()
             if not is_subscribed(state):
                 return None
@@ -507,8 +505,9 @@ class ClassicMembership(GroupedMembership[Member]):
         if self._is_cooperative or self._member.state is MemberState.STABLE:
             self._handover.note_departure(departure)
 
-    def _give_up(self) -> Never:
+    async def _give_up(self) -> Never:
         """End the group task for good: every get and commit raises that another took its place."""
+        await self._lose_what_was_kept()
         self._state.change(self._state.assignment, ())
         self._member.lose_membership(Interruption.FENCED)
         self._member.enter(MemberState.FENCED)
