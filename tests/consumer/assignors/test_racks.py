@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
+from zlib import crc32
 
 import pytest
 from hypothesis import example, given
@@ -169,11 +170,13 @@ def test_racks_change_nothing_where_they_make_no_difference(
 def test_topics_that_are_cut_alike_stay_so_where_racks_allow_it() -> None:
     spread = tuple(frozenset({RACKS[n % 3]}) for n in range(6))
     members = {name: Said(RACKS[n], ("a", "b")) for n, name in enumerate(("one", "two", "three"))}
-    shares = Case({"a": spread, "b": spread}, members).share_out(RangePartitionAssignor)
+    case = Case({"a": spread, "b": spread}, members)
+    shares = case.share_out(RangePartitionAssignor)
     for tps in shares.values():
         numbers = [{tp.partition for tp in tps if tp.topic == topic} for topic in "ab"]
         assert numbers[0] == numbers[1]
         assert len(numbers[0]) == 2
+    assert case.near(shares) == 12
 
 
 # --- What it never costs ----------------------------------------------------------------------
@@ -304,6 +307,20 @@ def test_what_is_shared_out_badly_comes_near(case: Case) -> None:
     before = case.near(group.has)
     group.settle(case)
     assert case.near(group.has) >= before
+
+
+def test_counts_are_evened_out_again_after_a_partition_has_come_near() -> None:
+    """The first member gives one to the second, and then takes one of the third."""
+    members = {"m1": Said("r0", ("a", "b")), "m2": Said("r1", ("a",)), "m3": Said("r0", ("b",))}
+    case = Case({"a": (frozenset({"r1"}),) * 2, "b": (frozenset({"r0"}),) * 4}, members)
+    owned = {"m1": ("a0", "b0"), "m2": ("a1",), "m3": ("b1", "b2", "b3")}
+    held = {
+        member: Claim(1, tuple(TopicPartition(each[0], int(each[1])) for each in tps))
+        for member, tps in owned.items()
+    }
+    shares = case.keep(held)
+    assert {member: len(tps) for member, tps in shares.items()} == {"m1": 2, "m2": 2, "m3": 2}
+    assert case.near(shares) == 6
 
 
 def test_nothing_moves_for_racks_that_would_bring_nothing_near() -> None:
@@ -480,6 +497,22 @@ def read(line: str, case: Case) -> Shares:
         member, topic, number = each.split(":")
         shares[member].add(TopicPartition(topic, int(number)))
     return shares
+
+
+def test_groups_are_assigned_as_when_they_were_last_compared_with_kafkas_assignors() -> None:
+    """The next test compares the same groups, and more of them, with Kafka's own assignors."""
+    rng = random.Random(881)
+    near, stay, by_range = 0, 0, 0
+    for _ in range(60):
+        case = drawn(rng)
+        held = held_in(case, rng)
+        shares = case.keep(held)
+        assert case.is_balanced(shares)
+        near += case.near(shares)
+        stay += sum(len(shares[member] & set(held[member].partitions)) for member in held)
+        each_range = sorted((m, sorted(s)) for m, s in case.share_out(RangePartitionAssignor).items())
+        by_range = crc32(repr(each_range).encode(), by_range)
+    assert (near, stay, by_range) == (0, 0, 0)
 
 
 @pytest.mark.java

@@ -29,6 +29,7 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 from tests.support.pulses import Thread
+from tests.support.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.virtual_time
 
@@ -272,6 +273,7 @@ async def test_a_join_that_fails(
         await answered.wait()
 
     it = Beating(error, hang)
+    assert not it.heartbeat.is_refused
     await asyncio.sleep(0.01)
     assert (it.member.state is MemberState.DROPPED) is is_dropped
     assert [type(each) for each in it.errors] == ([type(error)] if is_raised else [])
@@ -346,6 +348,7 @@ async def test_an_expression_that_is_refused_is_matched_here(
 async def test_an_instance_id_that_is_not_released_is_raised_when_its_session_must_be_over() -> (
     None
 ):
+    await asyncio.sleep(1_000)
     script = [errors.UnreleasedInstanceIdError("no")] * 20
     it = Beating(errors.CoordinatorLoadInProgressError("soon"), *script, retry_backoff_ms=100)
     times = await it.sent(21)
@@ -360,6 +363,32 @@ async def test_an_instance_id_that_is_not_released_is_raised_when_its_session_mu
     await asyncio.sleep(7)
     assert it.member.is_member
     assert it.heartbeat.trouble == ""
+
+
+# --- A loop that was blocked ------------------------------------------------------------------
+@pytest.mark.parametrize("has_thread", [False, True])
+async def test_a_heartbeat_that_is_late_by_half_a_session_tells_of_a_blocked_loop(
+    has_thread: bool,
+) -> None:
+    it = Beating(stand_in=Thread() if has_thread else None)
+    half_s = it.config.group_session_s / 2
+    for late_s, is_long in ((half_s - 1, False), (half_s + 1, True)):
+        await it.join()
+        await asyncio.sleep(20.5)  # it is settled
+        it.coordinator.script.append(errors.UnknownMemberIdError("no"))
+        cast("VirtualTimeLoop", it.loop).pass_time(late_s)
+        await asyncio.sleep(0.5)
+        text = str(it.member.why_lost())
+        assert ("the event loop was blocked for 23" in text) is is_long
+        assert ("from the heartbeat thread either" in text) is (is_long and has_thread)
+        assert ("could not send heartbeats" in text) is (is_long and not has_thread)
+        it.member.enter(MemberState.UNJOINED)
+        it.member.enter(MemberState.JOINING)
+    await it.join()
+    await asyncio.sleep(20.5)
+    it.coordinator.script.append(errors.UnknownMemberIdError("no"))
+    await asyncio.sleep(2)
+    assert "blocked" not in str(it.member.why_lost())  # that is long ago
 
 
 # --- The thread that stands in ----------------------------------------------------------------
@@ -397,6 +426,10 @@ async def test_a_failure_of_the_thread_is_a_loss_only_if_the_group_says_so(
     assert it.heartbeat.failure_count == 1
     assert (it.member.state is MemberState.DROPPED) is is_lost
     assert it.gate.holds == ({Hold.LOST} if is_lost else frozenset())
+    await asyncio.sleep(0.01)
+    assert [it.coordinator.is_full(n) for n in range(len(it.coordinator.sent))] == (
+        [True] if is_lost else [True, True]  # it says all at once
+    )
 
 
 async def test_an_outcome_of_a_former_membership_changes_nothing() -> None:

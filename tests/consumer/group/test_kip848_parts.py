@@ -103,6 +103,8 @@ def test_a_commit_goes_along_with_the_epoch_of_its_member() -> None:
     member.take_answer(made_as, made_as._replace(generation=5), None)
     commits_as = member.commits_as(made_as, has_waited=False, is_departed=False)
     assert commits_as == made_as._replace(generation=5)
+    assert member.has_kept(TopicPartition("t", 0), made_as)
+    assert member.takes_commits(was_put_off=True)
 
 
 @pytest.mark.parametrize("is_departed", [False, True])

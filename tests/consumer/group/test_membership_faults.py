@@ -17,6 +17,7 @@ from aiokafka_lite.consumer.assignors import (
     RangePartitionAssignor,
     RoundRobinPartitionAssignor,
 )
+from aiokafka_lite.consumer.assignors.blobs import encode_assignments
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import MemberState
@@ -95,7 +96,9 @@ async def test_requests_carry_the_instance_id(broker: ScriptedBroker) -> None:
     async with worker_of(broker, group_instance_id="static") as worker:
         await worker.commits.commit({TP: 1})
         await until(lambda: broker.asked(HeartbeatRequest), worker)
+        assert worker.membership.member_id
 
+    assert worker.membership.member_id == ""
     assert {request.group_instance_id for request in broker.asked(JoinGroupRequest)} == {"static"}
     assert {request.group_instance_id for request in broker.asked(SyncGroupRequest)} == {"static"}
     assert {request.group_instance_id for request in broker.asked(HeartbeatRequest)} == {"static"}
@@ -510,9 +513,14 @@ async def test_a_member_without_gets_leaves_and_comes_back_at_the_next_get(
     broker: ScriptedBroker,
 ) -> None:
     async with worker_of(broker, max_poll_interval_ms=100) as worker:
-        await until(lambda: broker.asked(LeaveGroupRequest), worker)
+        leaving = broker.hold(LeaveGroupRequest)
+        await leaving.came()
         (leave,) = broker.asked(LeaveGroupRequest)
         assert "max_poll_interval_ms" in (leave.members[0].reason or "")
+        with pytest.raises(MaxPollIntervalError):
+            await worker.commits.commit({TP: 1})
+        leaving.release()
+        await until(lambda: worker.membership.status.sits_out, worker)
         with pytest.raises(MaxPollIntervalError):
             await worker.commits.commit({TP: 1})
         joins = len(broker.asked(JoinGroupRequest))
@@ -610,6 +618,60 @@ async def test_what_is_kept_is_lost_with_the_generation_if_sync_group_is_refused
         await until(lambda: worker.membership.generation == 3, worker)
         await worker.membership.wait_assigned()
     assert calls.calls == [("assigned", BOTH), ("lost", BOTH), ("assigned", BOTH)]
+
+
+async def test_a_cooperative_member_that_gave_partitions_back_joins_again(
+    broker: ScriptedBroker,
+) -> None:
+    calls = Losing()
+    async with cooperative(broker, calls) as worker:
+        share = ConsumerProtocolMemberAssignment(0, [("t", [0])])
+        assignment = encode_assignments({"": share})[""]
+        broker.script(SyncGroupRequest, SyncGroupResponse(assignment=assignment))
+        worker.state.subscribe(["t"], calls)
+        await until(lambda: worker.membership.generation == 3, worker)
+        await worker.membership.wait_assigned()
+        assert worker.partitions == BOTH
+    zero, one = tps("t", 0), tps("t", 1)
+    assert calls.calls == [
+        ("assigned", zero | one), ("revoked", one), ("assigned", set()), ("assigned", one),
+    ]  # fmt: skip
+    assert "partitions were revoked" in (broker.asked(JoinGroupRequest)[-1].reason or "")
+
+
+async def test_what_was_unsubscribed_for_a_moment_is_read_on(broker: ScriptedBroker) -> None:
+    calls = Losing()
+    async with cooperative(broker, calls) as worker:
+        worker.state.subscribe([], calls)
+        worker.state.subscribe(["t"], calls)
+        assert all(cursor.is_revoking for cursor in worker.state.assignment.values())
+        await worker.membership.wait_assigned()
+        assert not any(cursor.is_revoking for cursor in worker.state.assignment.values())
+    assert calls.calls == [("assigned", BOTH), ("assigned", set())]
+
+
+async def test_a_stop_that_follows_an_unsubscribe_at_once_tells_the_listener(
+    broker: ScriptedBroker,
+) -> None:
+    calls = Losing()
+    async with cooperative(broker, calls) as worker:
+        worker.state.unsubscribe()
+    assert calls.calls == [("assigned", BOTH), ("revoked", BOTH)]
+
+
+async def test_a_member_that_has_left_hears_of_no_metadata(broker: ScriptedBroker) -> None:
+    worker = await worker_of(broker).start()
+    for is_member in (True, False):
+        waiting = asyncio.create_task(worker.member.wait_for_change())
+        await asyncio.sleep(0)
+        broker.topics["t"] += 1
+        await worker.cluster.refresh()
+        await asyncio.sleep(0)
+        assert waiting.done() is is_member
+        waiting.cancel()
+        if is_member:
+            await worker.leave()
+    await worker.die()
 
 
 async def test_what_is_kept_is_lost_if_the_member_is_fenced_while_its_listener_is_told(
@@ -738,6 +800,7 @@ async def test_leaving_ends_whatever_the_coordinator_says(
     assert await worker.leave(0.5) == {}
 
     assert worker.member.state is MemberState.LEFT
+    assert await worker.leave(0.5) == {}
     await worker.die()
 
 

@@ -18,6 +18,7 @@ from aiokafka_lite.consumer.membership.revocation import Revocation
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.buffers import A, B, Buffers, batch
 from tests.support.listeners import Losing
+from tests.support.waiting import is_woken
 
 pytestmark = pytest.mark.virtual_time
 TIMEOUT_S = 10.0
@@ -251,6 +252,52 @@ async def test_a_commit_of_its_own_is_waited_for_as_well_and_without_works() -> 
     assert going.state.events.counts == {"revoked": 1}  # the application has done it
 
 
+async def test_a_work_is_waited_for_only_because_of_what_goes() -> None:
+    """It is done with what goes, and not with a partition that stays."""
+    work = Task(A, C)
+    going = Going(work)
+    revoking = asyncio.create_task(going.give_back(A, B))
+    await asyncio.sleep(1)
+    work.tps = {C}
+    going.notify()
+    assert await revoking == 1
+
+
+async def test_what_gets_have_returned_of_other_partitions_is_waited_for_next_to_a_work() -> None:
+    going = Going(Task(A, C, hold_s=1))
+    cursor = going.state.partition(B)
+    going.state.hand_out(cursor, 0, 3, ())
+    assert await going.give_back(A, B) == 4
+
+
+async def test_a_get_wakes_no_task_while_no_partition_is_revoked() -> None:
+    going = Going(Task(A, ends_after_s=0.5), hold_ms=0)
+
+    def begin_get() -> None:
+        going.state.observers.of_gets[-1]()
+
+    assert not await is_woken(going, begin_get)
+    await going.give_back(A)
+    assert not await is_woken(going, begin_get)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_records_that_the_next_owner_reads_again_are_logged(
+    is_late: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    work = Task(A)
+    going = Going(work)
+
+    def finish() -> None:
+        work.is_open = False
+        going.notify()
+
+    if not is_late:
+        going.loop.call_later(1, finish)
+    await going.give_back(A)
+    assert ("will read these offsets again: {'t/0': '3 to 4'}" in caplog.text) is is_late
+
+
 async def test_partitions_that_are_lost_wait_for_nothing() -> None:
     going = Going(Task(A))
     revoking = asyncio.create_task(going.give_back(A))
@@ -279,13 +326,14 @@ async def test_nothing_waits_if_the_application_stays_away() -> None:
 
 @pytest.mark.parametrize(("ends_after_s", "took_s"), [(0.5, 0.5), (3.0, 1.0)])
 async def test_a_work_that_is_given_up_has_a_moment_to_end(
-    ends_after_s: float, took_s: float
+    ends_after_s: float, took_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     going = Going(Task(A, ends_after_s=ends_after_s), hold_ms=0)
     revoking = asyncio.create_task(going.give_back(A))
     await asyncio.sleep(0.5)
     going.state.observers.of_gets[-1]()  # a get begins
     assert await revoking == took_s
+    assert ("were cancelled but have not ended" in caplog.text) is (ends_after_s > took_s)
 
 
 async def test_the_listener_has_what_the_commit_leaves_of_the_time() -> None:

@@ -82,6 +82,7 @@ class Cluster:
         self.nodes = {2: Node(2, "other", 9092)}
         self.connected = list[Node]()
         self.close_count = 0
+        self.is_closed = threading.Event()
         self.on_connection: Callable[[], object] | None = None
 
     def connection(self, node: Node) -> Cluster:
@@ -95,6 +96,7 @@ class Cluster:
 
     def close(self) -> None:
         self.close_count += 1
+        self.is_closed.set()
 
 
 class Voice:
@@ -546,6 +548,136 @@ async def test_the_loop_asks_again_whether_it_may_speak_when_something_changes_o
     loop.call_later(0.2, changed.set)
     await stand_in.wait_for_turn(note_next, wait_for_change)
     assert asked_at == pytest.approx([0, 0.2, TURN_S, 2 * TURN_S, 3 * TURN_S])
+
+
+class Standing:
+    """A thread that stands in for the loop of the test."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.scope = TaskScope("g")
+        self.voice, self.cluster = Voice(), Cluster()
+        self.heard = list[tuple[Outcome, float]]()
+        self.stand_in = StandIn(
+            "g",
+            lambda _: cast("BlockingCluster", self.cluster),
+            scope=self.scope,
+            hear=lambda outcome, sent_at: self.heard.append((outcome, sent_at)),
+        )
+
+    def note_next(self, next_s: float) -> bool:
+        voice = cast("BriefVoice", self.voice)
+        return self.stand_in.note_next(
+            voice, ME, NODE, next_s=next_s, interval_s=0.02, left_s=math.inf
+        )
+
+    async def speak(self) -> float:
+        """Start the thread, and block the loop until the thread speaks; return since when."""
+        self.stand_in.start()
+        await asyncio.sleep(0)
+        began_at = self.loop.time()
+        assert self.note_next(0)
+        assert self.voice.is_heard.wait(PATIENCE_S)
+        return began_at
+
+    @property
+    def threads(self) -> int:
+        return sum(each.name == "heartbeats of g" for each in threading.enumerate())
+
+
+def block_until(condition: Callable[[], object]) -> None:
+    """Block the loop until a thread has done something."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+async def test_a_thread_speaks_for_a_loop_that_is_blocked_and_the_loop_hears_of_it() -> None:
+    it = Standing()
+    assert it.stand_in.is_there
+    began_at = await it.speak()
+    assert it.threads == 1
+    assert not it.note_next(10)
+    await until(lambda: it.heard)
+    outcome, sent_at = it.heard[0]
+    assert (outcome.sent_as, outcome.error) == (ME, None)
+    assert it.stand_in.count == len(it.heard)
+    assert began_at - 0.001 < sent_at < it.loop.time() + 0.001
+    await it.stand_in.end()
+    assert it.threads == 0
+    assert it.scope.task_names == []
+
+
+async def test_a_thread_is_silent_until_the_next_heartbeat_of_the_loop_is_due() -> None:
+    it = Standing()
+    it.stand_in.start()
+    await asyncio.sleep(0)
+    assert it.note_next(10)
+    time.sleep(0.04)  # noqa: ASYNC251 -- the loop is blocked
+    assert it.voice.sent_as == []
+    await it.stand_in.end()
+
+
+async def test_an_end_waits_for_a_thread_that_is_speaking() -> None:
+    it = Standing()
+    it.voice.on_beat = lambda: time.sleep(0.03)
+    await it.speak()
+    await it.stand_in.end()
+    assert it.threads == 0
+
+
+async def test_a_thread_that_is_abandoned_ends_by_itself() -> None:
+    it = Standing()
+    it.stand_in.start()
+    await asyncio.sleep(0)
+    it.stand_in.abandon()
+    await until(lambda: not it.threads)
+    await until(lambda: not it.scope.task_names)
+    assert it.scope.failure is None
+
+
+async def test_an_error_of_the_thread_is_the_failure_of_the_consumer() -> None:
+    it = Standing()
+
+    def fail() -> None:
+        raise LookupError("in the thread")
+
+    it.voice.on_beat = fail
+    await it.speak()
+    await until(lambda: it.scope.failure)
+    assert isinstance(it.scope.failure, LookupError)
+    await until(lambda: not it.threads)
+
+
+async def test_the_loop_can_ask_what_the_thread_has_heard() -> None:
+    it = Standing()
+    it.voice.answers = [ME, UnknownMemberIdError("gone")]
+    mine, others = it.stand_in.ear(lambda: ME), it.stand_in.ear(lambda: Identity("other", 5))
+    assert mine is not None
+    assert others is not None
+    assert mine() == (-math.inf, False)
+    began_at = await it.speak()
+    block_until(lambda: mine().is_lost)
+    assert began_at - 0.001 < mine().asked_at < it.loop.time() + 0.001
+    assert not others().is_lost
+    await until(lambda: len(it.heard) == 2)
+    assert not mine().is_lost  # the loop knows it now
+    assert it.stand_in.count == 1
+    await it.stand_in.end()
+
+
+@pytest.mark.virtual_time
+async def test_a_loop_that_waits_for_its_turn_cuts_off_a_thread_that_gets_no_answer() -> None:
+    it = Standing()
+    it.voice.on_beat = lambda: it.cluster.is_closed.wait(1)
+    it.voice.answers = [KafkaConnectionError("closed"), KafkaConnectionError("closed")]
+    await it.speak()
+    await it.stand_in.wait_for_turn(lambda: it.note_next(10), lambda: asyncio.sleep(1_000))
+    assert it.cluster.is_closed.is_set()
+    assert it.heard
+    await it.stand_in.end()
+    block_until(lambda: not it.threads)
 
 
 async def test_without_a_thread_the_loop_speaks_whenever_it_wants() -> None:

@@ -1,0 +1,322 @@
+"""The group task of a member of KIP-848, in virtual time, on a scripted coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable
+
+import pytest
+
+from aiokafka_lite import errors
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer.events.kinds import Lost
+from aiokafka_lite.consumer.membership.kip848.member import Loss, MemberState
+from aiokafka_lite.errors import MaxPollIntervalError
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+from aiokafka_lite.protocol.schema import Message, Response
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.support.epoch_groups import consumer_of
+from tests.support.events import events_so_far
+from tests.support.listeners import Losing
+from tests.support.rows import tps
+from tests.support.scripted_group import ScriptedBroker
+from tests.support.waiting import until
+from tests.support.worker import EpochWorker
+
+pytestmark = pytest.mark.virtual_time
+
+Beat = ConsumerGroupHeartbeatRequest
+T, U, NEW = (bytes([number]) * 16 for number in (1, 2, 9))
+
+
+@pytest.fixture
+async def coordinator() -> AsyncIterator[ScriptedBroker]:
+    async with ScriptedBroker({"t": 4, "u": 2, "empty": 0}) as broker:
+        broker.target = {T: [0, 1]}
+        yield broker
+
+
+class Noting(Losing):
+    """Notes when it is called and in which state the member is, and may take a while."""
+
+    def __init__(self, takes_s: float = 0.0) -> None:
+        super().__init__()
+        self.worker: EpochWorker | None = None
+        self.seen = list[tuple[float, MemberState]]()
+        self._takes_s = takes_s
+
+    async def _note(self, tell: Awaitable[None]) -> None:
+        assert self.worker is not None
+        self.seen.append((asyncio.get_running_loop().time(), self.worker.member.state))
+        await asyncio.sleep(self._takes_s)
+        await tell
+
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        await self._note(super().on_partitions_revoked(revoked))
+
+    async def on_partitions_lost(self, lost: set[TopicPartition]) -> None:
+        await self._note(super().on_partitions_lost(lost))
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        await self._note(super().on_partitions_assigned(assigned))
+
+
+def worker_of(
+    coordinator: ScriptedBroker, *topics: str, listener: Noting | None = None, **settings: object
+) -> EpochWorker:
+    """A member that subscribes to topics, "t" if none is named."""
+    address = f"127.0.0.1:{coordinator.port}"
+    worker = EpochWorker(address, "g", topics or ["t"], settings, listener=listener)
+    if listener is not None:
+        listener.worker = worker
+    return worker
+
+
+def goodbyes(coordinator: ScriptedBroker) -> list[int]:
+    """The epochs of the heartbeats by which the member has left."""
+    return [beat.member_epoch for beat in coordinator.asked(Beat) if beat.member_epoch < 0]
+
+
+# --- Assignments ------------------------------------------------------------------------------
+async def test_a_member_is_not_stable_while_its_listener_is_told(
+    coordinator: ScriptedBroker,
+) -> None:
+    listener = Noting()
+    async with worker_of(coordinator, listener=listener) as worker:
+        assert worker.member.state is MemberState.STABLE
+        coordinator.give({T: [1, 2]})
+        await until(lambda: worker.partitions == tps("t", 1, 2), worker)
+        await until(lambda: worker.member.state is MemberState.STABLE, worker)
+    assert listener.calls == [
+        ("assigned", tps("t", 0, 1)),
+        ("revoked", tps("t", 0)),
+        ("assigned", tps("t", 2)),
+    ]
+    assert [state for _, state in listener.seen] == [MemberState.RECONCILING] * 3
+
+
+@pytest.mark.parametrize(
+    ("topic", "target", "takes_s"),
+    [
+        ("t", {T: [0]}, 0.3),
+        ("t", {}, 2.3),  # there may be something soon
+        ("empty", {}, 0.3),
+    ],
+)
+async def test_a_start_ends_as_soon_as_the_listener_has_returned(
+    coordinator: ScriptedBroker, topic: str, target: dict[bytes, list[int]], takes_s: float
+) -> None:
+    coordinator.target = target
+    listener = Noting(0.3)
+    # Heartbeats come four times a second at first: the start waits for none of them.
+    worker = worker_of(coordinator, topic, listener=listener, heartbeat_interval_ms=5_000)
+    await worker.connect()
+    began_at = asyncio.get_running_loop().time()
+    await worker.membership.wait_assigned()
+    assert asyncio.get_running_loop().time() - began_at == pytest.approx(takes_s, abs=0.04)
+    assert listener.calls == [("assigned", tps("t", *target.get(T, ())))]
+    await worker.close()
+
+
+async def test_what_is_new_does_not_wait_for_the_answer_about_what_was_given_back(
+    coordinator: ScriptedBroker,
+) -> None:
+    async def answer_late(request: Message) -> Response:
+        await asyncio.sleep(1)
+        return coordinator.usual(request)
+
+    listener = Noting()
+    async with worker_of(coordinator, listener=listener) as worker:
+        coordinator.give({T: [1, 2]})
+        coordinator.script(Beat, coordinator.usual, answer_late)
+        await until(lambda: worker.partitions == tps("t", 1, 2), worker)
+        (revoked_at, _), (assigned_at, _) = listener.seen[1:]
+        assert assigned_at - revoked_at < 0.5
+
+
+async def test_a_topic_that_was_unsubscribed_for_a_moment_is_read_on(
+    coordinator: ScriptedBroker,
+) -> None:
+    coordinator.target = {T: [0], U: [0]}
+    async with worker_of(coordinator, "t", "u") as worker:
+        worker.state.subscribe(["t"])
+        worker.state.subscribe(["t", "u"])
+        assert worker.state.assignment[TopicPartition("u", 0)].is_revoking
+        await worker.membership.wait_assigned()
+        assert not any(cursor.is_revoking for cursor in worker.state.assignment.values())
+        assert len(worker.partitions) == 2
+
+
+async def test_a_topic_without_a_name_is_asked_for_twice_a_second_and_is_no_absence(
+    coordinator: ScriptedBroker,
+) -> None:
+    coordinator.target = {NEW: [0]}
+    worker = worker_of(coordinator, max_poll_interval_ms=500)
+    await worker.connect()
+    await until(lambda: worker.member.is_member, worker)
+    before = len(coordinator.asked(MetadataRequest))
+    await asyncio.sleep(3)
+    assert 5 <= len(coordinator.asked(MetadataRequest)) - before <= 8
+    assert worker.member.state is MemberState.RECONCILING
+    assert worker.membership.status.trouble == ""
+    await asyncio.sleep(3)
+    assert "missing from the metadata for 6 s" in worker.membership.status.trouble
+    assert goodbyes(coordinator) == []
+    coordinator.give({T: [0]})
+    await until(lambda: worker.membership.is_settled, worker)
+    assert worker.membership.status.trouble == ""
+    await worker.close()
+
+
+async def test_a_topic_that_is_not_in_the_metadata_yet_is_subscribed_to() -> None:
+    async with Broker() as broker:
+        for topic in ("t", "new"):
+            broker.create_topic(topic)
+        async with consumer_of(broker) as consumer:
+            consumer.subscribe(["t", "new"])
+            await until(lambda: len(consumer.assignment()) == 2)
+
+
+# --- Losses -----------------------------------------------------------------------------------
+async def test_a_loss_is_told_with_the_reason_and_the_member_joins_again(
+    coordinator: ScriptedBroker,
+) -> None:
+    listener = Noting()
+    async with worker_of(coordinator, listener=listener) as worker:
+        gone = errors.UnknownMemberIdError.errno
+        refusal = ConsumerGroupHeartbeatResponse(error_code=gone, error_message="who?")
+        with worker.state.events.subscribe() as events:
+            coordinator.script(Beat, refusal)
+            await until(lambda: len(listener.calls) == 3, worker)
+            (lost,) = [event for event in events_so_far(events) if isinstance(event, Lost)]
+        assert lost.reason.startswith(f"{Loss.MEMBERSHIP.value} (")
+        assert "who?" in lost.reason
+        await worker.membership.wait_assigned()
+    both = tps("t", 0, 1)
+    assert listener.calls == [("assigned", both), ("lost", both), ("assigned", both)]
+
+
+async def test_a_member_waits_to_be_let_in_since_it_has_subscribed(
+    coordinator: ScriptedBroker,
+) -> None:
+    joining = coordinator.hold(Beat)
+    await asyncio.sleep(5)
+    worker = worker_of(coordinator)
+    await worker.connect()
+    await joining.came()
+    since = worker.membership.status.joining_since
+    await asyncio.sleep(1)
+    assert since == worker.membership.status.joining_since == pytest.approx(5, abs=0.1)
+    joining.release()
+    await worker.membership.wait_assigned()
+    assert worker.membership.status.joining_since is None
+    await worker.close()
+
+
+# --- The application is away ------------------------------------------------------------------
+async def test_a_member_leaves_while_no_records_are_requested(coordinator: ScriptedBroker) -> None:
+    listener, loop = Noting(), asyncio.get_running_loop()
+    async with worker_of(coordinator, listener=listener, max_poll_interval_ms=1_000) as worker:
+        began_at = loop.time()
+        await until(lambda: worker.membership.status.sits_out, worker)
+        assert loop.time() - began_at == pytest.approx(1.0, abs=0.1)
+        assert worker.partitions == set()
+        assert listener.calls[-1] == ("revoked", tps("t", 0, 1))
+        assert goodbyes(coordinator) == [-1]
+        with pytest.raises(MaxPollIntervalError, match="longer than max_poll_interval_ms=1000"):
+            await worker.commits.commit({TopicPartition("t", 0): 1})
+        count = len(coordinator.asked(Beat))
+        await asyncio.sleep(5)
+        assert len(coordinator.asked(Beat)) == count
+        worker.state.enter_get()
+        await worker.membership.wait_assigned()
+        assert worker.partitions == tps("t", 0, 1)
+        await asyncio.sleep(5)  # it waits inside a read
+        assert not worker.membership.status.sits_out
+
+
+# --- Subscriptions ----------------------------------------------------------------------------
+@pytest.mark.parametrize(("metadata_max_age_ms", "is_sent"), [(10_000, True), (9_999, False)])
+async def test_a_pattern_is_matched_here_if_that_finds_new_topics_sooner(
+    coordinator: ScriptedBroker, metadata_max_age_ms: int, is_sent: bool
+) -> None:
+    address = f"127.0.0.1:{coordinator.port}"
+    worker = EpochWorker(address, "g", (), {"metadata_max_age_ms": metadata_max_age_ms})
+    worker.state.subscribe_pattern(re.compile("t"))
+    async with worker:
+        said = coordinator.asked(Beat)[0]
+        assert bool(said.subscribed_topic_regex) is is_sent
+        assert said.subscribed_topic_names == ([] if is_sent else ["t"])
+        assert worker.partitions == tps("t", 0, 1)
+
+
+async def test_a_member_that_has_unsubscribed_waits_for_nothing(
+    coordinator: ScriptedBroker,
+) -> None:
+    async with worker_of(coordinator, max_poll_interval_ms=500) as worker:
+        worker.state.unsubscribe()
+        await until(lambda: worker.member.state is MemberState.UNJOINED, worker)
+        count = len(coordinator.asked(Beat))
+        await asyncio.sleep(5)
+        assert len(coordinator.asked(Beat)) == count
+        assert not worker.membership.status.sits_out
+
+
+# --- The end ----------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("instance_id", "leaves", "said", "said_before"),
+    [
+        (None, None, [-1], [-1]),
+        (None, True, [-1], [-1]),
+        (None, False, [], [-1]),
+        ("one", None, [-2], [-2]),
+        ("one", True, [-1], [-2, -1]),
+        ("one", False, [-2], [-2]),
+    ],
+)
+@pytest.mark.parametrize("has_unsubscribed", [False, True])
+async def test_a_stop_says_what_becomes_of_the_place_and_ends_the_heartbeats(
+    coordinator: ScriptedBroker,
+    instance_id: str | None,
+    leaves: bool | None,
+    said: list[int],
+    said_before: list[int],
+    has_unsubscribed: bool,
+) -> None:
+    worker = await worker_of(coordinator, group_instance_id=instance_id).start()
+    if has_unsubscribed:
+        worker.state.unsubscribe()
+        await until(lambda: worker.member.state is MemberState.UNJOINED, worker)
+    assert await worker.leave(leaves=leaves) == {}
+    assert goodbyes(coordinator) == (said_before if has_unsubscribed else said)
+    assert worker.member.state is MemberState.LEFT
+    assert {"g:group", "g:heartbeat"}.isdisjoint(worker.scope.task_names)
+    left = {TopicPartition("t", 0): OffsetAndMetadata(3, "")}
+    assert await worker.membership.leave(deadline=1e9, offsets=left) == left
+    await worker.die()
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_stop_while_the_member_asks_to_be_let_in_takes_that_back(
+    coordinator: ScriptedBroker, is_known: bool
+) -> None:
+    if is_known:
+        joining = coordinator.hold(Beat)
+    else:
+        refusal = errors.GroupAuthorizationFailedError.errno
+        coordinator.script(Beat, ConsumerGroupHeartbeatResponse(error_code=refusal))
+    worker = worker_of(coordinator)
+    await worker.connect()
+    if is_known:
+        await joining.came()
+        joining.release()
+    else:
+        await until(lambda: worker.errors, worker)
+    await worker.leave()
+    assert goodbyes(coordinator) == ([-1] if is_known else [])
+    await worker.die()
