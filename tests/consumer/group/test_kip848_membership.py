@@ -11,8 +11,10 @@ import pytest
 from aiokafka_lite import errors
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer.events.kinds import Lost
+from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.kip848.member import Loss, MemberState
-from aiokafka_lite.errors import MaxPollIntervalError
+from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
+from aiokafka_lite.errors import KafkaError, MaxPollIntervalError
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -139,6 +141,40 @@ async def test_what_is_new_does_not_wait_for_the_answer_about_what_was_given_bac
         assert assigned_at - revoked_at < 0.5
 
 
+@pytest.mark.parametrize("target", [[1], [1, 2]])
+async def test_the_group_is_told_at_once_of_what_was_given_back_or_taken(
+    coordinator: ScriptedBroker, target: list[int]
+) -> None:
+    def owned() -> list[int]:
+        said = coordinator.asked(Beat)[-1].topic_partitions or ()
+        return [number for topic in said for number in topic.partitions]
+
+    loop = asyncio.get_running_loop()
+    async with worker_of(coordinator, listener=Noting(0.1), heartbeat_interval_ms=5_000) as worker:
+        coordinator.give({T: target})
+        await until(lambda: worker.partitions == tps("t", *target), worker)
+        began_at = loop.time()
+        await until(lambda: owned() == target, worker)
+        assert loop.time() - began_at < 0.1
+
+
+async def test_a_new_subscription_has_some_time_to_get_its_first_partitions(
+    coordinator: ScriptedBroker,
+) -> None:
+    coordinator.target = {}
+    listener = Noting()
+    async with worker_of(coordinator, "empty", listener=listener) as worker:
+        await asyncio.sleep(3)
+        worker.state.subscribe(["t"], listener)
+        waiting = asyncio.create_task(worker.membership.wait_assigned())
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        coordinator.give({T: [0]})
+        await waiting
+        assert worker.partitions == tps("t", 0)
+    assert listener.calls == [("assigned", set()), ("assigned", tps("t", 0))]
+
+
 async def test_a_topic_that_was_unsubscribed_for_a_moment_is_read_on(
     coordinator: ScriptedBroker,
 ) -> None:
@@ -220,11 +256,13 @@ async def test_a_member_waits_to_be_let_in_since_it_has_subscribed(
 
 # --- The application is away ------------------------------------------------------------------
 async def test_a_member_leaves_while_no_records_are_requested(coordinator: ScriptedBroker) -> None:
-    listener, loop = Noting(), asyncio.get_running_loop()
+    listener, loop = Noting(0.6), asyncio.get_running_loop()
     async with worker_of(coordinator, listener=listener, max_poll_interval_ms=1_000) as worker:
         began_at = loop.time()
+        worker.work(TopicPartition("t", 0), 3)
         await until(lambda: worker.membership.status.sits_out, worker)
-        assert loop.time() - began_at == pytest.approx(1.0, abs=0.1)
+        # The listener's time at the start does not count, and the work is not waited for.
+        assert loop.time() - began_at == pytest.approx(1.0 + 0.6, abs=0.1)
         assert worker.partitions == set()
         assert listener.calls[-1] == ("revoked", tps("t", 0, 1))
         assert goodbyes(coordinator) == [-1]
@@ -289,12 +327,16 @@ async def test_a_stop_says_what_becomes_of_the_place_and_ends_the_heartbeats(
     has_unsubscribed: bool,
 ) -> None:
     worker = await worker_of(coordinator, group_instance_id=instance_id).start()
+    member_id = worker.membership.member_id
     if has_unsubscribed:
         worker.state.unsubscribe()
         await until(lambda: worker.member.state is MemberState.UNJOINED, worker)
+        assert (worker.membership.member_id == member_id) is (instance_id is None)
+        member_id = worker.membership.member_id
     assert await worker.leave(leaves=leaves) == {}
     assert goodbyes(coordinator) == (said_before if has_unsubscribed else said)
     assert worker.member.state is MemberState.LEFT
+    assert (worker.membership.member_id, worker.membership.generation) == (member_id, -1)
     assert {"g:group", "g:heartbeat"}.isdisjoint(worker.scope.task_names)
     left = {TopicPartition("t", 0): OffsetAndMetadata(3, "")}
     assert await worker.membership.leave(deadline=1e9, offsets=left) == left
@@ -319,4 +361,49 @@ async def test_a_stop_while_the_member_asks_to_be_let_in_takes_that_back(
         await until(lambda: worker.errors, worker)
     await worker.leave()
     assert goodbyes(coordinator) == ([-1] if is_known else [])
+    await worker.die()
+
+
+async def test_a_member_that_nobody_holds_says_that_it_goes_without_waiting(
+    coordinator: ScriptedBroker,
+) -> None:
+    worker = await worker_of(coordinator).start()
+    await asyncio.sleep(0.05)
+    worker.membership.leave_nowait("collected")
+    await until(lambda: goodbyes(coordinator) == [-1], worker)
+    await worker.leave()
+    count = len(coordinator.asked(Beat))
+    worker.membership.leave_nowait("collected")
+    await asyncio.sleep(1)
+    assert len(coordinator.asked(Beat)) == count
+    await worker.die()
+
+
+class Falling(EpochWorker):
+    """A member that another takes over from if its protocol is not offered."""
+
+    def _make_membership(self, around: Surroundings) -> ConsumerMembership:
+        self.refusals = list[KafkaError]()
+        return ConsumerMembership(around, self.member, fall_back=self.refusals.append)
+
+
+async def test_a_member_whose_protocol_is_not_offered_ends_its_tasks(
+    coordinator: ScriptedBroker,
+) -> None:
+    unsupported = errors.UnsupportedVersionError.errno
+    coordinator.script(Beat, ConsumerGroupHeartbeatResponse(error_code=unsupported))
+    worker = Falling(f"127.0.0.1:{coordinator.port}", "g", ["t"])
+    await worker.connect()
+    await until(lambda: worker.refusals, worker)
+    worker.membership.stop_trying()
+    await asyncio.sleep(0.1)
+    assert {"g:group", "g:heartbeat"}.isdisjoint(worker.scope.task_names)
+    waiting = asyncio.create_task(worker.member.wait_for_change())
+    await asyncio.sleep(0)
+    coordinator.topics["t"] += 1
+    await worker.cluster.refresh()
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    waiting.cancel()
+    assert len(coordinator.asked(Beat)) == 1
     await worker.die()

@@ -455,8 +455,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._settled_version = None
         await self._handover.lose()
         self._held.clear()
-        self._beats.forget()
-        self._lease.end()
         self._state.gate.release(Hold.LOST)
         if loss is Loss.INSTANCE:
             member.enter(MemberState.REFUSED)
@@ -473,7 +471,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         may_be_known = self._may_be_known
         self._held.clear()
         self._stand_in.rest()
-        self._lease.end()
         goodbye = self._beats.leave()
         self._last_word = self._beats.leave(for_good=True) if member.is_static else None
         # No more heartbeats: one that comes after the last would be refused, or join again.
@@ -537,7 +534,6 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     def _match_here(self) -> None:
         """Match the pattern's topics at this side: the coordinator does not."""
         self._regex = None
-        self._member.notify()
 
     # --- What happens to it ---------------------------------------------------------------
     def _note_departure(self, departure: Departure) -> None:
