@@ -112,7 +112,7 @@ class Running:
         if config.group_id is None:
             self.commits = NoCommits()
             self._commit_starts = None
-            self.membership = NoGroup(config, state, self.cluster, scope=self.scopes.grouping)
+            self.membership = NoGroup(config, state, self.cluster)
         else:
             commits, self.membership = self._make_group(engine, config.group_id, rng)
             self.commits = commits

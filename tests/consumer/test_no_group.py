@@ -5,16 +5,20 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import AsyncIterator, Callable
+from typing import cast
 
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client import ClientConfig, Cluster
+from aiokafka_lite.client import ClientConfig, Cluster, ClusterView
+from aiokafka_lite.client.view import PartitionView, TopicView
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import watch_topics
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.events.kinds import Assigned
 from aiokafka_lite.consumer.membership.none import NoGroup
 from aiokafka_lite.structs import TopicPartition
+from tests.support.events import events_so_far
 from tests.support.rows import tps
 from tests.support.scripted_group import ScriptedBroker
 from tests.support.waiting import until
@@ -29,10 +33,10 @@ async def broker() -> AsyncIterator[ScriptedBroker]:
 class Loner:
     """A consumer's part that stands for the group, without a group."""
 
-    def __init__(self, cluster: Cluster, scope: TaskScope) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.state = SubscriptionState()
         self.state.observers.on_subscription_change(lambda: watch_topics(self.state, cluster))
-        self.no_group = NoGroup(ConsumerConfig(), self.state, cluster, scope=scope)
+        self.no_group = NoGroup(ConsumerConfig(), self.state, cluster)
 
     @property
     def partitions(self) -> set[TopicPartition]:
@@ -49,7 +53,7 @@ async def loner(broker: ScriptedBroker) -> AsyncIterator[Loner]:
     config = ClientConfig(bootstrap_servers=f"127.0.0.1:{broker.port}", metadata_max_age_s=0.05)
     cluster = Cluster(config, scope=scope, rng=random.Random(0))
     await cluster.start()
-    yield Loner(cluster, scope)
+    yield Loner(cluster)
     await cluster.close()
     await scope.close()
 
@@ -106,3 +110,76 @@ async def test_partitions_of_assign_are_left_alone(broker: ScriptedBroker, loner
 
     assert loner.partitions == tps("t", 1)
     assert await loner.no_group.leave(deadline=0.0, offsets={}) == {}
+
+
+# --- Without a broker -------------------------------------------------------------------------
+class Metadata:
+    """The metadata of a cluster, which the test changes."""
+
+    def __init__(self, **counts: int) -> None:
+        self.listeners = list[Callable[[ClusterView], None]]()
+        self.refresh_count = 0
+        self.change(**counts)
+
+    def change(self, **counts: int) -> None:
+        """Have topics with so many partitions, and no others."""
+        self.view = ClusterView(
+            topics={
+                topic: TopicView(topic, partitions={n: PartitionView(1) for n in range(count)})
+                for topic, count in counts.items()
+            }
+        )
+        for listener in self.listeners:
+            listener(self.view)
+
+    def watch(self, owner: object, topics: object) -> None: ...
+
+    def add_listener(self, listener: Callable[[ClusterView], None], *, on_moves: object) -> None:
+        self.listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[ClusterView], None]) -> None:
+        self.listeners.remove(listener)
+
+    async def refresh(self) -> ClusterView:
+        self.refresh_count += 1
+        return self.view
+
+
+@pytest.mark.parametrize(
+    ("topics", "is_settled", "refresh_count"),
+    [(["t"], True, 0), (["t", "u"], False, 1), ([], False, 1), (None, True, 0)],
+)
+async def test_metadata_are_asked_for_if_they_do_not_cover_what_is_subscribed(
+    topics: list[str] | None, is_settled: bool, refresh_count: int
+) -> None:
+    metadata = Metadata(t=1)
+    loner = Loner(cast("Cluster", metadata))
+    if topics is not None:
+        loner.state.subscribe(topics)
+    assert loner.no_group.is_settled is is_settled
+    await loner.start()
+    assert metadata.refresh_count == refresh_count
+    assert loner.partitions == (tps("t", 0) if topics else set())
+
+
+async def test_each_change_is_an_event_with_all_partitions() -> None:
+    metadata = Metadata(t=1, u=1)
+    loner = Loner(cast("Cluster", metadata))
+    loner.state.subscribe(["t"])
+    with loner.state.events.subscribe() as events:
+        await loner.start()
+        assert events_so_far(events) == [Assigned(frozenset(tps("t", 0)))]
+        metadata.change(t=1, u=2)
+        assert events_so_far(events) == []
+        metadata.change(t=2)
+        assert events_so_far(events) == [Assigned(frozenset(tps("t", 0, 1)))]
+        metadata.change(t=1)
+        assert events_so_far(events) == [Assigned(frozenset(tps("t", 0)))]
+        # It was unsubscribed for a moment.
+        loner.state.begin_revocation(tps("t", 0))
+        metadata.change(t=1)
+        assert events_so_far(events) == [Assigned(frozenset(tps("t", 0)))]
+        assert not loner.state.assignment[TopicPartition("t", 0)].is_revoking
+        await loner.no_group.leave(deadline=0.0, offsets={})
+        metadata.change(t=3)
+        assert events_so_far(events) == []

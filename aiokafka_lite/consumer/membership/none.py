@@ -29,18 +29,10 @@ class NoGroup:
     coordinator_id: int | None = None
     status: None = None
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        state: SubscriptionState,
-        cluster: Cluster,
-        *,
-        scope: TaskScope,
-    ) -> None:
+    def __init__(self, config: ConsumerConfig, state: SubscriptionState, cluster: Cluster) -> None:
         self._config = config
         self._state = state
         self._cluster = cluster
-        self._scope = scope
         self._loop = asyncio.get_running_loop()
 
     @property
