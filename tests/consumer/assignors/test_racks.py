@@ -503,16 +503,18 @@ def test_groups_are_assigned_as_when_they_were_last_compared_with_kafkas_assigno
     """The next test compares the same groups, and more of them, with Kafka's own assignors."""
     rng = random.Random(881)
     near, stay, by_range = 0, 0, 0
-    for _ in range(60):
+    for _ in range(40):
         case = drawn(rng)
         held = held_in(case, rng)
         shares = case.keep(held)
         assert case.is_balanced(shares)
         near += case.near(shares)
         stay += sum(len(shares[member] & set(held[member].partitions)) for member in held)
-        each_range = sorted((m, sorted(s)) for m, s in case.share_out(RangePartitionAssignor).items())
+        each_range = sorted(
+            (m, sorted(s)) for m, s in case.share_out(RangePartitionAssignor).items()
+        )
         by_range = crc32(repr(each_range).encode(), by_range)
-    assert (near, stay, by_range) == (0, 0, 0)
+    assert (near, stay, by_range) == (276, 231, 2720666778)
 
 
 @pytest.mark.java

@@ -9,15 +9,24 @@ import pytest
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, RangePartitionAssignor
+from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
+from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.choice import (
     EitherMember,
     EitherMembership,
     FallBack,
     FirstMembership,
+    member_of,
 )
 from aiokafka_lite.consumer.membership.classic.member import Member
 from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember, MemberState
-from aiokafka_lite.consumer.membership.protocol import GroupStatus, Identity, Offsets
+from aiokafka_lite.consumer.membership.protocol import (
+    GroupMember,
+    GroupStatus,
+    Identity,
+    Offsets,
+)
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     GroupIdNotFound,
@@ -182,7 +191,8 @@ async def test_a_member_is_that_of_the_protocol_in_use() -> None:
     assert first.take_answer(first.identity, Identity("m", 4), frozenset())
     either = EitherMember(first)
     made_as = Identity("m", 4)
-    for member in (first, second):
+    members: tuple[GroupMember, ...] = (first, second)
+    for member in members:
         assert either.group_id == "g"
         assert either.group_instance_id == member.group_instance_id
         assert either.identity == member.identity
@@ -198,5 +208,34 @@ async def test_a_member_is_that_of_the_protocol_in_use() -> None:
         assert await is_woken(either, either.notify)
         assert either.note_refusal(made_as, UnknownMemberIdError("no")) is (member is first)
         if member is first:
-            assert not member.is_member
+            assert not first.is_member
             assert await is_woken(either, lambda: either.become(second))
+
+
+# --- The choice -------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("group_protocol", "assignor", "kind"),
+    [
+        ("classic", RangePartitionAssignor, Member),
+        ("classic", CooperativeStickyPartitionAssignor, Member),
+        ("auto", RangePartitionAssignor, Member),  # which is given
+        ("auto", None, EitherMember),
+        ("consumer", None, ConsumerMember),
+    ],
+)
+def test_a_member_is_of_the_protocol_that_was_asked_for_and_keeps_its_id(
+    group_protocol: str, assignor: type[AbstractPartitionAssignor] | None, kind: type
+) -> None:
+    config = ConsumerConfig(group_protocol=group_protocol, group_instance_id="one")
+    if assignor is not None:
+        config = ConsumerConfig(
+            group_protocol=group_protocol,
+            group_instance_id="one",
+            partition_assignment_strategy=(assignor,),
+        )
+    member, _ = member_of(config, "g", known_as="me")
+    assert type(member) is kind
+    assert (member.group_id, member.group_instance_id) == ("g", "one")
+    assert member.identity.member_id == "me"
+    is_cooperative = assignor is CooperativeStickyPartitionAssignor
+    assert getattr(member, "is_cooperative", False) is is_cooperative

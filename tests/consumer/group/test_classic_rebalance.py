@@ -235,7 +235,7 @@ async def test_a_follower_shares_nothing_out_and_watches_no_topics_of_others() -
 async def test_the_coordinator_may_take_as_long_as_members_may_be_waited_for(
     settings: dict[str, object], held_s: float
 ) -> None:
-    it = Taking(**settings)
+    it = Taking(is_cooperative=False, **settings)
     joining = asyncio.create_task(it.take_part(it.joined(), it.synced()))
     await asyncio.sleep(0.5)
     assert it.rebalance.joining_since == 0
@@ -264,7 +264,7 @@ async def test_an_answer_that_asks_for_an_id_and_gives_none_is_an_error() -> Non
     assert it.rebalance.joining_since is None
 
 
-async def test_a_member_that_hands_out_beats_while_it_joins_and_begins_no_session_by_nothing_new() -> (
+async def test_a_member_that_hands_out_beats_while_it_joins_and_nothing_new_begins_no_session() -> (
     None
 ):
     it = Taking(

@@ -88,7 +88,8 @@ async def test_the_task_has_ended_when_its_end_was_waited_for() -> None:
     task = it.task.start(it.run)
     await asyncio.sleep(5)
     it.task.halt()
-    it.task.halt()
+    await asyncio.sleep(0.5)
+    it.task.halt()  # which does not cut its end short
     assert not task.done()
     await it.task.halted()
     assert task.cancelled()
@@ -112,6 +113,8 @@ async def test_who_waits_for_an_assignment_goes_on_when_the_subscription_has_one
     it.is_settled = False
     it.state.unsubscribe()
     await it.task.wait_assigned()  # there is nothing to wait for
+    await it.task.halted()
+    assert it.scope.task_names == []
 
 
 async def test_who_waits_for_an_assignment_is_told_what_keeps_the_member_from_it() -> None:
@@ -158,6 +161,28 @@ async def test_who_waits_for_an_assignment_is_told_what_the_task_died_of() -> No
         await it.task.wait_assigned()
 
 
+async def test_who_waits_for_an_assignment_is_told_what_another_task_died_of() -> None:
+    it = Running()
+    it.task.start(it.run)
+    waiting = asyncio.create_task(it.task.wait_assigned())
+    await asyncio.sleep(0)
+    it.scope.fail(LookupError("from another task"), name="another")
+    with pytest.raises(LookupError, match="from another task"):
+        await waiting
+
+
+async def test_what_the_task_has_just_died_of_is_raised_before_its_scope_has_heard_of_it() -> None:
+    it = Running()
+    task = it.task.start(it.run)
+    it.fails_by = LookupError("from the task")
+    await asyncio.sleep(0)
+    await asyncio.sleep(1)
+    assert task.done()
+    assert it.scope.failure is None
+    with pytest.raises(LookupError, match="from the task"):
+        await it.task.wait_assigned()
+
+
 async def test_a_member_sits_out_until_the_application_asks_for_records() -> None:
     it = Running()
     await asyncio.sleep(POLL_S - 0.5)
@@ -188,8 +213,8 @@ async def test_what_the_application_is_busy_with_is_named() -> None:
         "no records were requested for 70.0 s, longer than max_poll_interval_ms=60000"
     )
     cursor = it.state.partition(A)
-    it.state.seek(cursor, 0)
-    for first, end, named in ((0, 1, "t-0 offset 0"), (1, 4, "t-0 offset 1 to 3")):
+    it.state.seek(cursor, 5)
+    for first, end, named in ((5, 6, "t-0 offset 5"), (6, 8, "t-0 offset 6 to 7")):
         it.state.begin_get()
         it.state.hand_out(cursor, first, end, ())
         assert it.task.overdue_text().endswith(f"(returned last: {named})")

@@ -1,10 +1,10 @@
-"""What the listener, the events and the log tell of partitions that come and go: without a group."""
+"""Partitions are revoked, lost and assigned, and the listener is told: without a group."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Set
 from typing import cast
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster
+from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -57,6 +58,33 @@ class Acting(Losing):
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         await self._acted(assigned)
         await super().on_partitions_assigned(assigned)
+
+
+class Work:
+    """Something that an application does with records, and ends as soon as it is given up."""
+
+    hold_s = None
+    is_open = True
+
+    def __init__(self) -> None:
+        self.given_up = list[Collection[TopicPartition]]()
+
+    def partitions(self) -> Set[TopicPartition]:
+        return {A, B, C}
+
+    def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
+        return {}
+
+    def is_wanted_by(self, until: float) -> None: ...
+
+    def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:
+        self.given_up.append(partitions)
+
+    def is_of(self, task: object) -> bool:
+        return False
+
+    def is_ending(self, partitions: Collection[TopicPartition]) -> bool:
+        return False
 
 
 class Changing:
@@ -217,6 +245,8 @@ async def test_partitions_that_are_lost_are_told_so_and_are_assigned_until_then(
         assert it.state.assignment.keys() == {A, B}
 
     it.listener.act = look
+    work = Work()
+    it.state.works.append(work)
     it.why_lost = "the group has forgotten the member"
     it.handover.note_departure(Departure(frozenset({C}), {}, it.listener))
     with it.state.events.subscribe() as events:
@@ -224,6 +254,7 @@ async def test_partitions_that_are_lost_are_told_so_and_are_assigned_until_then(
         told = [event for event in events_so_far(events) if isinstance(event, Lost)]
     assert it.calls == [("lost", {C}), ("lost", {A, B})]
     assert [event.reason for event in told] == [it.why_lost] * 2
+    assert work.given_up == [{C}, {A, B}]
     assert not it.state.assignment
     assert it.settled_by == []
     assert it.listener_errors == []

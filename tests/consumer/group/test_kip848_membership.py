@@ -197,7 +197,7 @@ async def test_a_topic_without_a_name_is_asked_for_twice_a_second_and_is_no_abse
     await until(lambda: worker.member.is_member, worker)
     before = len(coordinator.asked(MetadataRequest))
     await asyncio.sleep(3)
-    assert 5 <= len(coordinator.asked(MetadataRequest)) - before <= 8
+    assert 4 <= len(coordinator.asked(MetadataRequest)) - before <= 7
     assert worker.member.state is MemberState.RECONCILING
     assert worker.membership.status.trouble == ""
     await asyncio.sleep(3)

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import pytest
 
@@ -154,6 +155,44 @@ async def test_where_a_leader_shares_out(
         leads_a_crowd(broker)
         async with member_of(broker, assignor, rack) as consumer:
             await until(lambda: bool(consumer.assignment()))
+    (thread,) = assignor.threads
+    assert (thread is threading.current_thread()) is is_on_loop
+
+
+class Looked:
+    """A member's subscription of so many bytes; notes in which thread it is read last."""
+
+    member_id = "m"
+    group_instance_id = None
+
+    def __init__(self, size: int) -> None:
+        subscription = ConsumerProtocolMemberMetadata(0, ["t"], bytes(size))
+        self._metadata = encode_subscription(subscription)
+        self.thread: threading.Thread | None = None
+
+    @property
+    def metadata(self) -> bytes:
+        self.thread = threading.current_thread()
+        return self._metadata
+
+
+@pytest.mark.parametrize(("size", "is_on_loop"), [(9_000, True), (11_000, False)])
+async def test_a_leader_reads_long_subscriptions_in_a_thread(size: int, is_on_loop: bool) -> None:
+    looked = Looked(size)
+    members = await read_members(cast("list[JoinGroupResponseMember]", [looked]))
+    assert len(members["m"].user_data) == size
+    assert (looked.thread is threading.current_thread()) is is_on_loop
+
+
+@pytest.mark.parametrize(("count", "is_on_loop"), [(700, True), (900, False)])
+async def test_the_length_of_subscriptions_counts_where_partitions_are_assigned(
+    count: int, is_on_loop: bool
+) -> None:
+    assignor = noting()
+    said = cast("list[JoinGroupResponseMember]", [Looked(2_000)])
+    members = {"m": ConsumerProtocolMemberMetadata(0, ["t"])}
+    view = ClusterView(topics={"t": TopicView("t", partitions={0: PartitionView(1)})})
+    await share_out(assignor(), view, members, said=said, partition_count=count)
     (thread,) = assignor.threads
     assert (thread is threading.current_thread()) is is_on_loop
 

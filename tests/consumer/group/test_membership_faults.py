@@ -19,6 +19,7 @@ from aiokafka_lite.consumer.assignors import (
 )
 from aiokafka_lite.consumer.assignors.blobs import encode_assignments
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
+from aiokafka_lite.consumer.events.kinds import Assigned
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import MemberState
 from aiokafka_lite.errors import (
@@ -40,6 +41,7 @@ from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from aiokafka_lite.protocol.schema import Message, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.support.events import events_so_far
 from tests.support.listeners import Calls, Losing
 from tests.support.rows import tps
 from tests.support.scripted_group import ScriptedBroker
@@ -47,6 +49,7 @@ from tests.support.waiting import until
 from tests.support.worker import Worker
 
 TP = TopicPartition("t", 0)
+BOTH = tps("t", 0, 1)
 
 
 @pytest.fixture
@@ -327,8 +330,11 @@ async def test_a_loss_that_is_heard_of_while_sync_group_is_out_is_not_forgotten(
     gone = HeartbeatResponse(error_code=errors.UnknownMemberIdError.errno)
     broker.script(HeartbeatRequest, gone)
     await until(lambda: worker.member.interruption is not None, worker)
+    gate, seen = worker.state.gate, list[tuple[int, bool]]()
+    gate.on_change(lambda: seen.append((worker.membership.generation, bool(gate.holds))))
     sync.release()
     await until(lambda: worker.membership.generation == 3, worker)
+    assert (2, False) not in seen  # reads return no records of it
     await worker.membership.wait_assigned()
     await worker.close()
 
@@ -560,10 +566,48 @@ async def test_the_second_answer_counts_when_the_subscription_changes_while_join
     assert calls.calls == [("revoked", set()), ("assigned", tps("u", 0))]
 
 
+@pytest.mark.parametrize("instance_id", [None, "one"])
+async def test_who_has_unsubscribed_asks_for_no_topics_and_keeps_only_a_static_id(
+    broker: ScriptedBroker, instance_id: str | None
+) -> None:
+    calls = Losing()
+    async with worker_of(broker, group_instance_id=instance_id) as worker:
+        worker.state.listener = calls
+        worker.state.unsubscribe()
+        await until(lambda: worker.member.state is MemberState.UNJOINED, worker)
+        assert calls.calls == [("revoked", BOTH)]
+        assert worker.membership.member_id == ("" if instance_id is None else "scripted-1")
+        await worker.cluster.refresh()
+        assert broker.asked(MetadataRequest)[-1].topics == []
+
+
+@pytest.mark.virtual_time
+async def test_an_eager_member_returns_no_records_until_its_listener_was_told(
+    broker: ScriptedBroker,
+) -> None:
+    holds = list[frozenset[Hold]]()
+
+    class Looking(Calls):
+        async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+            holds.append(worker.state.gate.holds)
+
+    worker, looking = worker_of(broker), Looking()
+    worker.state.listener = looking
+    async with worker:
+        await asyncio.sleep(1)
+        with worker.state.events.subscribe() as events:
+            worker.state.subscribe(["t"], looking)
+            await worker.membership.wait_assigned()
+            told = [event for event in events_so_far(events) if isinstance(event, Assigned)]
+        assert told == [Assigned(frozenset(BOTH), 2)]
+        assert holds == [{Hold.LISTENER}] * 2
+        assert worker.state.gate.holds == frozenset()
+        assert worker.state.idle_s(asyncio.get_running_loop().time()) < 0.5
+        await asyncio.sleep(0)
+        assert worker.scope.task_names.count("g:heartbeat") == 1
+
+
 # --- A cooperative member ---------------------------------------------------------------------
-BOTH = tps("t", 0, 1)
-
-
 def cooperative(
     broker: ScriptedBroker, listener: ConsumerRebalanceListener, **settings: object
 ) -> Worker:
@@ -666,6 +710,7 @@ async def test_a_member_that_has_left_hears_of_no_metadata(broker: ScriptedBroke
         await asyncio.sleep(0)
         broker.topics["t"] += 1
         await worker.cluster.refresh()
+        await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert waiting.done() is is_member
         waiting.cancel()

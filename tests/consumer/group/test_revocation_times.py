@@ -12,11 +12,13 @@ from aiokafka_lite._event import Event
 from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.config import HOLD_MARGIN, ConsumerConfig
+from aiokafka_lite.consumer.events.kinds import OffsetRange, WorkAwaited
 from aiokafka_lite.consumer.membership.listener import ListenerCalls
 from aiokafka_lite.consumer.membership.protocol import GroupMember, LastCommits, Offsets
 from aiokafka_lite.consumer.membership.revocation import Revocation
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.buffers import A, B, Buffers, batch
+from tests.support.events import events_so_far
 from tests.support.listeners import Losing
 from tests.support.waiting import is_woken
 
@@ -42,6 +44,7 @@ class Commits:
     def __init__(self) -> None:
         self.began_at = self.deadline = self.departed_by = -1.0
         self.committing = set[TopicPartition]()
+        self.offsets: Offsets = {}
 
     def is_committing(self, partitions: Collection[TopicPartition]) -> bool:
         return not self.committing.isdisjoint(partitions)
@@ -51,6 +54,7 @@ class Commits:
 
     async def commit_last(self, offsets: Offsets, *, deadline: float) -> Offsets:
         self.began_at, self.deadline = asyncio.get_running_loop().time(), deadline
+        self.offsets = offsets
         return {}
 
 
@@ -281,12 +285,24 @@ async def test_a_get_wakes_no_task_while_no_partition_is_revoked() -> None:
     assert not await is_woken(going, begin_get)
 
 
-@pytest.mark.parametrize("is_late", [False, True])
-async def test_records_that_the_next_owner_reads_again_are_logged(
-    is_late: bool, caplog: pytest.LogCaptureFixture
+async def test_what_is_awaited_is_an_event_with_its_limit() -> None:
+    await asyncio.sleep(5)
+    going = Going(Task(A))
+    with going.state.events.subscribe() as events:
+        await going.give_back(A)
+        awaited, _ = events_so_far(events)
+    assert awaited == WorkAwaited({A: OffsetRange(3, 5)}, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("hold_ms", "is_late", "is_logged"),
+    [(4_000, True, True), (4_000, False, False), (0, True, False)],
+)
+async def test_records_that_the_next_owner_reads_again_are_logged_if_they_were_waited_for(
+    hold_ms: int, is_late: bool, is_logged: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     work = Task(A)
-    going = Going(work)
+    going = Going(work, hold_ms=hold_ms)
 
     def finish() -> None:
         work.is_open = False
@@ -295,7 +311,7 @@ async def test_records_that_the_next_owner_reads_again_are_logged(
     if not is_late:
         going.loop.call_later(1, finish)
     await going.give_back(A)
-    assert ("will read these offsets again: {'t/0': '3 to 4'}" in caplog.text) is is_late
+    assert ("will read these offsets again: {'t/0': '3 to 4'}" in caplog.text) is is_logged
 
 
 async def test_partitions_that_are_lost_wait_for_nothing() -> None:
@@ -342,6 +358,7 @@ async def test_the_listener_has_what_the_commit_leaves_of_the_time() -> None:
     ((name, tps, deadline),) = going.listening.calls
     assert (name, tps) == ("on_partitions_revoked", {A})
     assert deadline == TIMEOUT_S
+    assert going.commits.offsets.keys() == {A}
     assert going.commits.deadline == (4 + TIMEOUT_S) / 2
     assert going.commits.departed_by == (4 + TIMEOUT_S) / 2
 

@@ -365,7 +365,7 @@ def test_an_end_cuts_off_what_is_on_its_way(stage: Stage) -> None:
     stage.voice.answers = [KafkaConnectionError("closed")]
     stage.voice.on_beat = stage.speaker.end
     stage.speaker.claim(stage.pulse())
-    stage.turns(0.5)
+    stage.turns(0.152)
     assert stage.cluster.close_count == 1
     assert stage.voice.sent_as == [ME]  # and it is not tried again
 
@@ -373,7 +373,7 @@ def test_an_end_cuts_off_what_is_on_its_way(stage: Stage) -> None:
 def test_nothing_is_sent_by_a_connection_that_is_made_while_it_ends(stage: Stage) -> None:
     stage.cluster.on_connection = stage.speaker.end
     stage.speaker.claim(stage.pulse())
-    stage.turns(0.5)
+    stage.turns(0.152)
     assert stage.voice.sent_as == []
     assert stage.pause is not None
     with pytest.raises(ClientClosedError):
@@ -599,6 +599,7 @@ async def test_a_thread_speaks_for_a_loop_that_is_blocked_and_the_loop_hears_of_
     began_at = await it.speak()
     assert it.threads == 1
     assert not it.note_next(10)
+    assert all(each.daemon for each in threading.enumerate() if "heartbeats" in each.name)
     await until(lambda: it.heard)
     outcome, sent_at = it.heard[0]
     assert (outcome.sent_as, outcome.error) == (ME, None)
@@ -624,6 +625,15 @@ async def test_an_end_waits_for_a_thread_that_is_speaking() -> None:
     it.voice.on_beat = lambda: time.sleep(0.03)
     await it.speak()
     await it.stand_in.end()
+    assert it.threads == 0
+
+
+async def test_a_thread_ends_with_the_tasks_of_its_consumer() -> None:
+    it = Standing()
+    it.stand_in.start()
+    await asyncio.sleep(0)
+    assert it.threads == 1
+    await it.scope.close()
     assert it.threads == 0
 
 
