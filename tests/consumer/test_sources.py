@@ -387,6 +387,7 @@ async def test_the_backoff_of_a_partition_that_moved_shortens_no_long_poll_of_th
     assert long_poll.request.max_wait_ms == fetching.config.fetch_max_wait_ms
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("leader", [0, 2])
 async def test_a_leader_hint_is_followed_at_once(start: Start, leader: int) -> None:
     fetching = start(retry_backoff_ms=60_000)
@@ -397,6 +398,7 @@ async def test_a_leader_hint_is_followed_at_once(start: Start, leader: int) -> N
     sent = await fetching.cluster.next_sent()
     assert (sent.node_id, sent.offsets) == (leader, {0: 0})
     assert sent.leader_epochs == {0: 5}
+    assert asyncio.get_running_loop().time() == 0.0
 
 
 @pytest.mark.virtual_time
