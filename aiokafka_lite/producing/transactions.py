@@ -227,7 +227,7 @@ class Transactions:
         # By group.
         self._group_coordinators: dict[str, CoordinatorClient] = {}
         # Whether brokers add partitions by themselves, and epochs change with each transaction.
-        self._is_version_2 = False
+        self._is_version_2: bool  # `start` sets it
         # The coordinator knows of something in the transaction, so that it has to be ended.
         self._has_begun = False
         # Why the transaction must be aborted.
@@ -558,8 +558,8 @@ class Transactions:
         """
         transaction = self._taking()
         delivery.enlist(transaction, is_stored=True)
-        self._check(delivery.to_commit)
         transaction.stored.append(delivery)
+        self._check(delivery.to_commit)
         storing = self._scope.spawn(self._try_to_store(delivery), name="store offsets")
         self._storing.add(storing)
         storing.add_done_callback(self._storing.discard)

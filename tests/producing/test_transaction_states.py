@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -19,17 +20,24 @@ from aiokafka_lite.errors import (
     BrokerResponseError,
     ClusterAuthorizationFailedError,
     CommitFailedError,
+    CoordinatorLoadInProgressError,
     GroupAuthorizationFailedError,
     IllegalOperation,
     IllegalStateError,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTransactionTimeout,
     InvalidTxnState,
     KafkaError,
     KafkaTimeoutError,
     NoError,
     NotCoordinatorError,
+    NotEnoughReplicasError,
     OutOfOrderSequenceNumber,
     ProducerFencedError,
     TransactionAbortableError,
+    TransactionalIdAuthorizationFailed,
+    UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.group_offsets import Offsets, OffsetsOfGroup
@@ -198,6 +206,10 @@ class Delivery(OffsetsOfGroup):
         self.revoked: KafkaError | None = None
         self.unconfirmed: KafkaError | None = None
         self.blocks = 0
+        self.enlisted: list[bool] = []
+
+    def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
+        self.enlisted.append(is_stored)
 
     def alone(self) -> AbstractAsyncContextManager[None]:
         return self._alone()
@@ -281,6 +293,8 @@ async def test_partitions_and_groups_are_added_together_and_once() -> None:
         request.respond()
         await tx.write(1)
         assert tx.asked == [("AddPartitionsToTxn", 3)]
+        (added,) = cast("AddPartitionsToTxnRequest", tx.requests[-1]).transactions
+        assert (added.producer_id, added.producer_epoch) == tx.identity.current
         for _ in range(2):
             await tx.transactions.send_offsets(Delivery())
         assert [name for name, _ in tx.asked[1:]] == ["AddOffsetsToTxn", "TxnOffsetCommit"] * 2
@@ -326,6 +340,48 @@ async def test_a_transaction_to_which_a_group_was_added_is_ended() -> None:
             await tx.transactions.send_offsets(delivery)
         assert await tx.abort() is None
         assert tx.asked[-2:] == [("AddOffsetsToTxn", 4), ("EndTxn", 4)]
+
+
+async def test_deliveries_of_one_source_are_committed_together(tx: Coordinated) -> None:
+    await tx.transactions.begin()
+    deliveries = [Delivery(offset=offset) for offset in (1, 2)]
+    for delivery in deliveries:
+        tx.transactions.commit_at_the_end(delivery)
+    stored = Delivery(offset=3)
+    await tx.transactions.send_offsets(stored)
+    assert [each.enlisted for each in (*deliveries, stored)] == [[False], [False], [True]]
+    before = tx.identity.current
+    assert await tx.commit() is None
+    sent = [each for each in tx.requests if isinstance(each, TxnOffsetCommitRequest)]
+    offsets = [each.topics[0].partitions[0].committed_offset for each in sent]
+    assert offsets == [3, 2]
+    assert {(each.producer_id, each.producer_epoch) for each in sent} == {before}
+
+
+@pytest.mark.parametrize(
+    ("api", "version"), [("TxnOffsetCommit", 1), ("TxnOffsetCommit", 2), ("AddOffsetsToTxn", 1)]
+)
+async def test_offsets_that_are_refused_break_the_transaction(api: str, version: int) -> None:
+    async with started(version) as tx:
+        await tx.transactions.begin()
+        tx.errors[api].append(GroupAuthorizationFailedError)
+        with pytest.raises(GroupAuthorizationFailedError):
+            await tx.transactions.send_offsets(Delivery())
+        with pytest.raises(TransactionAbortableError):
+            tx.transactions.begin_commit()
+        assert await tx.abort() is None
+
+
+async def test_an_abort_ends_the_attempts_to_store_offsets(tx: Coordinated) -> None:
+    await tx.transactions.begin()
+    tx.errors["TxnOffsetCommit"] = [CoordinatorLoadInProgressError] * 1_000
+    storing = asyncio.ensure_future(tx.transactions.send_offsets(Delivery()))
+    await asyncio.sleep(5)
+    began = tx.loop.time()
+    assert await tx.abort() is None
+    assert tx.loop.time() - began < 2
+    with pytest.raises(TransactionAbortableError):
+        await storing
 
 
 # --- Ends ----------------------------------------------------------------------------------------
@@ -443,6 +499,40 @@ async def test_a_commit_and_an_abort_wait_for_offsets_that_are_being_stored(
         assert tx.asked[-1][0] == "EndTxn"
 
 
+async def test_an_abort_fails_what_is_unsent(tx: Coordinated) -> None:
+    await tx.transactions.begin()
+    (unsent,) = await tx.send(0)
+    (await tx.next()).respond(NotEnoughReplicasError)
+    assert await tx.abort() is None
+    assert "was aborted before the record was acknowledged" in str(unsent.exception())
+    await asyncio.sleep(2)
+    assert not tx.sent
+    await tx.transactions.begin()
+    await tx.write()
+    assert await tx.commit() is None
+    ends = [each.committed for each in tx.requests if isinstance(each, EndTxnRequest)]
+    assert ends == [False, True]
+
+
+async def test_an_abort_ends_the_attempts_to_add_a_partition() -> None:
+    async with started(1) as tx:
+        await tx.transactions.begin()
+        tx.errors["AddPartitionsToTxn"] = [UnknownTopicOrPartitionError] * 1_000
+        await tx.send(0)
+        await asyncio.sleep(5)
+        began = tx.loop.time()
+        assert await tx.abort() is None
+        assert tx.loop.time() - began < 2
+        tx.asked.clear()
+        await asyncio.sleep(5)
+        assert not tx.asked
+        tx.errors.clear()
+        await tx.transactions.begin()
+        await tx.write(1)
+        (added,) = cast("AddPartitionsToTxnRequest", tx.requests[-1]).transactions
+        assert [each.partitions for each in added.topics] == [[1]]
+
+
 # --- Errors --------------------------------------------------------------------------------------
 async def test_an_error_of_a_record_breaks_the_transaction_until_its_abort(
     tx: Coordinated,
@@ -451,6 +541,7 @@ async def test_an_error_of_a_record_breaks_the_transaction_until_its_abort(
     delivery = Delivery()
     tx.transactions.commit_at_the_end(delivery)
     (unsent,) = await tx.send(0)
+    (await tx.next()).respond(NotEnoughReplicasError)
     changes = tx.changes
     tx.transactions.spoil(KafkaError("lost"))
     assert tx.changes == changes + 1
@@ -464,13 +555,13 @@ async def test_an_error_of_a_record_breaks_the_transaction_until_its_abort(
         with pytest.raises(TransactionAbortableError, match="lost") as caught:
             refused()
         assert str(caught.value.__cause__) == "KafkaError: lost"
+    error = unsent.exception()
+    assert isinstance(error, TransactionAbortableError)
+    assert str(error.__cause__) == "KafkaError: lost"
     aborting = tx.transactions.begin_abort()
     with pytest.raises(TransactionAbortableError, match="lost"):
         raise tx.transactions.refusal()
-    while tx.sent:
-        tx.sent.pop().respond()
     assert await aborting is None
-    assert unsent.done()
     assert isinstance(tx.transactions.refusal(), IllegalOperation)
     await tx.transactions.begin()
     await tx.write()
@@ -483,6 +574,7 @@ async def test_an_error_of_a_record_breaks_the_transaction_until_its_abort(
         ("EndTxn", TransactionAbortableError, False),
         ("EndTxn", InvalidTxnState, True),
         ("EndTxn", ProducerFencedError, True),
+        ("EndTxn", InvalidProducerEpoch, True),
         ("TxnOffsetCommit", GroupAuthorizationFailedError, False),
         ("TxnOffsetCommit", ProducerFencedError, True),
     ],
@@ -495,8 +587,9 @@ async def test_an_error_of_a_commit_breaks_the_transaction_or_ends_the_producer(
     delivery = Delivery()
     tx.transactions.commit_at_the_end(delivery)
     tx.errors[api].append(error)
-    assert isinstance(await tx.commit(), error)
-    assert [type(each) for each in tx.fatal] == [error] * is_fatal
+    expected = ProducerFencedError if error is InvalidProducerEpoch else error
+    assert isinstance(await tx.commit(), expected)
+    assert [type(each) for each in tx.fatal] == [expected] * is_fatal
     assert len(delivery.outcomes) == 1
     if is_fatal:
         assert tx.transactions.state is TransactionStage.FATAL
@@ -509,6 +602,30 @@ async def test_an_error_of_a_commit_breaks_the_transaction_or_ends_the_producer(
     assert await tx.abort() is None
     assert transaction.is_committed is False
     assert tx.asked[-1][0] == "EndTxn"
+
+
+async def test_a_start_that_the_coordinator_refuses_raises_its_error() -> None:
+    async with ended(Coordinated(2)) as tx:
+        tx.errors["InitProducerId"].append(TransactionalIdAuthorizationFailed)
+        with pytest.raises(TransactionalIdAuthorizationFailed, match="starting a transaction of"):
+            await tx.transactions.start(tx.loop.time() + 10)
+        assert tx.transactions.state is TransactionStage.NEW
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (InvalidTxnState("e"), r"longer than transaction_timeout_ms=60000\.$"),
+        (InvalidTransactionTimeout("e"), r"at most the brokers' transaction\.max\.timeout\.ms\.$"),
+        (InvalidProducerIdMapping("e"), r"transactional\.id\.expiration\.ms .* create another"),
+        (InvalidProducerEpoch("e"), r"another producer with this transactional_id was started"),
+        (GroupAuthorizationFailedError("e"), "committing a transaction of 'tx' failed: e$"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+async def test_an_error_is_explained_with_its_remedy(error: KafkaError, hint: str) -> None:
+    async with started(2) as tx:
+        assert re.search(hint, str(tx.transactions.explained(error, "committing")))
 
 
 async def test_the_outcome_is_unknown_if_the_coordinator_does_not_respond(tx: Coordinated) -> None:
@@ -548,6 +665,7 @@ async def test_a_delivery_that_is_revoked_breaks_the_transaction(tx: Coordinated
         delivery.revoked = CommitFailedError("revoked")
         with pytest.raises(CommitFailedError):
             await give(delivery)
+        assert delivery.outcomes == [False]
         with pytest.raises(TransactionAbortableError, match="revoked"):
             tx.transactions.begin_commit()
         assert await tx.abort() is None
