@@ -112,7 +112,7 @@ class Line:
         self.sent: list[Sent] = []
         self.connected = {1, 2, 3}
         self.attempts: list[int] = []
-        self.refusal: KafkaError | None = None
+        self.refusal: Exception | None = None
         self.searches = self.invalidations = self.used_up = 0
         self.failed: list[type[KafkaError]] = []
         self.admit: Callable[[PartitionQueue], bool] = lambda queue: True

@@ -80,6 +80,23 @@ async def test_a_leader_has_five_requests_in_flight_and_the_rest_shares_the_next
         assert [each.partitions for each in sending.sent[4:]] == [[5, 6, 7]]
 
 
+async def test_batches_of_a_partition_are_in_flight_together_after_the_first() -> None:
+    async with line(max_batch_size=100) as sending:
+        await warmed(sending, 0)
+        await sending.send(0, 0, 0, value=bytes(60))
+        assert [each.sequences for each in sending.sent] == [[(0, 1)], [(0, 2)], [(0, 3)]]
+
+
+async def test_a_bug_in_sending_is_the_failure_of_the_tasks() -> None:
+    async def fail() -> None:
+        async with line() as sending:
+            sending.refusal = ZeroDivisionError()
+            await sending.send(0)
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+
+
 async def test_each_leader_gets_its_own_partitions() -> None:
     async with line(3) as sending:
         sending.lead({0: 1, 1: 2, 2: 1})
@@ -89,10 +106,14 @@ async def test_each_leader_gets_its_own_partitions() -> None:
 
 
 async def test_a_queue_waits_until_the_transaction_has_its_partition() -> None:
-    async with line(1, transactional_id="tx") as sending:
-        sending.admit = lambda queue: False
+    async with line(2, transactional_id="tx") as sending:
+        sending.admit = lambda queue: queue.tp.partition == 1
+        await sending.send(0, 1)
+        assert (await sending.next()).partitions == [1]
+        sending.connected = set()
         await sending.send(0)
-        assert not sending.sent
+        assert sending.attempts == [], "there is nothing to send"
+        sending.connected = {1}
         sending.admit = lambda queue: True
         sending.sender.wake_all(sending.accumulator.queues())
         await sending.turn()
@@ -205,7 +226,9 @@ async def test_an_epoch_that_is_too_low_is_given_up_unless_the_coordinator_assig
 
 
 # --- Gaps ----------------------------------------------------------------------------------------
-async def test_a_gap_is_closed_by_the_next_epoch_after_a_pause() -> None:
+async def test_a_gap_is_closed_by_the_next_epoch_after_a_pause(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with line() as sending:
         await warmed(sending, 0)
         await sending.send(0)
@@ -215,7 +238,25 @@ async def test_a_gap_is_closed_by_the_next_epoch_after_a_pause() -> None:
             await asyncio.sleep(0.01)
             await sending.send(0)
         assert sending.sent[0].sequences == [(1, 0)]
-        assert sending.loop.time() - began >= 0.79 * BACKOFF_S
+        assert 0.79 * BACKOFF_S <= sending.loop.time() - began <= 1.21 * BACKOFF_S + 0.02
+
+    assert caplog.text.count("sequences of t-0 have a gap") == 1
+
+
+async def test_a_gap_is_closed_once_nothing_is_in_flight() -> None:
+    async with line() as sending:
+        await warmed(sending, 0)
+        for _ in range(2):
+            await sending.send(0)
+        first, second = sending.sent.pop(0), sending.sent.pop(0)
+        first.respond(OutOfOrderSequenceNumber)
+        await asyncio.sleep(1)
+        assert not sending.sent
+        second.respond(OutOfOrderSequenceNumber)
+        for number in range(2):
+            request = await sending.next()
+            assert request.sequences == [(1, number)]
+            request.respond()
 
 
 @pytest.mark.parametrize("transactional_id", [None, "tx"])
@@ -242,7 +283,9 @@ async def test_a_gap_in_a_transaction_fails_its_records() -> None:
         (future,) = await sending.send(0)
         (await sending.next()).respond(OutOfOrderSequenceNumber)
         assert isinstance(future.exception(), OutOfOrderSequenceNumber)
+        await sending.send(0)
         assert sending.identity.current == ME
+        assert not sending.sent, "the transaction is aborted first"
 
 
 @pytest.mark.parametrize(
@@ -271,10 +314,12 @@ async def test_nothing_is_repeated_in_a_transaction_that_is_being_aborted(
 async def test_a_batch_that_is_too_large_is_sent_in_parts() -> None:
     async with line() as sending:
         futures = await sending.send(*[0] * 10, value=bytes(100))
+        flushing = asyncio.ensure_future(sending.accumulator.flush())
         (await sending.next()).respond(MessageSizeTooLargeError)
         sequences = []
         while not futures[-1].done():
             request = await sending.next()
+            assert not flushing.done()
             sequences += [sequence for _, sequence in request.sequences]
             request.respond(offset=sequences[-1])
         assert sequences == [0, 4, 8]
@@ -311,6 +356,23 @@ async def test_records_behind_a_batch_that_expired_in_flight_go_on_with_its_resp
         following.respond()
         assert behind.result().offset == 0
         assert sending.accumulator.used_bytes == 0
+
+
+async def test_records_behind_a_batch_that_expires_before_its_next_attempt_go_on_then() -> None:
+    async with line(**IN_TIME) as sending:
+        (lost,) = await sending.send(0)
+        (await sending.next()).respond(NotEnoughReplicasError)
+        request = await sending.next()
+        await asyncio.sleep(0.2)
+        (behind,) = await sending.send(0)
+        request.respond(NotEnoughReplicasError)  # the next pause ends after 0.4 s
+        await asyncio.wait([lost])
+        await sending.turn()
+        assert sending.loop.time() == pytest.approx(0.4)
+        (following,) = sending.sent
+        assert following.sequences == [(1, 0)]
+        following.respond()
+        assert behind.done()
 
 
 async def test_queues_that_wait_for_a_place_in_flight_get_that_of_a_request_that_is_lost() -> None:
