@@ -305,6 +305,24 @@ def test_a_consumer_without_troubles_is_ok(found: Examined, member: Examined) ->
     assert found.reasons == ()
 
 
+def test_health_counts_what_was_returned_record_by_record(found: Examined) -> None:
+    settled: list[bool] = []
+    found.state.set_settler(lambda: settled.append(True))
+    assert found.reasons == ()
+    assert settled
+
+
+def test_a_task_that_died_is_the_only_cause(found: Examined) -> None:
+    found.stage = Stage.DEAD
+    found.lost = {1: NOW - 4}
+    found.scopes = [
+        SimpleNamespace(name="group", failure=None),
+        SimpleNamespace(name="fetch", failure=KafkaError("a bug")),
+    ]
+    found.check(Cause.TASK_DIED, "the background task fetch failed with KafkaError('a bug')")
+    assert found.is_said("the background task fetch failed with KafkaError('a bug')")
+
+
 def test_limits_of_what_is_said(found: Examined) -> None:
     found.still = {found.b: LONG_STANDSTILL_S - 0.1}
     assert not found.is_said("")
@@ -414,4 +432,4 @@ def test_paused_partitions_are_said(found: Examined) -> None:
     found.state.pause(found.b)
     assert found.reasons == ("1 of 2 partitions are paused",)
     found.stage = Stage.STARTING
-    assert found.reasons[-1] == "1 of 2 partitions are paused"
+    assert found.reasons == ("the consumer is starting", "1 of 2 partitions are paused")
