@@ -231,6 +231,16 @@ async def test_a_record_for_which_the_metadata_have_no_room_is_refused() -> None
     assert offsets[A][:2] == (12, "")
 
 
+async def test_what_is_finished_is_committed_first_if_the_same_may_be_committed_already() -> None:
+    case = Case()
+    receipts = case.one_by_one()
+    for receipt in receipts[:2]:
+        receipt.ack()
+    for _ in range(2):
+        await case.offsets.tell_apart({case.cursor(): at(15)})
+        assert case.group.coordinator.commits == [{A: 12}]
+
+
 async def test_what_fits_into_the_metadata_is_the_first_of_the_records() -> None:
     case = Case()
     receipts = case.one_by_one(count=40)

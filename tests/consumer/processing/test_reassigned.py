@@ -482,6 +482,19 @@ async def test_the_end_waits_for_an_outbox_and_has_it_drop_what_is_left() -> Non
         assert loop.time() - began_at == 2
 
 
+async def test_a_full_outbox_lets_only_the_record_begin_that_holds_the_commit_back() -> None:
+    case, outbox = with_outbox(order=None)
+    outbox.is_full = True
+    case.buffers.put({A: batch(0, 4)})
+    async with case.running():
+        await asyncio.sleep(1)
+        assert case.begun == [(0, [0])]
+        outbox.is_full = False
+        case.run.outbox_moved(())
+        await asyncio.sleep(1)
+        assert len(case.begun) == 4
+
+
 async def test_outputs_of_two_records_that_are_refused_have_each_handled_alone() -> None:
     dead: list[DeadRecord] = []
 
