@@ -249,6 +249,16 @@ async def test_upgraded_group_still_times_its_classic_members() -> None:
     await driven.close()
 
 
+async def test_static_member_that_upgrades_its_group_is_timed_alone() -> None:
+    driven = Driven()
+    joined = await driven.classic_join(instance_id="one")
+    await driven.classic_sync(joined, instance_id="one", assigned=[0, 1, 2, 3])
+    driven.join("a", instance_id="one")
+    assert {member_id for _, member_id in driven.group.deadlines} == {"a"}
+    assert driven.count("a") == 4
+    await driven.close()
+
+
 @pytest.mark.parametrize(("count", "error"), [(1, GroupMaxSizeReachedError), (2, GroupIdNotFound)])
 async def test_group_is_not_upgraded_beyond_its_maximum(count: int, error: type[Exception]) -> None:
     driven = Driven(ConsumerGroupSettings(max_size=1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.groups.kip848.topic_hash import metadata_hash
+from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts, metadata_hash
 from aiokafka_lite.broker.groups.kip848.xxh3 import xxh3_64
 from tests.broker.groups.fakes import FakeTopics
 
@@ -55,6 +55,14 @@ def test_hash_tells_topics_partitions_and_racks_apart() -> None:
     seen.add(metadata_hash(topics, ["c"]))
     assert len(seen) == 7
     assert all(-(1 << 63) <= value < 1 << 63 for value in seen)
+
+
+def test_hash_is_that_of_earlier_releases_which_logs_hold() -> None:
+    topics = FakeTopics()
+    topics.add(TopicFacts("orders", bytes(range(16)), [("r2", "r1"), (), ("r1",)]))
+    topics.add(TopicFacts("a-1", bytes(range(16, 32)), [()]))
+    assert metadata_hash(topics, ["orders"]) == -6791492315684216290
+    assert metadata_hash(topics, ["orders", "a-1"]) == -6255018664811140269
 
 
 async def test_cluster_tells_ids_and_the_racks_of_every_replica() -> None:
