@@ -100,7 +100,6 @@ def test_right_values_pass() -> None:
     INT.check("n", None, or_none=True)
 
 
-@checks_arguments({"Size": INT}, unchecked=("quick",))
 class Checked:
     """Has methods of each kind."""
 
@@ -129,6 +128,8 @@ def wrong(given: object) -> Any:
 
 
 async def test_public_methods_of_a_class_check_their_arguments() -> None:
+    # Here and not at the import, so that it is done by the test.
+    checks_arguments({"Size": INT}, unchecked=("quick",))(Checked)
     checked = Checked("n", count=2)
     assert checked.call(5, wait=True, size=3) == (5, True, 3)
     assert checked.call(None) == (None, False, 0)

@@ -54,10 +54,18 @@ def test_a_coordinator_is_that_of_the_group(
 ) -> None:
     response = FindCoordinatorResponse(coordinators=[answer])
     if isinstance(found, type):
-        with pytest.raises(found):
+        with pytest.raises(found, match="'g'"):
             coordinator_of("g", response)
     else:
         assert coordinator_of("g", response) == found
+
+
+def test_a_broker_says_why_there_is_no_coordinator() -> None:
+    for message, reason in (("because", "because"), (None, CoordinatorNotAvailableError.message)):
+        answer = Coordinator(key="g", error_code=15, error_message=message)
+        with pytest.raises(CoordinatorNotAvailableError) as caught:
+            coordinator_of("g", FindCoordinatorResponse(coordinators=[answer]))
+        assert caught.value.args[0] == f"no coordinator for 'g': {reason}"
 
 
 def test_the_error_of_all_is_of_tls_if_that_was_the_reason_everywhere() -> None:

@@ -66,7 +66,7 @@ def tls_error(reason: str, kind: type[ssl.SSLError] = ssl.SSLError) -> ssl.SSLEr
         (ValueError("a port beyond 65535"), "a port beyond 65535"),
         (OverflowError(), "OverflowError"),
         (tls_error("WRONG_VERSION_NUMBER"), "TLS failed (WRONG_VERSION_NUMBER): perhaps the list"),
-        (tls_error("NO_IDEA"), "TLS failed (NO_IDEA)"),
+        (tls_error("UNSUPPORTED_PROTOCOL"), "TLS failed (UNSUPPORTED_PROTOCOL): TLS 1.2 or newer"),
     ],
 )
 def test_an_exception_has_words(error: BaseException | None, words: str) -> None:
@@ -75,6 +75,7 @@ def test_an_exception_has_words(error: BaseException | None, words: str) -> None
 
 def test_a_timeout_without_a_limit_has_its_own_words() -> None:
     assert explain(TimeoutError("timed out")) == "timed out"
+    assert explain(tls_error("NO_IDEA")) == "TLS failed (NO_IDEA)"
 
 
 @pytest.mark.parametrize(

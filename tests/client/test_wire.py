@@ -459,8 +459,10 @@ def test_an_answer_that_trickles_moves_no_deadline(wire: Wire, clock: Clock, siz
     pending = ask(wire, FetchRequest(), timeout_s=10.0)
     topic = FetchableTopicResponse(partitions=[PartitionData(records=memoryview(bytes(size)))])
     frame = answer(wire, pending, FetchResponse(responses=[topic]))
+    assert not pending.is_arriving
     for second in range(10):
         feed(wire, frame[second : second + 1])
+        assert pending.is_arriving or second == 3  # the size alone is no part of a large one
         clock.now_s += 1.0
     with pytest.raises(KafkaConnectionError, match="stopped answering"):
         wire.expire()
