@@ -6,7 +6,7 @@ import pytest
 
 from aiokafka_lite.broker.configs.broker_defs import BROKER_CONFIGS, GROUP_CONFIGS
 from aiokafka_lite.broker.configs.definition import ConfigDef, ConfigType, Value
-from aiokafka_lite.broker.configs.topic_config import TopicConfig
+from aiokafka_lite.broker.configs.topic_config import ConfigValue, TopicConfig, config_texts
 from aiokafka_lite.broker.configs.topic_defs import TOPIC_CONFIGS
 from aiokafka_lite.errors import InvalidConfigurationError
 
@@ -85,6 +85,12 @@ def test_settings_of_a_topic_go_together(settings: dict[str, str], reason: str |
     else:
         with pytest.raises(InvalidConfigurationError, match=reason):
             TopicConfig.parse(settings, {})
+
+
+def test_settings_may_be_given_as_python_has_them() -> None:
+    given: dict[str, ConfigValue] = {"a": True, "b": False, "c": 1, "d": 0.5, "e": "x"}
+    texts = {"a": "true", "b": "false", "c": "1", "d": "0.5", "e": "x"}
+    assert (config_texts(given), config_texts(None)) == (texts, {})
 
 
 @pytest.mark.parametrize(

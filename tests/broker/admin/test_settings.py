@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.configs.changes import Operation
 from aiokafka_lite.broker.configs.definition import ConfigSource
 from aiokafka_lite.broker.configs.settings import ALL_NODES, ResourceType
 from aiokafka_lite.errors import (
@@ -126,6 +127,19 @@ async def test_new_segments_have_the_size_that_was_set() -> None:
             await client.request(DeleteRecordsRequest(topics=[topic]))
             assert before > 2_100_000
             assert log.size < before - 1_400_000  # segments go as a whole
+
+
+async def test_items_are_added_to_a_lists_default_and_taken_from_it() -> None:
+    async with Broker() as broker, RawClient(broker.bootstrap_servers) as client:
+        broker.create_topic("t")
+        for operation, value, expected in (
+            (Operation.APPEND, "compact,compact", "delete,compact"),
+            (Operation.SUBTRACT, "delete", "compact"),
+        ):
+            request = changing(TOPIC, "t", ("cleanup.policy", operation, value))
+            (answer,) = (await client.request(request)).responses
+            assert answer.error_code == 0
+            assert (await described(client, TOPIC, "t", "cleanup.policy")).value == expected
 
 
 # --- Brokers ---------------------------------------------------------------------------------
