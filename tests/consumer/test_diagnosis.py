@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -293,6 +294,8 @@ def test_a_start_waits_for_a_broker_then_for_topics_then_for_the_group(member: E
     member.check(Cause.STARTING, "is starting: topic t does not exist", C)
     member.view = known
     member.check(Cause.STARTING, "is starting: it joins group g (JOINING)", C)
+    member.status = JOINING._replace(trouble="it is fenced")
+    member.check(Cause.STARTING, "it joins group g (JOINING: it is fenced)", C)
     member.status = None
     member.check(Cause.STARTING, "the consumer is starting", C)
 
@@ -426,6 +429,14 @@ def test_a_consumer_without_partitions_says_why(found: Examined, member: Examine
     assert member.reasons == ("no partition is assigned",)
     member.view = view({})
     assert member.is_said("the subscribed topics have no partitions")
+
+
+def test_a_topic_that_a_pattern_has_lost_is_no_trouble(found: Examined) -> None:
+    found.state.unsubscribe()
+    found.state.subscribe_pattern(re.compile("gone"))
+    found.state.set_matched_topics(["gone"])
+    found.view = found.view._replace(is_of_all=True)
+    assert found.is_said("the subscribed topics have no partitions")
 
 
 def test_paused_partitions_are_said(found: Examined) -> None:
