@@ -17,6 +17,7 @@ class Thread:
 
     def __init__(self) -> None:
         self.pulses = list[Pulse | None]()
+        self.turns = list[bool]()
         self.may_speak = asyncio.Event()
         self.may_speak.set()
 
@@ -31,5 +32,6 @@ class Thread:
         return self.may_speak.is_set()
 
     async def wait_for_turn(self, note_next: Callable[[], bool], wait_for_change: object) -> None:
-        if not note_next():
+        self.turns.append(note_next())
+        if not self.turns[-1]:
             await self.may_speak.wait()

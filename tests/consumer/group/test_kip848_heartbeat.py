@@ -422,6 +422,7 @@ async def test_a_failure_of_the_thread_is_a_loss_only_if_the_group_says_so(
 ) -> None:
     it = Beating()
     identity = await it.join()
+    await asyncio.sleep(0.01)
     it.heartbeat.hear_of_stand_in(Outcome(identity, identity, None, error, 0.0), 0.0)
     assert it.heartbeat.failure_count == 1
     assert (it.member.state is MemberState.DROPPED) is is_lost
@@ -448,7 +449,7 @@ async def test_the_thread_is_told_when_the_loop_is_heard_next_and_how_long_it_ma
     thread = Thread()
     it = Beating(max_poll_interval_ms=60_000, stand_in=thread)
     identity = await it.join()
-    assert thread.pulses[0] is None  # it joins
+    assert (thread.pulses[0], thread.turns[0]) == (None, True)  # it joins
     await asyncio.sleep(20.5)
     pulse = thread.pulses[-1]
     assert pulse is not None
