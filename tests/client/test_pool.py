@@ -744,6 +744,17 @@ async def test_node_that_moved_to_another_host_is_not_used_at_the_old_one(
     assert pool.usable(1) is None
 
 
+async def test_bootstrap_server_that_is_no_node_is_closed(
+    broker: ScriptedBroker, pool: Pool
+) -> None:
+    pool.update_nodes({-1: Node(-1, broker.host, broker.port)})
+    await pool.connect(-1)
+    pool.update_nodes({1: Node(1, "127.0.0.2", broker.port)})
+    await broker.until(lambda: broker.connections[0].is_closed)
+    pool.update_nodes({number: Node(number, "127.0.0.2", broker.port) for number in (1, 2)})
+    assert pool.node_ids() == [1, 2]
+
+
 async def test_node_that_moved_while_connecting_is_not_used_at_the_old_place(
     broker: ScriptedBroker, pool: Pool
 ) -> None:
