@@ -9,6 +9,7 @@ from aiokafka_lite.client.cluster_requests import (
     metadata_request,
     nobody_answered,
     raise_for_metadata,
+    raise_for_rebootstrap,
 )
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import (
@@ -17,6 +18,7 @@ from aiokafka_lite.errors import (
     KafkaConnectionError,
     KafkaProtocolError,
     MetadataEmptyBrokerList,
+    RebootstrapRequiredError,
     TLSError,
 )
 from aiokafka_lite.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
@@ -36,6 +38,9 @@ def test_metadata_that_make_no_view_are_an_error() -> None:
     raise_for_metadata(MetadataResponse(brokers=[node]))
     with pytest.raises(MetadataEmptyBrokerList):
         raise_for_metadata(MetadataResponse())
+    raise_for_rebootstrap(MetadataResponse(error_code=31))
+    with pytest.raises(RebootstrapRequiredError):
+        raise_for_rebootstrap(MetadataResponse(error_code=129))
     with pytest.raises(ClusterAuthorizationFailedError):
         raise_for_metadata(MetadataResponse(brokers=[node], error_code=31))
 

@@ -55,6 +55,12 @@ def tls_error(reason: str, kind: type[ssl.SSLError] = ssl.SSLError) -> ssl.SSLEr
     return error
 
 
+def caused_by(text: str) -> ssl.SSLError:
+    error = tls_error(text)
+    error.reason = ""
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
@@ -76,6 +82,7 @@ def test_an_exception_has_words(error: BaseException | None, words: str) -> None
 def test_a_timeout_without_a_limit_has_its_own_words() -> None:
     assert explain(TimeoutError("timed out")) == "timed out"
     assert explain(tls_error("NO_IDEA")) == "TLS failed (NO_IDEA)"
+    assert "not even a reason" in explain(caused_by("not even a reason"))
 
 
 @pytest.mark.parametrize(
