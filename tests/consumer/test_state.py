@@ -333,6 +333,16 @@ def test_a_seek_back_counts_at_once_when_nothing_is_worked_on(state: Subscriptio
     assert state.processed_offsets() == {A: OffsetAndMetadata(4, "")}
 
 
+def test_a_seek_behind_processed_records_counts_at_once_though_others_are_worked_on(
+    state: SubscriptionState,
+) -> None:
+    a = read_to(state, A, 0, 5)
+    state.begin_get()
+    state.hand_out(a, 5, 8, ())
+    state.seek(a, 2)
+    assert state.processed_offsets() == {A: OffsetAndMetadata(2, "")}
+
+
 def test_what_is_worked_on_is_processed_at_the_next_get_though_the_position_is_looked_up(
     state: SubscriptionState,
 ) -> None:
