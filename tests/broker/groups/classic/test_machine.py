@@ -406,12 +406,12 @@ def test_first_of_the_static_members_that_are_waited_for_may_go_on_after_another
     driver.leave(Leaver(member_id))
     assert driver.joins[newcomer].error is UnknownMemberIdError
     driver.advance(REBALANCE_MS / 1000)  # nobody has joined: it is put off
-    one = driver.group.members.static_member_id("one") or ""
-    ticket = driver.join(one, instance_id="one", session_ms=long_ms)
+    two = driver.group.members.static_member_id("two") or ""
+    ticket = driver.join(two, instance_id="two", session_ms=long_ms)
     driver.advance(REBALANCE_MS / 1000 - 1)
     assert ticket not in driver.joins
     driver.advance(1)
-    assert driver.joins[ticket].generation == 2
+    assert (driver.joins[ticket].generation, driver.joins[ticket].leader) == (2, two)
 
 
 def test_rebalance_is_put_off_when_only_static_members_are_left_and_none_joined(
@@ -629,6 +629,7 @@ def test_group_is_empty_when_the_last_session_ends(driver: Driver) -> None:
     assert driver.group.generation == 2
     assert driver.group.protocol is None
     assert driver.group.protocol_type == "consumer"
+    assert driver.group.members.leader_id is None
     assert driver.writes[-1] == {}
 
 
