@@ -118,7 +118,7 @@ class Checked:
     def quick(self, count: int) -> int:
         return count
 
-    def _own(self, count: int) -> int:
+    def _inner(self, count: int) -> int:
         return count
 
 
@@ -135,7 +135,7 @@ async def test_public_methods_of_a_class_check_their_arguments() -> None:
     assert checked.call(None) == (None, False, 0)
     assert await checked.wait(1.5, wrong(print)) == 1.5
     assert await checked.wait(timeout=2) == 2
-    assert [checked.free(wrong), checked.quick(wrong("5")), checked._own(wrong("6"))] == [
+    assert [checked.free(wrong), checked.quick(wrong("5")), checked._inner(wrong("6"))] == [
         wrong, "5", "6"
     ]  # fmt: skip
     calls: list[Callable[[], object]] = [
