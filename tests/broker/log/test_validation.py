@@ -67,7 +67,11 @@ def test_batch_at_a_limit_is_taken(sent: bytes, config: object, version: int) ->
         (batch(base_offset=1), InvalidRecordError, "must start at offset 0, not 1"),
         (batch(timestamp=T0, codec="zstd"), UnsupportedCompressionTypeError, "version 7 or newer"),
     ],
-)
+    ids=[
+        "none", "short", "rest", "two", "three", "magic 1", "magic 3", "empty", "large", "late",
+        "producer", "offset", "zstd",
+    ],
+)  # fmt: skip
 def test_batch_beyond_a_limit_is_refused_with_the_reason(
     sent: bytes | None, error: type[Exception], message: str
 ) -> None:
