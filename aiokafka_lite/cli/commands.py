@@ -65,7 +65,7 @@ SECTIONS: Final[dict[str, Sequence[Command]]] = {
     "demos": (
         Command(
             "flights",
-            "load 336,776 real flights, and compute delay statistics with a consumer group",
+            "demo: load 336,776 flights into a topic, and compute delays with a consumer group",
             "flights.command",
         ),
         Command(

@@ -64,19 +64,19 @@ _OPTIONS: Final = (
             "the client's own certificate, in PEM. Implies TLS"),
     _Option("key-file", "ssl.key.location", "FILE",
             "the private key of --cert-file (default: the key in the file of --cert-file)"),
-    _Option("key-password", "ssl.key.password", "TEXT", "the password of the key"),
+    _Option("key-password", "ssl.key.password", "TEXT", "the password of the private key"),
     _Option("mechanism", "sasl.mechanism", "NAME",
             "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER (default with --username: PLAIN)"),
-    _Option("username", "sasl.username", "NAME", "the user to log in as. Implies SASL, with TLS"),
+    _Option("username", "sasl.username", "NAME", "the user name for SASL. Implies SASL and TLS"),
     _Option("password", "sasl.password", "TEXT",
-            "the password. Set it in the environment if others can read this machine's command "
-            "lines"),
+            "the password for SASL. Set AIOKAFKA_LITE_PASSWORD instead if other users of this "
+            "machine can see its processes"),
 )  # fmt: skip
 
 _HELP: Final = """\
 Options may also be set as environment variables: AIOKAFKA_LITE_BOOTSTRAP, AIOKAFKA_LITE_CONFIG,
 AIOKAFKA_LITE_PASSWORD … Options override environment variables, and environment variables
-override the file of settings."""
+override the properties file."""
 
 
 def add_options(
@@ -95,14 +95,14 @@ def add_options(
         "-b",
         "--bootstrap",
         metavar="HOST:PORT",
-        help=f"brokers to contact first, separated by commas (default: {DEFAULT_BOOTSTRAP})",
+        help=f"bootstrap servers, separated by commas (default: {DEFAULT_BOOTSTRAP})",
     )
     group.add_argument(
         *settings_file,
         dest="config",
         type=Path,
         metavar="FILE",
-        help="a file of settings, as for Kafka's own tools (client.properties)",
+        help="a properties file with client settings, as for Kafka's own tools",
     )
     group.add_argument(
         "-X",
@@ -111,7 +111,7 @@ def add_options(
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any client setting of Kafka (repeatable)",
+        help="another client setting, by its name in Kafka (repeatable)",
     )
     group.add_argument(
         "--tls", action="store_true", help="use TLS, and trust the system's certificates"
@@ -121,13 +121,13 @@ def add_options(
     group.add_argument(
         "--allow-plaintext-credentials",
         action="store_true",
-        help="send credentials to other machines without TLS",
+        help="allow sending credentials to other machines without TLS",
     )
     group.add_argument(
         "--timeout",
         type=positive_seconds,
         metavar="SECONDS",
-        help=f"the time limit for connecting and for each answer (default: {DEFAULT_TIMEOUT_S:g})",
+        help=f"the time limit to connect and for each response (default: {DEFAULT_TIMEOUT_S:g})",
     )
 
 
@@ -308,8 +308,8 @@ def _asked_password(username: str) -> str:
     """Ask for the password where a person sits; nothing is shown of it."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError(
-            f"the user {username} has no password: set {ENVIRONMENT}PASSWORD, or set "
-            "sasl.password in the file of settings"
+            f"no password for user {username}: set {ENVIRONMENT}PASSWORD, or set sasl.password in "
+            "the properties file"
         )
     import getpass
 
@@ -373,7 +373,7 @@ def _of_file(path: Path) -> dict[str, str]:
             found[name] = value
         elif name not in WITHOUT_EFFECT and name not in REFUSED and name not in WRITING:
             print(
-                f"warning: {path}: there is no setting {name}{nearest(name, _known())}",
+                f"warning: {path}: unknown setting {name} is ignored{nearest(name, _known())}",
                 file=sys.stderr,
             )
     for name in ("isolation.level", "group.id"):  # each command has an option of its own
@@ -384,7 +384,7 @@ def _of_file(path: Path) -> dict[str, str]:
 def _check_name(name: str) -> None:
     if name not in EFFECTIVE and name not in SECURITY_NAMES:
         if name in WITHOUT_EFFECT or name in REFUSED or name in WRITING:
-            raise UsageError(f"-X {name}: the commands do not use this setting")
+            raise UsageError(f"-X {name}: no command uses this setting, so leave it out")
         raise UsageError(f"-X {name}: there is no such setting{nearest(name, _known())}")
 
 

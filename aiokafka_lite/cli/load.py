@@ -227,7 +227,7 @@ def parse_line(text: bytes, topic: str | None = None) -> _Line:
         raise LineProblem(f"unknown field {unknown[0]!r}: the fields are {', '.join(FIELDS)}")
     name = line.get("topic") if topic is None else topic
     if not isinstance(name, str):
-        raise LineProblem("the field topic has to be a string")
+        raise LineProblem('the field "topic" must be a string')
     record = NewRecord(
         value=_bytes_of("value", line.get("value")),
         key=_bytes_of("key", line.get("key")),
@@ -252,14 +252,14 @@ def _bytes_of(name: str, value: Json) -> bytes | None:
         if isinstance(value, dict) and list(value) == [BASE64]:
             encoded = value[BASE64]
             if not isinstance(encoded, str):
-                raise LineProblem(f'{name}: {{"base64": …}} takes a string')
+                raise LineProblem(f'{name}: the value of "base64" must be a string')
             return base64.b64decode(encoded, validate=True)
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     except binascii.Error as error:
         raise LineProblem(f"{name} is not base64: {error}") from None
     except UnicodeEncodeError:
         raise LineProblem(
-            f"{name} contains half a surrogate pair, which is not valid text"
+            f"{name} contains half a surrogate pair, which UTF-8 cannot encode"
         ) from None
 
 
@@ -275,10 +275,10 @@ def _headers(value: Json) -> Iterator[tuple[str, bytes | None]]:
         else []
     )
     if not isinstance(value, dict | list):
-        raise LineProblem("the field headers has to be an object, or a list of [name, value]")
+        raise LineProblem('the field "headers" must be an object, or a list of [name, value]')
     for pair in pairs:
         if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)):
-            raise LineProblem("the field headers has to be an object, or a list of [name, value]")
+            raise LineProblem('the field "headers" must be an object, or a list of [name, value]')
         _bytes_of("a header's name", pair[0])  # which has to be UTF-8 as well
         yield pair[0], _bytes_of(f"header {pair[0]!r}", pair[1])
 
@@ -287,5 +287,5 @@ def _integer(name: str, value: Json, highest: int) -> int | None:
     if value is None:
         return None
     if not is_int(value) or not 0 <= value <= highest:
-        raise LineProblem(f"{name} has to be a whole number from 0 to {highest}")
+        raise LineProblem(f"{name} must be an integer from 0 to {highest}")
     return value

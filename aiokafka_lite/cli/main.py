@@ -33,7 +33,7 @@ def build_parser(*words: str) -> argparse.ArgumentParser:
         prog=program_name(),
         usage="%(prog)s [-h] [--version] [COMMAND …]",
         description="Commands of aiokafka_lite, the asyncio consumer for Apache Kafka. Without a "
-        "command, print the versions of the installation.",
+        "command, print the installed versions.",
         epilog=f"{listing()}\n\nEach has --help.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

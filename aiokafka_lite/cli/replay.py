@@ -49,7 +49,7 @@ KEY: Final = "key"
 _DESCRIPTION: Final = """\
 Write the dead letters of a topic to their original topics and partitions again. The headers that
 describe the failure are removed. The dead letters also stay in TOPIC. The command reads TOPIC from
-the beginning, or from --from, to the present end."""
+the beginning, or from --from, to its current end."""
 _EXAMPLES: Final = """\
 examples:
   aiokafka-lite replay dlq.orders --dry-run          show the dead letters and their targets
@@ -147,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
     if options.group is not None and options.dry_run:
         raise UsageError("--dry-run does not commit offsets: leave out --group")
     if options.transactional_id is not None and options.group is None:
-        raise UsageError("--transactional-id commits a group's offsets: add --group")
+        raise UsageError("--transactional-id commits offsets of a group: add --group")
     where = connecting(options)
     wanted = _patterns(options.where)
     loops.run(_Replay(options, where, _plan(options, where), wanted).run())
@@ -374,8 +374,8 @@ class _Replay:
             parts.append(f"{self._passed} did not match")
         if self._strange:
             parts.append(
-                f"{self._strange} do not name their original topic (--to TOPIC replays them as "
-                "well)"
+                f"{self._strange} have no header with their original topic (--to TOPIC replays "
+                "them as well)"
             )
         print("; ".join(parts), file=sys.stderr)
 

@@ -194,7 +194,9 @@ def _until_led(cluster: BlockingCluster, name: str, timeout_s: float) -> TopicVi
         if topic is not None and partitions and all(p.leader >= 0 for p in partitions.values()):
             return topic
         if time.monotonic() >= give_up_at:
-            raise CommandError(f"{name} is created, but not all its partitions have leaders yet")
+            raise CommandError(
+                f"{name} was created, but some partitions have no leader after {timeout_s:g} s"
+            )
         time.sleep(LOOK_AGAIN_AFTER_S)
 
 
@@ -218,7 +220,9 @@ def run_delete(options: argparse.Namespace) -> int:
     """Run `topics delete`; returns 0."""
     names = list(dict.fromkeys(options.topics))
     if not options.yes and not sys.stdin.isatty():
-        raise UsageError("cannot ask for a confirmation without a terminal: add --yes")
+        raise UsageError(
+            "cannot ask for confirmation, because the standard input is no terminal: add --yes"
+        )
     with connecting(options).cluster() as cluster:
         known = ask_for_topics(cluster, None).topics
         problems = [
@@ -282,7 +286,7 @@ def run_config(options: argparse.Namespace) -> int:
     ]
     print_rows(rows, _COLUMNS, as_json=options.json)
     if not rows and not options.json:
-        print("every setting is at its default", file=sys.stderr)
+        print("all settings have their default values", file=sys.stderr)
     return 0
 
 

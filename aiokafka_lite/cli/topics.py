@@ -68,8 +68,8 @@ _PARTITION_COLUMNS: Final = (
     Column("bytes", "size", is_number=True, show=size_text),
 )
 _RECORDS_NOTE: Final = """\
-Records are counted as end minus begin offset. Compaction and transactions make the number of
-records too high. Sizes are the sizes of the leaders' logs on disk."""
+The number of records is the end offset minus the begin offset, which is too high for compacted
+topics and transactions. Sizes are the sizes of the leaders' logs on disk."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -254,7 +254,7 @@ def _sample(
             sample(where, spans, since_ms, until_s=until_s, is_all_wanted=is_all_wanted)
         )
     except KafkaError as error:
-        print(f"warning: records cannot be measured: {plain_text(error)}", file=sys.stderr)
+        print(f"warning: cannot read records to measure them: {plain_text(error)}", file=sys.stderr)
         return None
 
 

@@ -89,7 +89,7 @@ async def test_dead_letters_go_back_as_they_were(cli: Running, letters: Letters)
     assert ended.code == 0, ended.errors
     assert "4 dead letters replayed" in ended.errors
     assert f"3 to {letters.first}" in ended.errors
-    assert "1 do not name their original topic (--to TOPIC" in ended.errors
+    assert "1 have no header with their original topic (--to TOPIC" in ended.errors
     first, second = [await letters.in_topic(topic) for topic in (letters.first, letters.second)]
     assert [(r.key, r.value) for r in first] == [(b"k0", b"v0"), (None, b"v2"), (b"k4", b"v4")]
     assert all(abs(r.timestamp / 1000 - time.time()) < 100 for r in (*first, *second))

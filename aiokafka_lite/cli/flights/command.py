@@ -34,7 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--bootstrap",
         type=bootstrap_servers,
         metavar="HOST:PORT",
-        help="use the Kafka at this address (default: start an embedded broker)",
+        help="the Kafka cluster to use (default: start an embedded broker)",
     )
     where.add_argument(
         "--listen",

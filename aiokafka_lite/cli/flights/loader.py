@@ -156,7 +156,9 @@ class Loader:
             for record in records:
                 if not _is_flight(record.key, record.value):
                     raise ForeignTopicError(
-                        topic.name, f"partition {number}, offset {record.offset} is not a flight"
+                        topic.name,
+                        f"the record at offset {record.offset} of partition {number} is not a "
+                        "flight",
                     )
 
 

@@ -51,7 +51,7 @@ class Reporter:
             with progress:
                 yield bar
         except asyncio.CancelledError:
-            self.say(f"{title}: interrupted after {bar.done:,} of {goal:,}")
+            self.say(f"{title}: interrupted after {bar.done:,} of {goal:,} flights")
             raise
 
     def table(self, carriers: Mapping[str, CarrierTally], names: Mapping[str, str]) -> None:
@@ -75,8 +75,8 @@ class Reporter:
         """Print the rate."""
         self.say(
             f"{pace.records:,} records in {pace.wall_s:.2f} s: "
-            f"{pace.records_per_s:,.0f} records/s, {pace.cpu_ns_per_record:,.0f} ns of CPU a "
-            f"record ({cpu_scope})"
+            f"{pace.records_per_s:,.0f} records/s, {pace.cpu_ns_per_record:,.0f} ns of CPU "
+            f"time per record ({cpu_scope})"
         )
 
     def failure(self, wrong: Sequence[Difference]) -> None:

@@ -105,8 +105,8 @@ class Scoreboard:
         if offset != tally.next_offset:
             if offset > tally.next_offset:
                 raise LostRecordError(
-                    f"partition {record.partition}: read offset {offset} instead of "
-                    f"{tally.next_offset}, so records were lost"
+                    f"records of partition {record.partition} were lost: the consumer read offset "
+                    f"{offset}, but expected offset {tally.next_offset}"
                 )
             self.redelivered += 1
             return False
@@ -121,7 +121,8 @@ class Scoreboard:
         except (ValueError, LookupError, TypeError):
             raise ForeignTopicError(
                 record.topic,
-                f"partition {record.partition}, offset {record.offset} is not a flight",
+                f"the record at offset {record.offset} of partition {record.partition} is not a "
+                "flight",
             ) from None
         tally.next_offset = offset + 1
         self.counted += 1

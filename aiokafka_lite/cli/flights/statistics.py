@@ -74,8 +74,8 @@ class Difference:
             return f"{self.carrier}: missing, expected {self.expected}"
         if self.expected is None:
             return (
-                f"{self.carrier}: the carrier is not in the data set, but was counted: "
-                f"{self.counted}"
+                f"{self.carrier}: the data set has no flights of this carrier, but the consumers "
+                f"counted {self.counted}"
             )
         parts = [
             f"{each.name} {getattr(self.counted, each.name)}, "

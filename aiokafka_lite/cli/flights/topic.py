@@ -69,7 +69,9 @@ class TopicAdmin:
 
         Waits while partitions have no leader, or have one that does not know about it yet.
         """
-        return await _in_time(self._inspect(), f"topic {self.name!r} has no leaders")
+        return await _in_time(
+            self._inspect(), f"topic {self.name!r} still has partitions without a leader"
+        )
 
     async def create(self, partition_count: int) -> FlightsTopic:
         """Create the topic and wait until each of its partitions can be used."""
@@ -82,7 +84,9 @@ class TopicAdmin:
                     return topic
                 await asyncio.sleep(_POLL_S)
 
-        return await _in_time(wait_until_there(), f"topic {self.name!r} is not there")
+        return await _in_time(
+            wait_until_there(), f"topic {self.name!r} was created, but is not listed"
+        )
 
     async def delete(self) -> None:
         """Delete the topic and wait until it is gone; nothing to do when there is none."""

@@ -117,8 +117,8 @@ class Group:
             f"{number} ({count:,} records)" for number, count in self.scoreboard.missing().items()
         )
         return (
-            f"no records for {self.stall_timeout_s:g} s, and these partitions of {self.topic!r} "
-            f"are not read to their end: {missing}. Check that the broker at "
+            f"no records arrived for {self.stall_timeout_s:g} s, but these partitions of "
+            f"{self.topic!r} have unread records: {missing}. Check that the broker at "
             f"{self.bootstrap_servers} is running"
         )
 

@@ -83,16 +83,16 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "lag",
         "Show the committed offset, the end of the log, the lag and the owner of each "
-        "partition. The lag is\nunknown without a committed offset, because the group's start "
-        "is not determined yet. The lag is\nnegative if the committed offset is beyond the end "
-        "of the log, because the topic was recreated or\ntruncated. The group then starts "
-        "according to auto.offset.reset.",
+        "partition. Without a\ncommitted offset, the lag is unknown, because auto.offset.reset "
+        "then determines where the group\nstarts. The lag is negative if the committed offset is "
+        "beyond the end of the log, because the topic\nwas recreated or truncated. The group "
+        "then starts according to auto.offset.reset.",
         "examples:\n"
         "  aiokafka-lite lag billing                    once\n"
         "  aiokafka-lite lag billing --watch            every two seconds, until Ctrl-C\n"
         "  aiokafka-lite lag billing --json | jq -s 'map(.lag) | add'\n",
     )
-    parser.add_argument("group", metavar="GROUP", help="the group to look at")
+    parser.add_argument("group", metavar="GROUP", help="the consumer group")
     parser.add_argument("--topic", action="append", metavar="TOPIC", help="only this topic")
     parser.add_argument(
         "-w",
@@ -101,7 +101,7 @@ def add_parser(subparsers: Subparsers) -> None:
         type=positive_seconds,
         const=DEFAULT_INTERVAL_S,
         metavar="SECONDS",
-        help=f"repeat (default: every {DEFAULT_INTERVAL_S:g} s)",
+        help=f"show the lag again every SECONDS (default: {DEFAULT_INTERVAL_S:g}), until Ctrl-C",
     )
     add_json_option(parser)
     add_options(parser)
@@ -111,7 +111,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run `lag`; returns 0."""
     if options.watch is not None and options.json:
-        raise UsageError("--watch is for terminals and --json for programs: leave one out")
+        raise UsageError("--watch and --json cannot be combined: leave one out")
     with connecting(options).cluster() as cluster:
         lag = lag_of(cluster, options.group, options.topic)
         if options.watch is not None:

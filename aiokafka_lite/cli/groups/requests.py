@@ -72,7 +72,7 @@ def list_groups(cluster: BlockingCluster) -> list[GroupListing]:
         response = cluster.request(node, ListGroupsRequest())
         if response.error_code:
             error = for_code(response.error_code)
-            raise error(f"node {node} does not list its groups: {why(error)}")
+            raise error(f"broker {node} rejected the ListGroups request: {why(error)}")
         return [
             GroupListing(each.group_id, each.group_state, each.group_type, each.protocol_type, node)
             for each in response.groups
@@ -128,7 +128,9 @@ def describe_one(cluster: BlockingCluster, group_id: str) -> tuple[int, GroupDes
         node = cluster.coordinator(group_id)
         described = describe(cluster, node, [group_id])
         if not described:
-            raise KafkaProtocolError(f"the DescribeGroups response does not contain {group_id!r}")
+            raise KafkaProtocolError(
+                f"the broker's DescribeGroups response does not contain group {group_id!r}"
+            )
         return node, described[0]
 
     return cluster.retrying(ask)

@@ -52,7 +52,7 @@ OF_NO_MEMBER: Final = -1
 _DESCRIPTION: Final = """\
 Change the committed offsets of a group. Its consumers then start at the new offsets. Without
 --execute, the changes are only shown. The command fails if the group has members, because members
-would commit their own positions later. A group that does not exist is created."""
+would overwrite the new offsets with their own positions. A group that does not exist is created."""
 _EXAMPLES: Final = """\
 examples:
   aiokafka-lite reset billing --topic orders --to 2h            show the changes
@@ -66,7 +66,7 @@ examples:
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command `reset`."""
     parser = new_parser(subparsers, "reset", _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("group", metavar="GROUP", help="the group")
+    parser.add_argument("group", metavar="GROUP", help="the consumer group")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument(
         "--topic",
@@ -137,8 +137,8 @@ def _check_members(described: GroupDescription) -> None:
     raise CommandError(
         f"group {described.group_id} is in use (state {described.state}, "
         f"{counted(len(described.members), 'member')}: "
-        f"{', '.join(clients) or 'no clients yet'}): stop its members first, because they would "
-        "commit their own positions"
+        f"{', '.join(clients) or 'no clients yet'}): stop its members, because they would "
+        "overwrite the new offsets with their own positions"
     )
 
 
@@ -185,8 +185,7 @@ def _shifted(tp: TopicPartition, at: int | None, by: int, found: Found) -> int:
     """Return an offset so far from what is committed, within what there is."""
     if at is None:
         raise CommandError(
-            f"{tp.topic}:{tp.partition} has no committed offset that --by could start from: use "
-            "--to"
+            f"{tp.topic}:{tp.partition} has no committed offset, so --by cannot move it: use --to"
         )
     return min(max(at + by, found.begins[tp]), found.ends[tp])
 

@@ -51,7 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _add_input(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("input")
     group.add_argument(
-        "--bootstrap", type=bootstrap_servers, metavar="HOST:PORT", help="the Kafka to read from"
+        "--bootstrap", type=bootstrap_servers, metavar="HOST:PORT", help="the Kafka cluster"
     )
     group.add_argument("--topic", help="the topic to read (default with --flights: flights)")
     group.add_argument(
@@ -110,7 +110,7 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
         "--schema",
         type=Path,
         metavar="FILE",
-        help="a file with the columns of the JSON values, as Spark's DDL or Spark's JSON (default: "
+        help="a file with the columns of the JSON values, in Spark's DDL or JSON format (default: "
         "the columns of existing tables, otherwise inferred from the topic's first records)",
     )
     group.add_argument(
@@ -124,7 +124,7 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
         type=names,
         default=(),
         metavar="COLUMN,...",
-        help=("further columns to aggregate by"),
+        help=("columns to aggregate by, in addition to the window"),
     )
     group.add_argument(
         "--measure",
@@ -146,8 +146,8 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
         metavar="LENGTH",
         help="how far event times may be behind the latest event time of their partition "
         "(default: 1 day). The aggregate ignores rows that are further behind if their windows "
-        "are closed. With --flights the default is 365 days, because the data set has October "
-        "before January",
+        "are closed. With --flights the default is 365 days, because the flights are "
+        "not in the order of their times",
     )
 
 
@@ -157,12 +157,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--once",
         action="store_true",
-        help=("read the present records of the topic, then end (default)"),
+        help=("read the records that the topic has at the start, then end (default)"),
     )
     how.add_argument(
         "--continuous",
         action="store_true",
-        help="continue until Ctrl-C or SIGTERM, then finish the batch",
+        help="read new records until Ctrl-C or SIGTERM, then finish the batch",
     )
     group.add_argument(
         "--trigger",
@@ -175,7 +175,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--max-offsets-per-trigger",
         type=positive_int,
         metavar="N",
-        help="the most offsets that a batch covers (default: no limit)",
+        help="the maximum number of offsets per batch (default: no limit)",
     )
     group.add_argument(
         "--group", metavar="ID", help="commit the offsets of finished batches to this group"
@@ -241,7 +241,7 @@ def _job_options(options: argparse.Namespace) -> PipelineJobOptions:
             if not value:
                 raise CommandError(f"{name} is missing (it is optional only with --flights)")
     elif options.continuous:
-        raise CommandError("--flights checks tables that are complete: leave out --continuous")
+        raise CommandError("--flights checks the finished tables: leave out --continuous")
     given = {
         "schema": None if options.schema is None else _read_schema(options.schema),
         "event_time": options.event_time,
@@ -258,7 +258,7 @@ def _job_options(options: argparse.Namespace) -> PipelineJobOptions:
             if given[name] not in (None, ()):
                 option = name.replace("_", "-").removesuffix("s")
                 raise CommandError(
-                    f"--flights has its own {name.replace('_', ' ')}: leave out --{option}"
+                    f"--flights sets its own {name.replace('_', ' ')}: leave out --{option}"
                 )
         given = {
             **FLIGHTS,

@@ -157,7 +157,7 @@ def differences(expected: FlightTables, found: FlightTables) -> list[str]:
     wrong = []
     for name, text in (
         ("raw", "rows of the raw table"),
-        ("distinct", "different records in the raw table"),
+        ("distinct", "distinct records in the raw table"),
         ("quarantine", "rows of the quarantine"),
         ("late", "late rows"),
         ("aggregate_rows", "rows of the aggregate"),

@@ -63,8 +63,8 @@ def run_flights(options: PipelineJobOptions, flights: FlightsOptions) -> bool:
         show_differences(reporter.console, wrong)
     else:
         reporter.say(
-            f"Checked: the raw table has each of the {expected.raw:,} flights once, and the "
-            f"{expected.aggregate_rows:,} rows of the aggregate match the data set"
+            f"Checked: the raw table has each of the {expected.raw:,} flights once, and all "
+            f"{expected.aggregate_rows:,} rows of the aggregate table match the data set"
         )
     if flights.plot is not None:
         # Imported here: matplotlib takes a second to load, and not everybody wants the plot.
@@ -79,7 +79,7 @@ def _directory(wanted: PipelineOptions, options: PipelineJobOptions) -> Path:
     """Return where the tables are, which are checked by reading the files themselves."""
     if "://" in wanted.out or options.metrics is None:
         raise TablesElsewhereError(
-            f"--flights checks the tables' files, so --out must be a path, not {wanted.out}"
+            f"--flights reads the tables' files, so --out must be a local path, not {wanted.out}"
         )
     return Path(wanted.out)
 
@@ -89,5 +89,6 @@ def _delete_earlier(directory: Path, reporter: Reporter) -> None:
     if (directory / "_pipeline" / "settings.json").is_file():
         shutil.rmtree(directory)
         reporter.say(
-            f"Deleted {directory}, the tables of an earlier run whose broker no longer exists"
+            f"Deleted {directory}: an earlier run wrote these tables from an embedded broker that "
+            "no longer exists"
         )

@@ -81,15 +81,15 @@ def run_pipeline(
                 tables = pipeline.run_once()
             else:
                 say(
-                    f"Reading {wanted.topic!r} every {options.trigger_s:g} s. Ctrl-C ends the "
-                    "pipeline"
+                    f"Reading new records of {wanted.topic!r} every {options.trigger_s:g} s. "
+                    "Ctrl-C stops the pipeline"
                 )
                 tables = pipeline.run_continuously(options.trigger_s)
         seconds = time.monotonic() - started
         rows = sum(metrics.rows for metrics in batches)
         say(
-            f"{rows:,} new records in {len(batches)} batches, {seconds:.1f} s. The tables in "
-            f"{wanted.out} end with batch {tables.batch}"
+            f"{rows:,} new records in {len(batches)} batches, {seconds:.1f} s. The latest batch in "
+            f"the tables of {wanted.out} is {tables.batch}"
         )
     if options.trigger_s is None:
         stopping.raise_if_received()
@@ -128,7 +128,7 @@ class Stopping:
         if self._pipeline is not None:
             self._pipeline.stop()
             when = "after this batch"
-        self._say(f"Ending {when} (a second signal ends the pipeline at once)")
+        self._say(f"Stopping {when} (a second signal stops the pipeline immediately)")
 
     @contextmanager
     def behind_a_batch_of(self, pipeline: Pipeline) -> Iterator[None]:

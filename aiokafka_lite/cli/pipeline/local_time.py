@@ -26,4 +26,6 @@ def _zone() -> ZoneInfo:
     try:
         return ZoneInfo(ZONE)
     except ZoneInfoNotFoundError:
-        raise CommandError(f"this system has no time zone {ZONE}: pip install tzdata") from None
+        raise CommandError(
+            f"this system has no data of time zone {ZONE}: pip install tzdata"
+        ) from None

@@ -66,12 +66,12 @@ def add_parser(subparsers: Subparsers) -> None:
         "-j",
         "--json",
         action="store_true",
-        help='read lines that are objects, as `cat --json` prints them: {"key": "42", "value": '
+        help='read lines of JSON objects, as `cat --json` prints them: {"key": "42", "value": '
         '{"amount": 3}, "headers": {}, "partition": 0, "timestamp": …}, with {"base64": '
         '"…"} for binary data',
     )
     parser.add_argument(
-        "--null", metavar="TEXT", help=("the text that stands for a null key or value")
+        "--null", metavar="TEXT", help=("write a key or value that equals this text as null")
     )
     parser.add_argument(
         "-d",
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     """Run `produce`; returns 0."""
     if options.json and (options.key_separator is not None or options.null is not None):
         raise UsageError(
-            "--json lines contain their keys and nulls: leave out --key-separator and --null"
+            "with --json, lines have their own keys and nulls: leave out --key-separator and --null"
         )
     if options.key is not None and options.key_separator is not None:
         raise UsageError("--key and --key-separator both set the key: leave one out")

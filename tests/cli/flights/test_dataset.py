@@ -83,8 +83,8 @@ def test_record_is_keyed_by_carrier_at_event_time_with_null_for_missing(tmp_path
     ("lines", "message"),
     [
         (("carrier,flight", "UA,1"), "columns"),
-        ((",".join(COLUMNS), "2013,1,1"), "3 columns"),
-        ((",".join(COLUMNS), FIRST_ROW.replace("1545", "fifteen")), "not a flight"),
+        ((",".join(COLUMNS), "2013,1,1"), "3 instead of 19 columns"),
+        ((",".join(COLUMNS), FIRST_ROW.replace("1545", "fifteen")), "a row with a wrong value"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, lines: tuple[str, ...], message: str) -> None:
@@ -96,7 +96,7 @@ def test_other_files_are_refused(tmp_path: Path, lines: tuple[str, ...], message
 def test_damaged_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "flights.zip"
     path.write_bytes(b"not a zip file")
-    with pytest.raises(DatasetError, match="reinstall"):
+    with pytest.raises(DatasetError, match="Reinstall"):
         list(read_flights(archive=path))
 
 

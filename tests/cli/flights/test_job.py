@@ -93,8 +93,8 @@ async def test_every_run_prints_the_checked_table_and_only_the_first_one_loads(
         for carrier, tally in expectation.carriers.items():
             (line,) = (line for line in lines if line.startswith(f"{carrier} "))
             assert line.split()[-4:] == list(figures(tally))
-        assert f"Checked: the figures equal those of the data set ({FLIGHTS:,})" in output.text
-        assert ("already has the data set" not in output.text) == is_first
+        assert f"delays of all {FLIGHTS:,} flights match the data set" in output.text
+        assert ("already contains the data set" not in output.text) == is_first
         assert (f"Loading '{topic}'" in output.text) == is_first
     assert (tmp_path / "out" / "flights.png").read_bytes().startswith(b"\x89PNG")
 
@@ -240,6 +240,6 @@ async def test_ctrl_c_is_heeded_while_the_data_set_is_read() -> None:
     process.send_signal(signal.SIGINT)
     out, errors = await process.communicate()
     assert (process.returncode, errors) == (130, b"\nended by SIGINT\n")
-    done = re.search(rb"Reading the data set: interrupted after ([0-9,]+) of 336,776\n", out)
+    done = re.search(rb"Reading the data set: interrupted after ([0-9,]+) of 336,776 flights\n", out)
     assert done is not None
     assert int(done[1].replace(b",", b"")) < ROW_COUNT

@@ -52,7 +52,7 @@ def test_differences_name_the_carrier_and_the_figure() -> None:
     assert [each.carrier for each in wrong] == ["AA", "UA", "XX"]
     assert str(wrong[0]) == "AA: arrival_delay_min 4, expected 3"
     assert "missing" in str(wrong[1])
-    assert "not in the data set" in str(wrong[2])
+    assert "the data set has no flights of this carrier" in str(wrong[2])
 
 
 async def test_expectation_equals_what_pandas_computes() -> None:

@@ -49,7 +49,7 @@ def test_arguments_that_will_not_do_are_explained(
 
 def test_flights_have_their_own_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "--flights", "--key", "origin"]) == 1
-    assert "--flights has its own keys: leave out --key" in capsys.readouterr().err
+    assert "--flights sets its own keys: leave out --key" in capsys.readouterr().err
 
 
 def test_schema_that_is_not_there_is_named(

@@ -45,7 +45,7 @@ def test_a_signal_while_spark_starts_is_heeded_when_it_has(
     with Stopping(said.append).on_signals() as stopping:
         signal.raise_signal(number)
         assert said == [
-            "Ending as soon as Spark has started (a second signal ends the pipeline at once)"
+            "Stopping as soon as Spark has started (a second signal stops the pipeline immediately)"
         ]
         with (
             pytest.raises(Interrupted) as raised,
@@ -62,7 +62,9 @@ def test_a_signal_within_a_batch_stops_the_pipeline_behind_it(pipeline: RunningP
         with stopping.behind_a_batch_of(cast("Pipeline", pipeline)):
             signal.raise_signal(signal.SIGTERM)
             assert pipeline.stops == 1
-            assert said == ["Ending after this batch (a second signal ends the pipeline at once)"]
+            assert said == [
+                "Stopping after this batch (a second signal stops the pipeline immediately)"
+            ]
         with pytest.raises(Interrupted, match="SIGTERM"):
             stopping.raise_if_received()
 
