@@ -121,7 +121,9 @@ class ClientNames:
         """
         name = type(request).__name__
         if not name.startswith("MetadataRequest"):
-            raise IllegalOperation(f"aiokafka_lite cannot send {name}, a request class of aiokafka")
+            raise IllegalOperation(
+                f"aiokafka_lite cannot send aiokafka's {name}: only MetadataRequest is supported"
+            )
         asked = metadata_request((), may_create=False)
         cluster = self._running()
         if node_id is None:

@@ -85,10 +85,10 @@ def check_tp(tp: TopicPartition) -> TopicPartition:
     number: object = tp.partition  # whatever was given
     if type(number) is not int:
         if not isinstance(number, SupportsIndex) or isinstance(number, bool):
-            raise TypeError(f"a partition's number must be an int, not {number!r}")
+            raise TypeError(f"a partition number must be an int, not {number!r}")
         tp = TopicPartition(topic, index(number))
     if not 0 <= tp.partition <= MOST_INT:
-        raise ValueError(f"a partition's number is 0 to 2**31 - 1, not {number!r}")
+        raise ValueError(f"a partition number must be from 0 to 2**31 - 1, not {number!r}")
     check_text("a topic's name", topic)
     if not topic:
         raise ValueError("a topic's name must not be empty")
@@ -204,7 +204,9 @@ class ClientArguments(_Given, Settings):
             raise TypeError(f"bootstrap_servers must be 'host:port' or a list, not {servers!r}")
         for each in servers:
             if not isinstance(each, str):
-                raise TypeError(f"bootstrap_servers has {each!r}: each entry is a 'host:port'")
+                raise TypeError(
+                    f"bootstrap_servers has {each!r}: each entry must be a str, 'host:port'"
+                )
 
     def _check_security(self) -> None:
         self._check_bootstrap()

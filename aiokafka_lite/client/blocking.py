@@ -218,7 +218,7 @@ class BlockingConnection(Wired, ForkAware):
                 self._authenticate()
             except BaseException as error:
                 # Half-way through a conversation nothing else can be said.
-                what = f"the SASL session with {self.peer} was not renewed"
+                what = f"the renewal of the SASL session with {self.peer} was interrupted"
                 self._fail(error if isinstance(error, KafkaError) else KafkaConnectionError(what))
                 raise
             finally:
@@ -333,15 +333,16 @@ class BlockingConnection(Wired, ForkAware):
         except TimeoutError:
             self._fail(
                 KafkaConnectionError(
-                    f"{self.peer} did not accept {exchange.request_class.__name__} within "
-                    f"{exchange.timeout_s:g} s: the connection was closed"
+                    f"sending {exchange.request_class.__name__} to {self.peer} took longer than "
+                    f"{exchange.timeout_s:g} s, so the connection was closed"
                 )
             )
         except OSError as error:
             self._fail(self.wire.lost(error, is_sending=True))
         except BaseException:
             # Half-way through a request nothing else can be said.
-            self._fail(KafkaConnectionError(f"a request to {self.peer} was interrupted"))
+            text = f"sending a request to {self.peer} was interrupted, so the connection was closed"
+            self._fail(KafkaConnectionError(text))
             raise
         if self.error is not None:
             raise self.wire.refusal()
@@ -386,7 +387,8 @@ class BlockingConnection(Wired, ForkAware):
             self._fail(error)
         except BaseException:
             # The bytes may be lost of which the reader was not told.
-            self._fail(KafkaConnectionError(f"an answer of {self.peer} was interrupted"))
+            text = f"a response of {self.peer} was interrupted, so the connection was closed"
+            self._fail(KafkaConnectionError(text))
             raise
 
     def _receive_answer(self, sock: blocking_socket.BlockingSocket, exchange: Pending[R]) -> None:

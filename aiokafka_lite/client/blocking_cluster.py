@@ -268,8 +268,7 @@ class BlockingCluster:
         node = self.view.nodes.get(node_id)
         if node is None:
             raise NodeNotReadyError(
-                f"node {node_id} is not in the cluster's metadata: refresh the metadata and "
-                "try again"
+                f"node {node_id} is not in the client's metadata: the broker was removed or is new"
             )
         return node
 

@@ -193,7 +193,7 @@ class Cluster:
             KafkaError: A server refused the credentials, or speaks no common version.
         """
         if self._refresher is not None or self._is_closed:
-            raise RuntimeError("a cluster can be started only once")
+            raise RuntimeError("a Cluster can be started only once: create another one")
         self._first_group = group_id
         self.pool.update_nodes({node.id: node for node in self._bootstrap_nodes})
         failures: list[KafkaError] = []
@@ -264,7 +264,9 @@ class Cluster:
         waiters, self._waiters = self._waiters, []
         for waiter, _ in waiters:
             if not waiter.done():
-                error = ClientClosedError("metadata is no longer refreshed: the client is closed")
+                error = ClientClosedError(
+                    "the metadata was not refreshed, because the client is closed"
+                )
                 error.__cause__ = cause
                 waiter.set_exception(error)
 
@@ -329,7 +331,9 @@ class Cluster:
         """
         self.raise_if_closed()
         if self._refresher is None or self._refresher.done():
-            raise KafkaConnectionError("metadata is not refreshed: the cluster is not started")
+            raise KafkaConnectionError(
+                "the client cannot refresh its metadata: it was not started, or it has failed"
+            )
         waiter = Waiter(self._loop.create_future(), None if topics is None else frozenset(topics))
         self._waiters.append(waiter)
         self._wake.set()
@@ -339,7 +343,7 @@ class Cluster:
         except asyncio.TimeoutError:
             last = "" if self._last_error is None else f": {reason(self._last_error)}"
             raise KafkaTimeoutError(
-                f"no metadata within {self.config.request_timeout_s:g} s{last}"
+                f"no broker returned metadata within {self.config.request_timeout_s:g} s{last}"
             ) from self._last_error
         finally:  # also when it was given up: nobody may be asked for the sake of no one
             if waiter in self._waiters:

@@ -46,7 +46,9 @@ def metadata_request(topics: Collection[str] | None, *, may_create: bool) -> Met
 def raise_for_rebootstrap(response: MetadataResponse) -> None:
     """Raise RebootstrapRequiredError when the broker says so (KIP-1102)."""
     if response.error_code == RebootstrapRequiredError.errno:
-        raise RebootstrapRequiredError("the broker does not know this cluster")
+        raise RebootstrapRequiredError(
+            "the broker requires the client to contact its bootstrap servers again (KIP-1102)"
+        )
 
 
 def raise_for_metadata(response: MetadataResponse) -> None:
@@ -59,7 +61,9 @@ def raise_for_metadata(response: MetadataResponse) -> None:
     if response.error_code != NoError.errno:
         raise for_code(response.error_code)("the broker refuses metadata")
     if not response.brokers:
-        raise MetadataEmptyBrokerList("the broker's metadata lists no brokers yet")
+        raise MetadataEmptyBrokerList(
+            "the metadata response lists no brokers, because the broker is still starting"
+        )
 
 
 def coordinator_request(key: str, key_type: int = GROUP_COORDINATOR) -> FindCoordinatorRequest:
@@ -80,12 +84,12 @@ def coordinator_of(key: str, response: FindCoordinatorResponse) -> Node:
     # Before version 4 an answer names no key: it is about the one that was asked for.
     answers = [answer for answer in response.coordinators if answer.key in (key, "")]
     if not answers:
-        raise KafkaProtocolError(f"the FindCoordinator response does not contain {key!r}")
+        raise KafkaProtocolError(f"the broker's FindCoordinator response does not contain {key!r}")
     found = answers[0]
     if found.error_code != NoError.errno:
         error_class = for_code(found.error_code)
         reason = found.error_message or error_class.message
-        raise error_class(f"no coordinator for {key!r}: {reason}")
+        raise error_class(f"the broker found no coordinator for {key!r}: {reason}")
     return Node(found.node_id, found.host, found.port)
 
 

@@ -148,8 +148,8 @@ def check_unused_tls(
     for address in addresses:
         if not address.is_loopback:
             raise InsecureConfigError(
-                f"ssl_context is given, but security_protocol={security_protocol} would reach "
-                f"{address} without TLS: use SSL or SASL_SSL, or leave ssl_context out"
+                f"ssl_context is given, but security_protocol={security_protocol} would connect "
+                f"to {address} without TLS: use SSL or SASL_SSL, or leave ssl_context out"
             )
 
 
@@ -164,7 +164,7 @@ def parse_bootstrap_servers(servers: str | Iterable[str]) -> list[Address]:
     for text in texts:
         if not isinstance(text, str):
             raise KafkaConfigurationError(
-                f"bootstrap_servers has {text!r}: each entry is a string like 'host:9092'"
+                f"bootstrap_servers has {text!r}: each entry must be a str like 'host:9092'"
             )
         for entry in text.split(","):
             if stripped := entry.strip():
@@ -178,8 +178,8 @@ def parse_address(text: str) -> Address:
     """Parse one ``host``, ``host:port``, ``[v6]``, ``[v6]:port`` or bare IPv6 address."""
     if "@" in text:  # not shown: what is before it may be a password
         raise KafkaConfigurationError(
-            f"bootstrap_servers has '***@{text.rpartition('@')[2]}': credentials have arguments "
-            "of their own, sasl_plain_username and sasl_plain_password"
+            f"bootstrap_servers has '***@{text.rpartition('@')[2]}': pass credentials as "
+            "sasl_plain_username and sasl_plain_password"
         )
     if "://" in text:
         raise KafkaConfigurationError(
@@ -189,7 +189,7 @@ def parse_address(text: str) -> Address:
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
             raise KafkaConfigurationError(
-                f"bootstrap_servers has {text!r}: an IPv6 address is written '[::1]:9092'"
+                f"bootstrap_servers has {text!r}: write an IPv6 address as '[::1]:9092'"
             )
         port_text = rest[1:] if rest else str(DEFAULT_PORT)
     elif text.count(":") > 1:  # an IPv6 address without brackets has no room for a port

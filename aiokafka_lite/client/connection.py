@@ -459,7 +459,7 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
                 await self._can_write.wait()
         except asyncio.TimeoutError:
             raise RequestTimedOutError(
-                f"{self.peer} did not accept earlier requests within {timeout_s:g} s: "
+                f"{self.peer} did not read earlier requests within {timeout_s:g} s, so "
                 f"{request_class.__name__} was not sent"
             ) from None
 

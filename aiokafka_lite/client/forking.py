@@ -38,7 +38,10 @@ class ForkAware:
         Returns the socket's descriptor, -1 without one, and what owns it.
         """
         return self._give_up_socket(
-            ForkedError(f"the connection to {self.peer} belongs to the parent process")
+            ForkedError(
+                f"the connection to {self.peer} belongs to the parent process, because the process "
+                "forked: create another client in the child"
+            )
         )
 
     def _give_up_socket(self, error: KafkaError) -> tuple[int, object] | None:

@@ -231,8 +231,8 @@ class FrameReader:
     def _check_size(self, size: int) -> None:
         if size < SMALLEST_FRAME_BYTES:
             raise KafkaProtocolError(
-                f"{self.peer} announces an answer of {size} bytes: it does not speak Kafka's "
-                "protocol, or the stream is broken"
+                f"{self.peer} announces a response of {size} bytes, which is too short for Kafka's "
+                f"protocol: check that {self.peer} is a Kafka broker"
             )
         limit_bytes = self._limit_bytes()
         if size > limit_bytes:
@@ -242,8 +242,9 @@ class FrameReader:
                     f"{self.peer} does not answer like a Kafka broker: {guess}"
                 )
             error = FrameTooLargeError(
-                f"{self.peer} announces an answer of {size} bytes, but the limit is {limit_bytes}: "
-                f"check that {self.peer} is a Kafka broker, or fetch fewer bytes at once"
+                f"{self.peer} announces a response of {size} bytes, but the limit is "
+                f"{limit_bytes}: check that {self.peer} is a Kafka broker, or fetch fewer "
+                "bytes per request"
             )
             error.size_bytes, error.limit_bytes = size, limit_bytes
             raise error

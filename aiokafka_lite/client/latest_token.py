@@ -35,7 +35,8 @@ class LatestToken(AbstractTokenProvider):
     def _latest(self) -> tuple[str, dict[str, str]]:
         if (latest := self._remembered.latest) is None:
             raise IllegalStateError(
-                "the token provider has not returned a token to the event loop's connections yet"
+                "the heartbeat thread has no OAuth token: the consumer's event loop has not "
+                "received one from the token provider yet"
             )
         return latest
 

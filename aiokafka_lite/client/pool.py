@@ -314,8 +314,8 @@ class Pool:
             if state is None:
                 left = self._left_unreachable.get(node_id)
                 raise NodeNotReadyError(
-                    f"node {node_id} is not in the cluster's metadata: "
-                    f"{'refresh the metadata and try again' if left is None else left.last_error}"
+                    f"node {node_id} is not in the client's metadata: "
+                    f"{'the broker was removed or is new' if left is None else left.last_error}"
                 )
             slot = state.slots[lane]
             connection = self._usable(state, slot)

@@ -40,7 +40,7 @@ class Renewals:
 
     async def _renew(self, connection: Connection) -> None:
         if self._authenticate is None:
-            raise AssertionError("a SASL session without authentication")
+            raise AssertionError("a SASL session needs renewal, but the client has no credentials")
         await connection.renew(self._authenticate, self._timeout_s)
         if connection.error is None:
             self.plan(connection)

@@ -219,7 +219,7 @@ class _ScramConversation(Conversation):
         ours = self._client_first.nonce
         if not asked.nonce.startswith(ours) or len(asked.nonce) == len(ours):
             raise AuthenticationFailedError(
-                "the broker's SCRAM nonce does not extend the client's nonce"
+                "the broker's SCRAM nonce must start with the client's nonce and be longer"
             )
         if not scram.MIN_ITERATIONS <= asked.iterations <= scram.MAX_ITERATIONS:
             raise AuthenticationFailedError(
@@ -289,13 +289,14 @@ def _token(given: object) -> bytes:
         )
     if len(given) > MAX_TOKEN_BYTES:
         raise AuthenticationFailedError(
-            f"the token provider returned {len(given)} characters: brokers accept no token of "
-            "that length"
+            f"the token provider returned {len(given)} characters, but the limit is "
+            f"{MAX_TOKEN_BYTES}"
         )
     token = given.encode(errors="replace")
     if not _TOKEN.fullmatch(token):
         raise AuthenticationFailedError(
-            f"the token provider returned {len(token)} bytes that are not a bearer token"
+            f"the token provider returned {len(token)} bytes that are not a bearer token: RFC 6750 "
+            "allows letters, digits and -._~+/, and = at the end"
         )
     return token
 
@@ -311,9 +312,15 @@ def _checked(extensions: Mapping[str, str]) -> Mapping[str, str]:
         if not all(isinstance(each, str) for each in (name, value)):
             raise KafkaConfigurationError("names and values of SASL extensions must be str")
         if name == "auth" or not _EXTENSION_NAME.fullmatch(name):
-            raise KafkaConfigurationError(f"a SASL extension cannot be named {name!r}")
+            raise KafkaConfigurationError(
+                f"a SASL extension cannot have the name {name!r}: a name consists of letters and "
+                "is not 'auth'"
+            )
         if not _EXTENSION_VALUE.fullmatch(value):
-            raise KafkaConfigurationError(f"the SASL extension {name!r} has an impossible value")
+            raise KafkaConfigurationError(
+                f"the value of SASL extension {name!r} is empty or has characters other than "
+                "printable ASCII"
+            )
     return extensions
 
 
@@ -386,7 +393,9 @@ class Authenticator:
             if token is None:
                 return max(0, answer.session_lifetime_ms) / 1000
             request = SaslAuthenticateRequest(auth_bytes=token)
-        raise KafkaProtocolError(f"{connection.peer} does not complete authentication")
+        raise KafkaProtocolError(
+            f"{connection.peer} did not complete SASL authentication within {MAX_TOKENS} requests"
+        )
 
     async def _choose(self, connection: Peer) -> None:
         name = self._mechanism.name

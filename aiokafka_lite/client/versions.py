@@ -115,19 +115,19 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
             low, high = self._ranges[request_class.api_key]
         except KeyError:
             raise IncompatibleBrokerVersion(
-                f"{peer} does not offer {request_class.__name__}"
+                f"{peer} does not support {request_class.__name__}"
             ) from None
         if low > high:
             raise KafkaProtocolError(
-                f"{peer} offers versions {low} to {high} of {request_class.__name__}: "
-                "the range is empty"
+                f"{peer} reports that it supports versions {low} to {high} of "
+                f"{request_class.__name__}, which is not a range"
             )
         newest = request_class.max_version
         chosen = min(newest, high) if max_version is None else min(newest, high, max_version)
         if chosen < max(request_class.used_from, low):
             raise IncompatibleBrokerVersion(
-                f"{peer} speaks versions {low} to {high} of {request_class.__name__}, but "
-                f"this client speaks versions {request_class.used_from} to "
+                f"{peer} supports versions {low} to {high} of {request_class.__name__}, but "
+                f"this client supports versions {request_class.used_from} to "
                 f"{newest if max_version is None else min(newest, max_version)}"
             )
         return chosen
@@ -208,7 +208,7 @@ def not_negotiated(error: KafkaError, peer: str) -> KafkaConnectionError:
     is_cut = isinstance(error, KafkaConnectionError)
     error_class = NegotiationCutError if is_cut else KafkaConnectionError
     return error_class(
-        f"{error.args[0]} while versions were negotiated (connected to {peer}): check that "
+        f"{error.args[0]} while API versions were negotiated (connected to {peer}): check that "
         f"{peer} is a Kafka listener, and that security_protocol matches the listener"
     )
 
@@ -245,7 +245,7 @@ async def ask_api_versions(
             return _shared(ranges, features)
         if response.error_code == RebootstrapRequiredError.errno:
             raise MisroutedError(
-                f"{peer} is not node {meant.node_id} of cluster {meant.cluster_id}"
+                f"{peer} reports that it is not node {meant.node_id} of cluster {meant.cluster_id}"
             )
         if response.error_code != UnsupportedVersionError.errno:
             raise for_code(response.error_code)(f"{peer} refuses ApiVersions v{version}")

@@ -191,7 +191,7 @@ class Pending(Generic[R_co]):
         if self.error is not None:
             raise own_copy(self.error)
         if self.frame is None:
-            raise RuntimeError(f"{self} has not answered this request yet")
+            raise RuntimeError(f"no response from {self} has arrived yet")
         try:
             response = self.decode(self.frame)
         except KafkaProtocolError as error:
@@ -327,7 +327,9 @@ class Wire:
         if before is WireState.POISONED:
             return  # nothing brings it back
         if state not in TRANSITIONS[before]:
-            raise AssertionError(f"{self.peer}: from {before} to {state}")
+            raise AssertionError(
+                f"the connection to {self.peer} cannot change from state {before} to {state}"
+            )
         self.state = state
         if self.error is not None:  # another thread has poisoned it meanwhile
             self.state = WireState.POISONED

@@ -1044,7 +1044,7 @@ async def test_a_broker_that_never_offers_metadata_is_not_asked_in_a_hurry(
     broker.scripts[ApiVersionsRequest] = lambda _: versions_without(MetadataRequest)
     await connect_anew(broker, cluster)
     before = broker.count(ApiVersionsRequest)
-    with pytest.raises(KafkaTimeoutError, match="does not offer MetadataRequest"):
+    with pytest.raises(KafkaTimeoutError, match="does not support MetadataRequest"):
         await cluster.refresh()
     # In 5 s, with pauses of up to 0.1 s.
     assert 10 < broker.count(ApiVersionsRequest) - before < 120
@@ -1062,7 +1062,7 @@ async def test_a_broker_that_did_not_offer_find_coordinator_is_asked_once_more(
         broker.scripts[ApiVersionsRequest] = lambda _: all_versions()
         assert await cluster.find_coordinator("g") == 1
     else:
-        with pytest.raises(IncompatibleBrokerVersion, match="does not offer FindCoordinator"):
+        with pytest.raises(IncompatibleBrokerVersion, match="does not support FindCoordinator"):
             await cluster.find_coordinator("g")
     assert broker.count(ApiVersionsRequest) == before + 1
 
@@ -1073,7 +1073,7 @@ async def test_a_request_that_brokers_need_not_offer_fails_and_closes_no_connect
     broker.scripts[ApiVersionsRequest] = lambda _: versions_without(HeartbeatRequest)
     await connect_anew(broker, cluster)
     before = broker.count(ApiVersionsRequest)
-    with pytest.raises(IncompatibleBrokerVersion, match="does not offer Heartbeat"):
+    with pytest.raises(IncompatibleBrokerVersion, match="does not support Heartbeat"):
         await cluster.request_any(HeartbeatRequest())
     await cluster.refresh()
     assert broker.count(ApiVersionsRequest) == before

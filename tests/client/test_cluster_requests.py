@@ -70,7 +70,7 @@ def test_a_broker_says_why_there_is_no_coordinator() -> None:
         answer = Coordinator(key="g", error_code=15, error_message=message)
         with pytest.raises(CoordinatorNotAvailableError) as caught:
             coordinator_of("g", FindCoordinatorResponse(coordinators=[answer]))
-        assert caught.value.args[0] == f"no coordinator for 'g': {reason}"
+        assert caught.value.args[0] == f"the broker found no coordinator for 'g': {reason}"
 
 
 def test_the_error_of_all_is_of_tls_if_that_was_the_reason_everywhere() -> None:

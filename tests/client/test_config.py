@@ -39,9 +39,9 @@ def test_bootstrap_servers_are_parsed(
         (":9092", "host name is missing"),
         ("my host:9092", "host name is missing"),
         ("kafka://host:9092", "leave out the scheme"),
-        ("[::1:9092", "written"),
-        ("[::1]9092", "written"),
-        ([9092], "each entry is a string"),
+        ("[::1:9092", "write an IPv6 address as"),
+        ("[::1]9092", "write an IPv6 address as"),
+        ([9092], "each entry must be a str"),
     ],
 )
 def test_bad_bootstrap_servers_are_named(servers: str | list[str], complaint: str) -> None:

@@ -89,7 +89,7 @@ async def test_exchange_awaited_after_its_answer_has_it(
     answers_with_errors_of(broker, 27, 0)
     exchange = connection.send(HeartbeatRequest(), timeout_s=TIMEOUT_S)
     assert not exchange.is_done
-    with pytest.raises(RuntimeError, match="has not answered this request yet"):
+    with pytest.raises(RuntimeError, match=r"no response from .* has arrived yet"):
         exchange.result()
     await connection.request(HeartbeatRequest(), timeout_s=TIMEOUT_S)
     assert exchange.is_done

@@ -218,7 +218,7 @@ def test_reader_may_be_cleared_between_frames() -> None:
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 0, 3])
 def test_impossible_size_is_a_protocol_error(size: int) -> None:
-    with pytest.raises(KafkaProtocolError, match=f"host:9092 announces an answer of {size} bytes"):
+    with pytest.raises(KafkaProtocolError, match=f"host:9092 announces a response of {size} bytes"):
         feed(new_reader(), struct.pack(">i", size))
 
 

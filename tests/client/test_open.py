@@ -232,7 +232,7 @@ async def test_who_is_meant_is_said_only_to_brokers_that_have_offered_it(
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP server"),
         (b"\x15\x03\x01\x00\x02\x02\x16", "TLS listener.*ssl_context"),
         (b"SSH-2.0-OpenSSH_9.6\r\n", "SSH server"),
-        (struct.pack(">i", -1), "does not speak Kafka's protocol"),
+        (struct.pack(">i", -1), "too short for Kafka's protocol"),
     ],
 )
 async def test_stranger_is_recognised(broker: ScriptedBroker, greeting: bytes, guess: str) -> None:

@@ -61,8 +61,8 @@ async def test_the_rfcs_exchange_is_ours() -> None:
 @pytest.mark.parametrize(
     ("challenge", "reason"),
     [
-        (b"r=%b,s=QUJD,i=4096" % NONCE, "does not extend"),
-        (b"r=other,s=QUJD,i=4096", "does not extend"),
+        (b"r=%b,s=QUJD,i=4096" % NONCE, "start with the client's nonce"),
+        (b"r=other,s=QUJD,i=4096", "start with the client's nonce"),
         (b"r=%bx,s=QUJD,i=1" % NONCE, "requests 1 SCRAM iterations"),
         (b"r=%bx,s=QUJD,i=4095" % NONCE, "requests 4095 SCRAM iterations"),
         (b"r=%bx,s=QUJD,i=1000001" % NONCE, "requests 1000001 SCRAM iterations"),
@@ -194,7 +194,7 @@ async def test_a_session_lasts_as_long_as_the_broker_says(
         (
             [SHAKEN, SaslAuthenticateResponse(auth_bytes=b"go on")],
             KafkaProtocolError,
-            "does not complete authentication",
+            "did not complete SASL authentication within 8 requests",
         ),
     ],
 )
@@ -282,9 +282,9 @@ async def test_a_token_may_be_as_long_as_brokers_accept() -> None:
         ("\ud800", None, "not a bearer token"),
         ("c" * 10_000_000, None, "10000000 characters"),
         ("good", 5, "raised TypeError"),
-        ("good", {"auth": "canary-9b1f"}, "cannot be named 'auth'"),
-        ("good", {"a b": "canary-9b1f"}, "cannot be named 'a b'"),
-        ("good", {"a": "canary-9b1f\x01"}, "'a' has an impossible value"),
+        ("good", {"auth": "canary-9b1f"}, "cannot have the name 'auth'"),
+        ("good", {"a b": "canary-9b1f"}, "cannot have the name 'a b'"),
+        ("good", {"a": "canary-9b1f\x01"}, "'a' is empty or has characters other"),
         ("good", {"a": b"canary-9b1f"}, "must be str"),
     ],
 )

@@ -216,7 +216,7 @@ def test_malformed_answer_costs_the_request_only(wire: Wire) -> None:
 
 
 def test_a_result_is_not_there_before_the_answer(wire: Wire) -> None:
-    with pytest.raises(RuntimeError, match="has not answered this request yet"):
+    with pytest.raises(RuntimeError, match=r"no response from .* has arrived yet"):
         ask(wire).result()
 
 
@@ -251,7 +251,7 @@ def test_an_answer_to_no_request_is_out_of_step(wire: Wire) -> None:
 
 
 def test_an_impossible_size_breaks_the_protocol(wire: Wire) -> None:
-    with pytest.raises(KafkaProtocolError, match="announces an answer of 3 bytes"):
+    with pytest.raises(KafkaProtocolError, match="announces a response of 3 bytes"):
         feed(wire, struct.pack(">i", 3))
 
 

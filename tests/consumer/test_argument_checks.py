@@ -309,7 +309,7 @@ async def test_a_wrong_type_is_refused_at_once_by_name(
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda c: c.assign([Partition("t", -1)]), r"number is 0 to 2\*\*31 - 1, not -1"),
+        (lambda c: c.assign([Partition("t", -1)]), r"number must be from 0 to 2\*\*31 - 1, not -1"),
         (lambda c: c.assign([Partition("", 0)]), "a topic's name must not be empty"),
         (lambda c: c.events(wrong("3")), "max_buffered must be a positive int, not '3'"),
         (lambda c: c.events(True), "max_buffered must be a positive int, not True"),

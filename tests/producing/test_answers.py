@@ -86,5 +86,5 @@ async def test_a_broker_that_offers_no_produce_fails_the_records(broker: Scripte
     broker.scripts[ApiVersionsRequest] = lambda _: versions
     async with timeout(10), producer_of(broker.address) as producer:
         for _ in range(MAX_IN_FLIGHT + 1):
-            with pytest.raises(IncompatibleBrokerVersion, match="does not offer Produce"):
+            with pytest.raises(IncompatibleBrokerVersion, match="does not support Produce"):
                 await producer.send_and_wait("t", b"v")

@@ -30,7 +30,7 @@ CALLS: list[tuple[Call, str]] = [
     (lambda p: p.send_batch(p.create_batch(), wrong(5), partition=0), "name must be a str, not 5"),
     (
         lambda p: p.send_offsets_to_transaction({TopicPartition("t", wrong("0")): 1}, "g"),
-        "a partition's number must be an int, not '0'",
+        "a partition number must be an int, not '0'",
     ),
     (
         lambda p: p.send_offsets_to_transaction({TopicPartition(wrong(5), 0): 1}, "g"),

@@ -66,7 +66,7 @@ def test_the_newest_version_of_both_is_chosen(
 @pytest.mark.parametrize(("broker_min", "broker_max"), [(0, 3), (19, 25)])
 def test_brokers_without_a_common_version_are_refused(broker_min: int, broker_max: int) -> None:
     with pytest.raises(
-        IncompatibleBrokerVersion, match=f"speaks versions {broker_min} to {broker_max} of Fetch"
+        IncompatibleBrokerVersion, match=f"supports versions {broker_min} to {broker_max} of Fetch"
     ):
         chosen(FetchRequest, broker_min, broker_max)
 

@@ -240,6 +240,8 @@ async def test_ctrl_c_is_heeded_while_the_data_set_is_read() -> None:
     process.send_signal(signal.SIGINT)
     out, errors = await process.communicate()
     assert (process.returncode, errors) == (130, b"\nended by SIGINT\n")
-    done = re.search(rb"Reading the data set: interrupted after ([0-9,]+) of 336,776 flights\n", out)
+    done = re.search(
+        rb"Reading the data set: interrupted after ([0-9,]+) of 336,776 flights\n", out
+    )
     assert done is not None
     assert int(done[1].replace(b",", b"")) < ROW_COUNT

@@ -99,7 +99,7 @@ def test_what_gets_no_answer_is_refused_before_it_is_sent(connection: BlockingCo
     with pytest.raises(IllegalArgumentError, match="acks"):
         connection.send(ProduceRequest(acks=0), timeout_s=TIMEOUT_S)
     connection.wire.offer(ApiVersions({MetadataRequest.api_key: (4, 9)}))
-    with pytest.raises(IncompatibleBrokerVersion, match="does not offer HeartbeatRequest"):
+    with pytest.raises(IncompatibleBrokerVersion, match="does not support HeartbeatRequest"):
         connection.send(HeartbeatRequest(), timeout_s=TIMEOUT_S)
     assert ask_for(connection, "a") == "a"
     connection.wire.throttle(MAX_THROTTLE_S)
@@ -270,7 +270,7 @@ def flood(broker: BrokerThread, connection: BlockingConnection) -> None:
         for _ in range(100):
             connection.send(request, timeout_s=0.2)
 
-    with pytest.raises(KafkaConnectionError, match=r"not accept MetadataRequest within 0\.2 s"):
+    with pytest.raises(KafkaConnectionError, match=r"MetadataRequest .* longer than 0\.2 s"):
         send_many()
     assert time.monotonic() - begun < 20
     assert connection.is_closed
@@ -452,7 +452,7 @@ def test_peer_that_says_nothing_is_no_kafka_listener(
 ) -> None:
     broker.on_connect().silence()
     config = config_of(broker.bootstrap_servers, connect_timeout_s=0.2)
-    with pytest.raises(KafkaConnectionError, match="while versions were negotiated"):
+    with pytest.raises(KafkaConnectionError, match="while API versions were negotiated"):
         BlockingConnection.open(address, config)
 
 

@@ -195,7 +195,7 @@ def test_answers_stay_small_until_the_broker_is_trusted() -> None:
         broker.on("SaslHandshake").on_frame(
             lambda _, frame: (65_537).to_bytes(4, "big") + frame[4:8] + bytes(65_533)
         )
-        with pytest.raises(KafkaError, match="announces an answer of 65537 bytes, but the limit"):
+        with pytest.raises(KafkaError, match="announces a response of 65537 bytes, but the limit"):
             open_connection(broker, "SASL_PLAINTEXT", mechanism_for(broker, "PLAIN"))
 
 
