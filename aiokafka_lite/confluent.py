@@ -134,7 +134,9 @@ def _endless_ms(given: object) -> int:
 
 def _refresh_ms(given: object) -> int:
     if (number := _number(given)) < 1:
-        raise ValueError("metadata is always refreshed after some time")
+        raise ValueError(
+            "periodic refreshes of metadata cannot be disabled: the value must be at least 1"
+        )
     return number
 
 
@@ -174,7 +176,9 @@ _ASSIGNORS: Final[Mapping[str, type[AbstractPartitionAssignor]]] = MappingProxyT
 def _assignors(given: object) -> tuple[type[AbstractPartitionAssignor], ...]:
     names = [name.strip() for name in str(given).split(",")]
     if unknown := [name for name in names if name not in _ASSIGNORS]:
-        raise ValueError(f"the value may contain {', '.join(_ASSIGNORS)}, not {', '.join(unknown)}")
+        raise ValueError(
+            f"every assignor must be one of {', '.join(_ASSIGNORS)}, not {', '.join(unknown)}"
+        )
     return tuple([_ASSIGNORS[name] for name in names])
 
 
@@ -318,14 +322,14 @@ _OWN_CONTEXT: Final = "create an `ssl.SSLContext` and pass it as `ssl_context=`"
 _OIDC: Final = Refused("pass `sasl_oauth_token_provider=`, an object with `async def token()`")
 _C_ONLY: Final = Refused("only C programs can use this setting")
 _RETRIES: Final = Unneeded(
-    "pauses between attempts grow from `retry_backoff_ms` to fixed limits, with jitter"
+    "the backoff between attempts grows from `retry_backoff_ms` to a fixed limit, with jitter"
 )
 _VERSIONS: Final = Unneeded("request versions are negotiated with every broker")
-_LOGGING: Final = Unneeded("log lines are records of `logging`, below the logger `aiokafka_lite`")
+_LOGGING: Final = Unneeded("the loggers are those of Python's `logging`, below `aiokafka_lite`")
 _SYSTEM: Final = Unneeded("the system's default")
-_KERBEROS: Final = Unneeded("Kerberos is refused with `sasl.mechanism`")
+_KERBEROS: Final = Unneeded("Kerberos is not supported: `sasl.mechanism` refuses GSSAPI")
 _BUFFERING: Final = Unneeded("records up to `max_buffered_bytes` are fetched in advance")
-_REFRESHED: Final = Unneeded("missing leaders and new topics are looked up at once")
+_REFRESHED: Final = Unneeded("metadata is refreshed immediately for missing leaders and new topics")
 _REBOOTSTRAP: Final = Unneeded(
     "if all known brokers are unreachable, the bootstrap servers are asked again"
 )
@@ -379,7 +383,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "partition.assignment.strategy",
             _assignors,
             "consumer",
-            "becomes assignor classes. The group uses the classic protocol",
+            "names become assignor classes. The group uses the classic protocol",
         ),
         "session.timeout.ms": _same("session.timeout.ms", _number, "consumer"),
         "heartbeat.interval.ms": _same("heartbeat.interval.ms", _number, "consumer"),
@@ -412,7 +416,10 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         "fetch.message.max.bytes": Translated("max_partition_fetch_bytes", _number, "consumer"),
         "max.partition.fetch.bytes": _same("max.partition.fetch.bytes", _number, "consumer"),
         "queued.max.messages.kbytes": Translated(
-            "max_buffered_bytes", _kbytes, "consumer", "in bytes, for all partitions together"
+            "max_buffered_bytes",
+            _kbytes,
+            "consumer",
+            "the argument is in bytes, for all partitions together",
         ),
         # The producer
         "request.required.acks": Translated("acks", _one_of(_ACKS), "producer"),
@@ -420,14 +427,20 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "acks", _one_of(_ACKS), "producer", "0 and 1 have the effect of `all`"
         ),
         "enable.idempotence": _same(
-            "enable.idempotence", _flag, "producer", "false is accepted without effect"
+            "enable.idempotence",
+            _flag,
+            "producer",
+            "false has no effect: the producer is always idempotent",
         ),
         "transactional.id": _same("transactional.id", _text, "producer"),
         "transaction.timeout.ms": _same("transaction.timeout.ms", _number, "producer"),
         "queue.buffering.max.ms": Translated("linger_ms", _number, "producer"),
         "linger.ms": _same("linger.ms", _number, "producer", "whole milliseconds"),
         "queue.buffering.max.kbytes": Translated(
-            "buffer_memory", _kbytes, "producer", "in bytes. `send` waits while the buffer is full"
+            "buffer_memory",
+            _kbytes,
+            "producer",
+            "the argument is in bytes. `send` waits while the buffer is full",
         ),
         "batch.size": Translated("max_batch_size", _number, "producer"),
         "message.max.bytes": Translated("max_request_size", _number, "producer"),
@@ -436,7 +449,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "delivery.timeout.ms",
             _endless_ms,
             "producer",
-            "0 becomes 24 days. A `request_timeout_ms` above `delivery_timeout_ms` is lowered",
+            "0 (no limit) becomes 24 days. A longer `request_timeout_ms` is lowered to this time",
         ),
         "compression.codec": Translated("compression_type", _one_of(_CODECS), "producer"),
         "compression.type": _same("compression.type", _one_of(_CODECS), "producer"),
@@ -444,9 +457,8 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "partitioner",
             _partitioner,
             "producer",
-            "keys keep librdkafka's partition, and records without a key have no fixed one. "
-            "`murmur2` and `murmur2_random` select this "
-            "producer's default",
+            "a key has the same partition as in librdkafka. Records without a key have no fixed "
+            "partition. `murmur2` and `murmur2_random` select this producer's default",
         ),
         # Unneeded: the cluster
         **dict.fromkeys(
@@ -479,7 +491,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         "socket.keepalive.enable": Unneeded("every connection has keep-alive"),
         "socket.nagle.disable": Unneeded("asyncio disables the Nagle algorithm"),
         "socket.connection.setup.timeout.ms": Unneeded(
-            "the limit is 10 s, or `request_timeout_ms` if shorter"
+            "connecting takes at most 10 s, or `request_timeout_ms` if shorter"
         ),
         **dict.fromkeys(
             ("socket.max.fails", "socket.blocking.max.ms"),
@@ -490,16 +502,16 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             Unneeded("names are resolved for every connection, and all addresses are tried"),
         ),
         "receive.message.max.bytes": Unneeded(
-            "the limit is the larger of 100 MiB and `fetch_max_bytes`"
+            "a response has at most 100 MiB, or `fetch_max_bytes` if that is larger"
         ),
         "message.copy.max.bytes": Unneeded("keys and values are always copied"),
         **dict.fromkeys(
             ("max.in.flight.requests.per.connection", "max.in.flight"),
-            Unneeded("up to five requests are in flight, and the order is kept"),
+            Unneeded("up to five requests are in flight, and records keep their order"),
         ),
         "builtin.features": Unneeded("the value describes librdkafka"),
         "enable.metrics.push": Unneeded("metrics are read with `metrics()`, not sent to brokers"),
-        "statistics.interval.ms": Unneeded("`metrics()` is always up to date"),
+        "statistics.interval.ms": Unneeded("call `metrics()`, which is always up to date"),
         "default.topic.config": Unneeded("the settings inside this value are translated"),
         # Unneeded: logs and librdkafka's own threads
         **dict.fromkeys(
@@ -511,7 +523,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         ),
         **dict.fromkeys(
             ("internal.termination.signal", "enable.random.seed", "enabled_events"),
-            Unneeded("there are no threads of librdkafka"),
+            Unneeded("only threads of librdkafka use this setting"),
         ),
         # Unneeded: security
         **dict.fromkeys(
@@ -532,7 +544,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         # Unneeded: the producer
         **dict.fromkeys(
             ("message.send.max.retries", "retries"),
-            Unneeded("records are retried until `delivery_timeout_ms`, and written once"),
+            Unneeded("records are retried until `delivery_timeout_ms`, without duplicates"),
         ),
         "queue.buffering.max.messages": Unneeded("`buffer_memory` limits the bytes instead"),
         "queue.buffering.backpressure.threshold": Unneeded(
@@ -540,11 +552,11 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         ),
         "batch.num.messages": Unneeded("`max_batch_size` limits batches"),
         "request.timeout.ms": Unneeded(
-            "brokers wait for replicas for four fifths of `request_timeout_ms`"
+            "brokers wait for acknowledgements of replicas for up to 80 % of `request_timeout_ms`"
         ),
         "compression.level": Unneeded("the codec's default"),
         "sticky.partitioning.linger.ms": Unneeded(
-            "records without a key change partition after 10 ms, with `murmur2` after a batch"
+            "records without a key change partition every 10 ms, or with `murmur2` after each batch"
         ),
         **dict.fromkeys(
             ("delivery.report.only.error", "produce.offset.report"),
@@ -562,13 +574,15 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         **dict.fromkeys(
             ("key.serializer", "value.serializer"),
             Refused(
-                "pass functions without a context as `key_serializer=` and `value_serializer=`"
+                "pass functions without a `ctx` parameter as `key_serializer=` and "
+                "`value_serializer=`"
             ),
         ),
         **dict.fromkeys(
             ("key.deserializer", "value.deserializer"),
             Refused(
-                "pass functions without a context as `key_deserializer=` and `value_deserializer=`"
+                "pass functions without a `ctx` parameter as `key_deserializer=` and "
+                "`value_deserializer=`"
             ),
         ),
         **dict.fromkeys(
@@ -629,11 +643,13 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "compare `position` with `highwater`", "consumer", unless=("false", "f", "0")
         ),
         "offset.store.method": Refused(
-            "offsets are committed to the group", "consumer", unless=("broker",)
+            "offsets are always committed to the group, on the brokers",
+            "consumer",
+            unless=("broker",),
         ),
         **dict.fromkeys(
             ("offset.store.path", "offset.store.sync.interval.ms"),
-            Refused("offsets are committed to the group", "consumer"),
+            Refused("offsets are always committed to the group, on the brokers", "consumer"),
         ),
         "share.acknowledgement.mode": Refused("share groups are not supported", "consumer"),
         "enable.gapless.guarantee": Refused(
@@ -712,7 +728,7 @@ def confluent_settings(
             problems[name] = setting.note.replace("`", "")
     if problems:
         raise KafkaConfigurationError(
-            f"settings of confluent-kafka that an AIOKafka{kind.capitalize()} cannot have:"
+            f"these settings of confluent-kafka cannot be used with AIOKafka{kind.capitalize()}:"
             + "".join(f"\n- {name}: {reason}" for name, reason in problems.items())
         )
     arguments = _assembled(values, has_tls=protocol.endswith("SSL"))
