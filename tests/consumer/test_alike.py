@@ -223,7 +223,7 @@ async def test_in_the_callbacks_a_program_sees_whether_a_rebalance_is_due(
 async def test_what_a_get_cannot_wait_for_is_refused(kafka: KafkaHandle) -> None:
     async with after_a_rebalance(aiokafka_lite, kafka) as (consumer, _, lost):
         (gone,) = lost
-        with pytest.raises(IllegalStateError, match="a rebalance took it away"):
+        with pytest.raises(IllegalStateError, match="a rebalance revoked it"):
             await consumer.getone(gone)
         never = TopicPartition(gone.topic, 9)
         for get in (consumer.getone, consumer.getmany):

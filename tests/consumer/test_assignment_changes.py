@@ -70,7 +70,7 @@ def test_what_goes_is_fetched_no_more_and_its_position_stays_readable(
     assignment.change([B], ())
     assert not going.is_assigned
     assert list(assignment.assignment) == [A]
-    with pytest.raises(IllegalStateError, match="a rebalance took it away"):
+    with pytest.raises(IllegalStateError, match="a rebalance revoked it"):
         assignment.partition(B)
 
 

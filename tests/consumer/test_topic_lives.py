@@ -412,7 +412,7 @@ async def test_offsets_of_a_deleted_topic_are_not_committed_to_the_one_that_repl
                 await until(lambda: consumer.assignment() == {tp})
             with pytest.raises(
                 (CommitFailedError, IllegalStateError),
-                match=r"recreated|earlier assignment|took it away",
+                match=r"recreated|earlier assignment|revoked it",
             ):
                 await consumer.commit({tp: 100})
     async with reading_by("group", kafka, {topic: 1}, group_id=group) as successor:
@@ -453,7 +453,7 @@ async def test_an_offset_of_the_last_partition_is_refused_after_a_rebalance_took
         await keys_read(consumer, 100)
         await kafka.delete_topic(topic)
         await until(lambda: not consumer.assignment())
-        with pytest.raises(IllegalStateError, match="a rebalance took it away"):
+        with pytest.raises(IllegalStateError, match="a rebalance revoked it"):
             await consumer.commit({TopicPartition(topic, 0): 100})
 
 

@@ -158,7 +158,7 @@ class Assignment:
         except KeyError:
             why = ""
             if tp in self._taken:
-                why = " any more: a rebalance took it away"
+                why = " any more: a rebalance revoked it"
             elif not self._assignment:
                 why = ". No partitions assigned"  # aiokafka's words
             raise IllegalStateError(
@@ -733,7 +733,7 @@ class Assignment:
             That, and whether its metadata say of all that is finished behind the offset.
         """
         if cursor.progress is None or cursor.handed_out_to is None:
-            raise IllegalStateError(f"no records of {cursor.tp} have been returned")
+            raise IllegalStateError(f"no records of {cursor.tp} have been returned yet")
         progress = cursor.progress.if_finished(records)
         first = progress.first_unfinished
         offset = cursor.handed_out_to if first is None else first
@@ -765,9 +765,9 @@ class Assignment:
         self.most_metadata = half if half >= LEAST_CHARACTERS else 0
         log.warning(
             "the brokers reject commit metadata of %d characters (offset.metadata.max.bytes): "
-            "from now on, commits have at most %d characters of metadata. After a rebalance or a "
-            "crash, finished records behind the committed offset are processed again if the "
-            "metadata do not contain them",
+            "from now on, commits have at most %d characters of metadata. The metadata lists "
+            "the records that finished out of order. Records that do not fit are processed again "
+            "after a rebalance or a crash",
             refused,
             self.most_metadata,
         )

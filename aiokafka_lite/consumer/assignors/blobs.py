@@ -74,7 +74,11 @@ def decode_subscriptions(
         try:
             subscription = decode_versioned(ConsumerProtocolSubscription, member.metadata)
         except (KafkaProtocolError, UnsupportedVersionError) as error:
-            log.warning("member %s sent an unreadable subscription: %s", member.member_id, error)
+            log.warning(
+                "member %s sent an unreadable subscription and gets no partitions: %s",
+                member.member_id,
+                error,
+            )
             subscription = ConsumerProtocolSubscription()
         decoded[member.member_id] = ConsumerProtocolMemberMetadata(
             0,
@@ -125,18 +129,24 @@ def decode_assignment(blob: bytes, topics: frozenset[str]) -> ConsumerProtocolMe
     try:
         message = decode_versioned(ConsumerProtocolAssignment, blob)
     except UnsupportedVersionError as error:
-        raise KafkaProtocolError(f"the leader sent an unreadable assignment: {error}") from error
+        raise KafkaProtocolError(
+            f"the group leader sent an unreadable assignment: {error}"
+        ) from error
     shares: list[tuple[str, list[int]]] = []
     for share in message.assigned_partitions:
         numbers = sorted({number for number in share.partitions if number >= 0})
         if share.topic not in topics:
             log.warning(
-                "the leader assigned partitions of %s, but this member does not subscribe to "
-                "that topic",
+                "the group leader assigned partitions of %s, but this member does not subscribe to "
+                "that topic and ignores them",
                 share.topic,
             )
             continue
         if len(numbers) < len(share.partitions):
-            log.warning("the leader assigned negative or duplicate partitions of %s", share.topic)
+            log.warning(
+                "the group leader assigned negative or duplicate partitions of %s, which are "
+                "ignored",
+                share.topic,
+            )
         shares.append((share.topic, numbers))
     return ConsumerProtocolMemberAssignment(0, shares, message.user_data or b"")

@@ -41,7 +41,7 @@ class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
         for topic in sorted(set().union(*topics_of.values())):
             partitions = cluster.partitions_for_topic(topic)
             if not partitions:
-                log.warning("topic %s has no known partitions and is not assigned", topic)
+                log.warning("topic %s has no partitions in the metadata and is not assigned", topic)
                 continue
             for partition in sorted(partitions):
                 # Ends: the topic is in somebody's subscription, else it would not be here.

@@ -141,7 +141,10 @@ def read_claim(user_data: bytes | None) -> Claim:
                 for number in share.partitions
             ),
         )
-    log.warning("a member sent unreadable sticky user data: its previous partitions are unknown")
+    log.warning(
+        "a member sent unreadable user data for the sticky assignor, so its previous partitions "
+        "are not considered"
+    )
     return Claim()
 
 
@@ -536,5 +539,5 @@ def _numbers(cluster: ClusterTopics, topics: Iterable[str]) -> dict[str, list[in
         if of_topic := cluster.partitions_for_topic(topic):
             numbers[topic] = sorted(of_topic)
         else:
-            log.warning("topic %s has no known partitions and is not assigned", topic)
+            log.warning("topic %s has no partitions in the metadata and is not assigned", topic)
     return numbers

@@ -417,7 +417,7 @@ class Buffer:
                 "consumer.run() is active and passes every record to its handler: no other "
                 "method can read records until run() ends"
                 if processing.is_always_asking
-                else 'rows cannot be acknowledged one by one: leave out ack_mode="explicit"'
+                else 'poll_arrow() cannot be used with ack_mode="explicit": leave out ack_mode'
             )
         wanted, timeout_s = limits.wanted, limits.timeout_s
         deadline = None if timeout_s is None else self._loop.time() + timeout_s
