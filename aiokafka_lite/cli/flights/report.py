@@ -81,7 +81,7 @@ class Reporter:
 
     def failure(self, wrong: Sequence[Difference]) -> None:
         """Print which carriers' figures are wrong, and how."""
-        self.console.print("THE FIGURES ARE WRONG", style="bold red")
+        self.console.print("THE RESULT DIFFERS FROM THE DATA SET", style="bold red")
         for difference in wrong:
             self.say(f"  {difference}")
 

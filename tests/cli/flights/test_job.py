@@ -159,7 +159,7 @@ async def test_wrong_figure_fails_loudly(kafka: KafkaHandle, topic: str) -> None
         await kafka.produce(topic, number, [(each.key, each.value) for each in records])
     output = Output()
     assert not await run_job(options(kafka, topic), output)
-    assert "THE FIGURES ARE WRONG" in output.text
+    assert "THE RESULT DIFFERS FROM THE DATA SET" in output.text
     assert "UA: departure_delay_min" in output.text
     assert "Checked" not in output.text
 
