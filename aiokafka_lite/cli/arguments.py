@@ -64,7 +64,7 @@ def positive_duration_ms(text: str) -> int:
     """Parse a length of time above 0; returns milliseconds."""
     duration = duration_ms(text)
     if duration == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0")
     return duration
 
 
@@ -72,7 +72,9 @@ def names(text: str) -> tuple[str, ...]:
     """Parse names with commas between them."""
     parts = tuple(part.strip() for part in text.split(","))
     if not all(parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of names: write one,another")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} has an empty name: write names with commas, such as a,b"
+        )
     return parts
 
 
@@ -91,10 +93,14 @@ def partition_numbers(text: str) -> tuple[int, ...]:
         first, dash, last = (piece.strip() for piece in part.partition("-"))
         ends = (first, last if dash else first)
         if not all(each.isdecimal() and each.isascii() and len(each) < 10 for each in ends):
-            raise argparse.ArgumentTypeError(f"{text!r} names no partitions: write 3 or 0,4-7")
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a list of partitions: write 3 or 0,4-7"
+            )
         low, high = map(int, ends)
         if high - low > 100_000:
-            raise argparse.ArgumentTypeError(f"{text!r} names more partitions than a topic has")
+            raise argparse.ArgumentTypeError(
+                f"{text!r} has a range of more than 100,000 partitions"
+            )
         numbers += range(low, high + 1)
     return tuple(numbers)
 

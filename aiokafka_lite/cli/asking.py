@@ -101,7 +101,7 @@ def partitions_of(
     for number in numbers:
         if number not in topic.partitions:
             raise CommandError(
-                f"topic {topic.name} has no partition {number}: it has 0 to "
+                f"topic {topic.name} has no partition {number}: its partitions are 0 to "
                 f"{len(topic.partitions) - 1}"
             )
     led = [number for number in numbers if topic.partitions[number].leader >= 0]
@@ -111,8 +111,8 @@ def partitions_of(
         )
     if missing := [str(number) for number in numbers if number not in led]:
         print(
-            f"warning: partitions {', '.join(missing)} of {topic.name} have no leader now: they "
-            f"are not {action}",
+            f"warning: partitions {', '.join(missing)} of {topic.name} have no leader now, so "
+            f"they are not {action}",
             file=sys.stderr,
         )
     return [TopicPartition(topic.name, number) for number in led]

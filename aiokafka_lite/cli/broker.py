@@ -49,13 +49,13 @@ def topic_option(text: str) -> TopicOption:
     name, _, rest = text.partition(":")
     partitions, _, config_text = rest.partition(":")
     if not name:
-        raise argparse.ArgumentTypeError(f"{text!r} does not name a topic: write name:partitions")
+        raise argparse.ArgumentTypeError(f"{text!r} has no topic name: write name:partitions")
     configs: dict[str, str] = {}
     for each in re.split(r",(?=[a-z.]+=)", config_text) if config_text else ():
         config, equals, value = each.partition("=")
         if not (config and equals):
             raise argparse.ArgumentTypeError(
-                f"{each!r} in {text!r} is not a configuration: write "
+                f"{each!r} in {text!r} is not a topic setting: write "
                 "name:partitions:retention.ms=-1,cleanup.policy=compact"
             )
         configs[config] = value
@@ -105,7 +105,7 @@ def add_parser(subparsers: Subparsers) -> None:
         type=positive_int,
         default=1,
         metavar="N",
-        help="nodes of the cluster, each with its own port (default: %(default)s)",
+        help="the number of nodes in the cluster, each with its own port (default: %(default)s)",
     )
     parser.add_argument(
         "--data",
@@ -135,7 +135,7 @@ def add_parser(subparsers: Subparsers) -> None:
         default=1,
         metavar="N",
         help=(
-            "partitions of topics that are created without a number of partitions (default: "
+            "the number of partitions of a new topic, unless the request sets it (default: "
             "%(default)s)"
         ),
     )
@@ -237,9 +237,9 @@ async def _load(broker: Broker, path: Path) -> Loaded:
 
 def _report(loaded: Loaded, path: Path) -> None:
     for topic, count in loaded.counts.items():
-        _say(f"loaded: {count:,} records from {path} into {topic}")
+        _say(f"loaded {count:,} records from {path} into {topic}")
     for topic in loaded.left_alone:
-        _say(f"not loaded: {topic} already has records")
+        _say(f"loaded no records into {topic}, because this topic already has records")
 
 
 @asynccontextmanager

@@ -32,7 +32,7 @@ class BrokerSecurity(NamedTuple):
     Attributes:
         listeners: Where to listen, at least one.
         users: Names and passwords.
-        client_auth: Whether throw-away certificates ask clients for theirs.
+        client_auth: Whether temporary certificates ask clients for theirs.
         out_dir: Where to leave what clients need, if anywhere.
     """
 
@@ -103,8 +103,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-remote",
         action="store_true",
-        help="listen on an address that other machines can reach (without SASL, every client "
-        "that reaches it can read, write and delete all data)",
+        help="allow --listen addresses that other machines can reach (without SASL, every client "
+        "that reaches one can read, write and delete all data)",
     )
     group = parser.add_argument_group("listeners with TLS or SASL")
     group.add_argument(
@@ -148,7 +148,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--tls-cert",
         type=Path,
         metavar="FILE.pem",
-        help="the broker's certificate, with its chain (default: a throw-away certificate)",
+        help="the broker's certificate, with its chain (default: a temporary certificate)",
     )
     group.add_argument(
         "--tls-key",
@@ -162,7 +162,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=ClientAuth,
         choices=list(ClientAuth),
         help=(
-            "whether clients must present a certificate (default: none, or required with "
+            "whether clients must present a certificate (default: none, but required with "
             "--tls-client-ca)"
         ),
     )
@@ -176,7 +176,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--write-credentials",
         type=Path,
         metavar="DIR",
-        help="write files for clients to this directory. For throw-away certificates: ca.pem, and "
+        help="write files for clients to this directory. For temporary certificates: ca.pem, and "
         "client.pem with its key. For OAUTHBEARER: a token NAME.jwt per user (client.jwt without "
         "users), valid for one day",
     )
@@ -223,12 +223,12 @@ def security_of(options: argparse.Namespace) -> BrokerSecurity:
     if found.out_dir is None:
         if found.has_throw_away_certificates:
             raise CommandError(
-                "clients must know which certificate to trust: give the broker's certificate "
-                "with --tls-cert, or a directory for a throw-away CA with --write-credentials"
+                "clients need a CA that they can trust: give the broker's certificate with "
+                "--tls-cert, or a directory for a temporary CA with --write-credentials"
             )
     elif not (found.has_throw_away_certificates or found.has_tokens):
         raise CommandError(
-            "--write-credentials has no files to write: it needs throw-away certificates "
+            "--write-credentials has no files to write: it needs temporary certificates "
             "(--listen SSL://…) or tokens (--sasl-mechanism OAUTHBEARER)"
         )
     return found
@@ -282,7 +282,7 @@ def _users(options: argparse.Namespace) -> dict[str, Secret]:
     users = {} if options.users_file is None else read_users(options.users_file)
     for name, password in options.user:
         if name in users:
-            raise CommandError(f"--user {name}: the user is already defined")
+            raise CommandError(f"--user {name}: the user is defined twice")
         users[name] = password
     return users
 
@@ -308,7 +308,7 @@ def read_users(path: Path) -> dict[str, Secret]:
         except argparse.ArgumentTypeError as error:
             raise CommandError(f"{path}, line {number}: {error}") from None
         if user.name in users:
-            raise CommandError(f"{path}, line {number}: the user {user.name} is already defined")
+            raise CommandError(f"{path}, line {number}: the user {user.name} is defined twice")
         users[user.name] = user.password
     return users
 
@@ -328,8 +328,8 @@ def write_credentials(broker: Broker, security: BrokerSecurity) -> list[str]:
         if security.has_throw_away_certificates:
             files = broker.certificates.write(folder)
             said.append(
-                f"certificates: clients must trust {files.ca}, and {files.client} is a client "
-                "certificate"
+                f"certificates: the CA for clients to trust is {files.ca}, and a client "
+                f"certificate is {files.client}"
             )
         if security.has_tokens:
             tokens = [_write_token(broker, folder, name) for name in security.users or ("client",)]

@@ -45,7 +45,10 @@ SECTIONS: Final[dict[str, Sequence[Command]]] = {
             actions=_CHANGES,
         ),
         Command(
-            "describe", "show partitions, offsets and settings", "topics", "add_describe_parser"
+            "describe",
+            "show partitions, offsets and settings of topics",
+            "topics",
+            "add_describe_parser",
         ),
         Command("cat", "print the records of a topic", "cat.command"),
         Command(
@@ -55,8 +58,8 @@ SECTIONS: Final[dict[str, Sequence[Command]]] = {
             "add_tail_parser",
         ),
         Command("groups", "list consumer groups", "groups.listing"),
-        Command("lag", "show the lag of a group per partition", "groups.lag"),
-        Command("reset", "change the committed offsets of a group", "groups.reset"),
+        Command("lag", "show the lag of a consumer group per partition", "groups.lag"),
+        Command("reset", "change the committed offsets of a consumer group", "groups.reset"),
         Command("produce", "produce records, one per line", "produce.command"),
         Command("replay", "write dead letters back to their original topics", "replay"),
     ),

@@ -123,7 +123,10 @@ async def test_file_is_loaded_once(tmp_path: Path) -> None:
     file = tmp_path / "seed.jsonl"
     await asyncio.to_thread(file.write_text, '{"topic": "t", "key": "k", "value": {"n": 1}}\n' * 3)
     arguments = ("--listen", "127.0.0.1:0", "--data", str(tmp_path / "d"), "--load", str(file))
-    for said in (f"loaded: 3 records from {file} into t", "not loaded: t already has records"):
+    for said in (
+        f"loaded 3 records from {file} into t",
+        "loaded no records into t, because this topic already has records",
+    ):
         async with running(*arguments) as (process, line):
             async with RawClient(address_in(line)) as client:
                 assert [record.value for record in await _read_all(client)] == [b'{"n":1}'] * 3

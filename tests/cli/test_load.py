@@ -105,9 +105,9 @@ BAD_LINES = [
     (b'{"topic": "t", "timestamp": 9223372036854775808}', "timestamp must be"),
     (b'{"topic": "t", "timestamp": 9223372036854775807}', "ahead of the broker's clock"),
     (b'{"topic": "t", "value": "' + b"x" * 2_000_000 + b'"}', "max.message.bytes is"),
-    (b'{"topic": "compacted", "value": "x"}', "need keys"),
+    (b'{"topic": "compacted", "value": "x"}', "has no key"),
     (b'{"topic": "a b"}', "'a b'"),
-    (b'{"topic": "__consumer_offsets"}', "written by brokers only"),
+    (b'{"topic": "__consumer_offsets"}', "only brokers can write to the internal topic"),
     (b"[" * 100_000, "nested too deep"),
 ]
 

@@ -99,7 +99,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "read the whole topic, and print each partition's last N matching records",
     )
     which.add_argument(
-        "-c", "--count", type=positive_int, metavar="N", help="stop after N records in all"
+        "-c",
+        "--count",
+        type=positive_int,
+        metavar="N",
+        help="stop after N records, counted over all partitions",
     )
     which.add_argument(
         "-p",
@@ -128,7 +132,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=("search for the text itself, not for a regular expression"),
     )
-    which.add_argument("-i", "--ignore-case", action="store_true", help="A is a")
+    which.add_argument(
+        "-i", "--ignore-case", action="store_true", help="treat upper and lower case as equal"
+    )
     which.add_argument(
         "-v",
         "--invert-match",
@@ -242,15 +248,15 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("--from and --last both set the start: leave one out")
     is_table = options.output is not None and options.output.suffix in TABLES
     if is_table and options.format is not None:
-        raise UsageError(f"{options.output} is a table, so --format does not apply")
+        raise UsageError(f"{options.output} is a table: leave out --format")
     if options.unpack and options.format != "json":
-        raise UsageError("--unpack is for --json")
+        raise UsageError("--unpack needs --json")
     if options.delimiter is not None and options.format not in (None, "text"):
         raise UsageError(f"--delimiter applies only to --format text, not to {options.format}")
     if options.format == "raw" and _fields(options):
-        raise UsageError("raw prints only values: leave out -k, -H, -t, -o and -a")
+        raise UsageError("--format raw prints only values: leave out -k, -H, -t, -o and -a")
     if options.invert_match and not _filters(options):
-        raise UsageError("-v needs something to match: --grep, --key or --header")
+        raise UsageError("-v needs --grep, --key or --header, whose matches it leaves out")
 
 
 def _filters(options: argparse.Namespace) -> bool:
@@ -323,8 +329,8 @@ def _tell_of_what_is_gone(
     for tp in begins:
         if not begins[tp] <= start.offset <= ends[tp]:
             print(
-                f"warning: partition {tp.partition} of {tp.topic} has offsets {begins[tp]} to "
-                f"{ends[tp]}, not {start.offset}",
+                f"warning: partition {tp.partition} of {tp.topic} has no offset {start.offset}: "
+                f"reading starts at the nearest of its offsets {begins[tp]} to {ends[tp]}",
                 file=sys.stderr,
             )
 

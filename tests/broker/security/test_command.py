@@ -66,8 +66,8 @@ async def test_users_of_a_file_log_in_over_tls(tmp_path: Path, users: Path, mech
     ) as (servers, said):  # fmt: skip
         out = tmp_path / "out"
         assert said == [
-            f"certificates: clients must trust {out}/ca.pem, and {out}/client.pem is a client "
-            "certificate",
+            f"certificates: the CA for clients to trust is {out}/ca.pem, and a client "
+            f"certificate is {out}/client.pem",
         ]
         settings = {
             "security_protocol": "SASL_SSL",

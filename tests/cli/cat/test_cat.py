@@ -204,7 +204,10 @@ async def test_what_was_deleted_is_told_of(kafka: KafkaHandle, topic: str, cli: 
     await kafka.delete_records(topic, 0, 2)
     ended = await cli(*at(kafka, "cat", topic, "-p", 0, "--from", 1))
     assert ended.lines == ["a2", "a3", "a4"]
-    assert ended.errors == f"warning: partition 0 of {topic} has offsets 2 to 5, not 1\n"
+    assert ended.errors == (
+        f"warning: partition 0 of {topic} has no offset 1: "
+        "reading starts at the nearest of its offsets 2 to 5\n"
+    )
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
@@ -289,7 +292,7 @@ async def test_missing_topic_is_named_with_the_one_that_may_be_meant(
     assert (ended.code, ended.out) == (1, b"")
     assert ended.errors == f"error: there is no topic {topic}s; did you mean {topic}?\n"
     ended = await cli(*at(kafka, "cat", topic, "-p", "7"))
-    assert ended.errors == f"error: topic {topic} has no partition 7: it has 0 to 1\n"
+    assert ended.errors == f"error: topic {topic} has no partition 7: its partitions are 0 to 1\n"
 
 
 @pytest.mark.parametrize(
@@ -299,13 +302,13 @@ async def test_missing_topic_is_named_with_the_one_that_may_be_meant(
         (["-f", "--until", "5"], "--until sets an end"),
         (["-n", "5", "--from", "5"], "leave one out"),
         (["-c", "0"], "'0' is not a whole number above 0"),
-        (["-p", "x"], "names no partitions"),
+        (["-p", "x"], "is not a list of partitions"),
         (["--grep", "("], "is not a regular expression"),
-        (["-v"], "-v needs something to match"),
-        (["--unpack"], "--unpack is for --json"),
+        (["-v"], "-v needs --grep, --key or --header"),
+        (["--unpack"], "--unpack needs --json"),
         (["--json", "-d", ","], "--delimiter applies only to --format text, not to json"),
         (["--format", "raw", "-k"], "raw prints only values"),
-        (["--json", "--output", "x.parquet"], "is a table, so --format"),
+        (["--json", "--output", "x.parquet"], "is a table: leave out --format"),
     ],
 )
 async def test_wrong_usage_is_said_before_anything_is_done(

@@ -125,7 +125,7 @@ async def test_group_that_is_not_there_is_made(
         (["--all-topics", "--to", "latest"], "has no committed offsets"),
         (["--topic", "TOPIC", "--by", "1"], "has no committed offset"),
         (["--topic", "TOPIC:7", "--to", "1"], "has no partition 7"),
-        (["--topic", "TOPIC:x", "--to", "1"], "names no partitions"),
+        (["--topic", "TOPIC:x", "--to", "1"], "is not a list of partitions"),
         (["--topic", "TOPIC-", "--to", "1"], "there is no topic"),
     ],
 )

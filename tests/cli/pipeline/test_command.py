@@ -32,9 +32,9 @@ def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "complaint"),
     [
         (["--window", "soon"], "'soon' is not a duration"),
-        (["--window", "0s"], "'0s' is not above 0"),
+        (["--window", "0s"], "'0s' is not a duration above 0"),
         (["--conf", "spark.x"], "'spark.x' has no value: write NAME=VALUE"),
-        (["--key", "a,,b"], "is not a list of names"),
+        (["--key", "a,,b"], "has an empty name"),
         (["--once", "--continuous"], "not allowed with argument"),
     ],
 )
