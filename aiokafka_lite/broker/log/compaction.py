@@ -111,7 +111,10 @@ def compact_all(topics: Iterable[Topic], now_ms: int) -> Steps[None]:
                 yield from compact(partition.log, topic.config, now_ms)
             except (KafkaError, OSError) as error:
                 partition.log.is_uncleanable = True
-                logger.error("%s-%d is not compacted: %s", topic.name, partition.index, error)
+                logger.error(
+                    "compaction of %s-%d failed, and is not tried again before a restart: %s",
+                    topic.name, partition.index, error,
+                )  # fmt: skip
             yield
 
 

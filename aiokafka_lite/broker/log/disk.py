@@ -78,7 +78,7 @@ class DiskQueue:
             future.result()
         if self._failure is not None:
             raise KafkaStorageError(
-                f"writing to the disk failed: {self._failure}"
+                f"the broker could not write to its data directory: {self._failure}"
             ) from self._failure
 
     async def close(self) -> None:

@@ -165,13 +165,13 @@ class ProducerStates:
             has_batches = producer is not None and producer.batches
             if unverified.has_epochs and first != 0 and not has_batches:
                 raise OutOfOrderSequenceNumber(
-                    f"producer {header.producer_id} begins its transaction with sequence number "
-                    f"{first}, but 0 was expected"
+                    f"the first batch of producer {header.producer_id} in this partition must "
+                    f"have sequence number 0, not {first}"
                 )
             if first > unverified.lowest_sequence:
                 raise OutOfOrderSequenceNumber(
                     f"producer {header.producer_id} sent sequence number {first}, but "
-                    f"{unverified.lowest_sequence} must be written first"
+                    f"sequence number {unverified.lowest_sequence} must be written first"
                 )
         if producer is None:
             return  # the first of this producer here, or all of it was deleted: any is right
@@ -212,11 +212,11 @@ class ProducerStates:
         if is_too_old:
             raise InvalidProducerEpoch(
                 f"producer {header.producer_id} has epoch {producer.epoch}, "
-                f"but the marker has epoch {epoch}"
+                f"but the transaction marker has epoch {epoch}"
             )
         if coordinator_epoch < producer.coordinator_epoch:
             raise TransactionCoordinatorFenced(
-                f"the marker for producer {header.producer_id} has coordinator epoch "
+                f"the transaction marker for producer {header.producer_id} has coordinator epoch "
                 f"{coordinator_epoch}, but {producer.coordinator_epoch} or higher is required"
             )
 

@@ -159,7 +159,10 @@ class MemorySegment(Segment):
 
     def _write(self, batch: memoryview) -> None:
         if self.size + len(batch) > self._capacity:
-            raise KafkaStorageError(f"there is no room for {len(batch)} bytes in this segment")
+            raise KafkaStorageError(
+                f"a batch of {len(batch)} bytes does not fit into its segment, "
+                f"which has {self._capacity - self.size} free bytes"
+            )
         self._memory[self.size : self.size + len(batch)] = batch
 
 
@@ -368,7 +371,7 @@ class FileSegment(Segment):
         if file_size != self.size:
             raise CorruptRecordException(
                 f"{self._path} is damaged at byte {self.size} of {file_size}, and the log "
-                f"has later segments: restore the file, or remove this and all later segments"
+                f"has later segments: restore the file, or remove this file and all later segments"
             )
 
 

@@ -167,13 +167,17 @@ class FolderStore(LogStore):
             self._folder.mkdir(parents=True, exist_ok=True)
             return FileSegment(self._folder, base_offset, self.segment_bytes)
         except OSError as error:
-            raise KafkaStorageError(f"cannot start a segment in {self._folder}: {error}") from error
+            raise KafkaStorageError(
+                f"cannot create a log segment in {self._folder}: {error}"
+            ) from error
 
     def new_cleaned(self, base_offset: int, max_bytes: int) -> Segment:
         try:
             return FileSegment(self._folder, base_offset, max_bytes, is_cleaned=True)
         except OSError as error:
-            raise KafkaStorageError(f"cannot compact in {self._folder}: {error}") from error
+            raise KafkaStorageError(
+                f"cannot create a compacted segment in {self._folder}: {error}"
+            ) from error
 
     def save(self, state: LogState) -> None:
         with self._save_lock:
@@ -208,7 +212,8 @@ class FolderStore(LogStore):
             return LogState()
         except (ValueError, TypeError) as error:
             raise KafkaStorageError(
-                f"{path} cannot be read as the state of a log: {error}"
+                f"cannot load the state of a log from {path}, "
+                f"because its content is invalid: {error}"
             ) from error
 
 
@@ -264,15 +269,15 @@ class _Recovery:
         """Say what will be cut off the last segment."""
         if segment.size != segment.file_size:
             log.warning(
-                "the log of %s is truncated to offset %d: "
-                "%s is incomplete or damaged from byte %d of %d on",
+                "the log of %s is truncated to offset %d, "
+                "because %s is incomplete or damaged after byte %d of %d",
                 self._partition, self._end_offset, segment.path, segment.size, segment.file_size,
             )  # fmt: skip
 
     def _warn(self, first: int, end: int, where: str) -> None:
         self._is_clean = False
         log.warning(
-            "the log of %s lacks offsets %d to %d %s: restore the files from a copy, otherwise "
+            "the log of %s lacks offsets %d to %d %s. Restore the files from a backup, otherwise "
             "these records are lost",
             self._partition, first, end - 1, where,
         )  # fmt: skip
@@ -290,7 +295,7 @@ class _Recovery:
         end_offset = max(self._end_offset, self._start_offset)
         if end_offset < self._state.log_end_offset:
             place = f"in {self._folder}" if self._latest is None else f"after {self._latest.path}"
-            saved = f"the saved log_end_offset is {self._state.log_end_offset}"
+            saved = f"the last saved log end offset is {self._state.log_end_offset}"
             self._warn(end_offset, self._state.log_end_offset, f"{place} ({saved})")
         self._epochs.truncate(end_offset + 1)
         return LoadedLog(
@@ -312,4 +317,6 @@ def _whole_batches(
     try:
         yield from iter_batches(segment.stored(start, end), check_crcs=True)
     except KafkaError as error:
-        log.warning("%s has a batch that cannot be read: %s", segment.path, error)
+        log.warning(
+            "%s has a damaged batch, so its later records are not loaded: %s", segment.path, error
+        )

@@ -57,7 +57,7 @@ def validated_batch(
             f"ahead of the broker's clock (message.timestamp.after.max.ms)"
         )
     if config.is_compacted and any(record.key is None for record in each_record(batch)):
-        raise InvalidRecordError("records of a compacted topic need keys")
+        raise InvalidRecordError("a record has no key, but the topic has cleanup.policy=compact")
     return header, batch
 
 
@@ -84,7 +84,9 @@ def _read_header(view: memoryview, pos: int) -> BatchHeader | None:
             f"only batches with magic byte {MAGIC} are accepted: {error}"
         ) from error
     if header is not None and header.magic != MAGIC:
-        raise InvalidRecordError(f"only batches with magic byte {MAGIC} are accepted")
+        raise InvalidRecordError(
+            f"only batches with magic byte {MAGIC} are accepted, not {header.magic}"
+        )
     return header
 
 
@@ -97,22 +99,27 @@ def _refuse_rest(view: memoryview, pos: int) -> Never:
         raise InvalidRecordError(
             f"a Produce request must have exactly one batch per partition, not {count}"
         )
-    raise CorruptRecordException(f"{len(view) - pos} bytes follow the batch")
+    raise CorruptRecordException(
+        f"the batch is followed by {len(view) - pos} bytes that are not a complete batch"
+    )
 
 
 def _check_header(header: BatchHeader) -> None:
     if header.is_control:
-        raise InvalidRecordError("control batches are written by brokers only")
+        raise InvalidRecordError(
+            "only brokers can write control batches, such as transaction markers"
+        )
     if header.count < 1:
-        raise InvalidRecordError(f"a batch cannot hold {header.count} records")
+        raise InvalidRecordError(f"a batch must have at least 1 record, not {header.count}")
     if header.last_offset_delta != header.count - 1:
         raise InvalidRecordError(
             f"a batch with {header.count} records must have last_offset_delta {header.count - 1}, "
             f"not {header.last_offset_delta}"
         )
     if header.base_offset != 0:
-        raise InvalidRecordError(f"a new batch must start at offset 0, not {header.base_offset}")
+        raise InvalidRecordError(f"a new batch must have base offset 0, not {header.base_offset}")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise InvalidRecordError(
-            f"producer {header.producer_id} gives no sequence number ({header.base_sequence})"
+            f"a batch with producer id {header.producer_id} needs a sequence number, "
+            f"not {header.base_sequence}"
         )
