@@ -77,7 +77,7 @@ def test_frame_keeps_its_bytes_when_more_arrive() -> None:
     second = receiver.next_frame()
     receiver.buffer()[:50] = b"\xff" * 50
     assert (bytes(first), bytes(second)) == (b"first", b"second")
-    with pytest.raises(RuntimeError, match="no frame"):
+    with pytest.raises(RuntimeError, match="no request has arrived"):
         receiver.next_frame()
 
 
@@ -87,7 +87,7 @@ def test_frame_keeps_its_bytes_when_more_arrive() -> None:
         (b"\0\0\0\0", "of 0 bytes"),
         (b"\xff\xff\xff\xff", "of -1 bytes"),
         (b"\x7f\xff\xff\xff", "of 2147483647 bytes"),
-        ((LIMIT + 1).to_bytes(4, "big"), f"1 to {LIMIT} are accepted"),
+        ((LIMIT + 1).to_bytes(4, "big"), f"accepts 1 to {LIMIT} bytes"),
         (b"GET ", "look like HTTP"),
         (b"\x16\x03\x01\x02", "look like TLS"),
     ],

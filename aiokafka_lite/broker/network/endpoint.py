@@ -177,7 +177,11 @@ class Endpoint:
     def shake_hands(self, arrived: socket.socket, context: ssl.SSLContext, peer: str) -> None:
         """Go on with a socket that was accepted, in a task."""
         if self._handshakes is None or not self.node.has_room:
-            log.warning("connection from %s is refused: there are too many connections", peer)
+            log.warning(
+                "connection from %s is refused: max_connections=%d is reached, "
+                "or the node is stopping",
+                peer, self.node.cluster.config.max_connections,
+            )  # fmt: skip
             arrived.close()
             return
         self._handshakes.spawn(self._shaken_hands(arrived, context, peer), name=peer)

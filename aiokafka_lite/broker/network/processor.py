@@ -102,7 +102,11 @@ class Processor(asyncio.BufferedProtocol):
         high = gather.HIGH_WATER_BYTES if self._fd is None else 0
         self._transport.set_write_buffer_limits(high=high)
         if not self._acceptor.admit(self):
-            log.warning("connection from %s is refused: there are too many connections", self.peer)
+            log.warning(
+                "connection from %s is refused: max_connections or max_connections_per_ip is "
+                "reached, or the node is stopping",
+                self.peer,
+            )
             self.abort()
             return
         if self.sasl is not None:
@@ -178,8 +182,8 @@ class Processor(asyncio.BufferedProtocol):
         verdict = self.sasl.judge(api_key)
         if verdict is Verdict.CLOSE:
             raise KafkaProtocolError(
-                f"the client sent API {api_key} before authentication was complete, "
-                f"or after the session expired"
+                f"the client sent a request with API key {api_key} before its SASL "
+                f"authentication was complete, or after its SASL session expired"
             )
         if verdict is Verdict.FAIL:
             self._fail_later(self.sasl, [])
@@ -198,7 +202,9 @@ class Processor(asyncio.BufferedProtocol):
 
     def _authentication_overdue(self) -> None:
         log.warning(
-            "connection from %s is closed: the client did not authenticate in time", self.peer
+            "connection from %s is closed: the client did not authenticate within "
+            "sasl_authentication_timeout_s",
+            self.peer,
         )
         self.abort()
 
@@ -327,7 +333,9 @@ class Processor(asyncio.BufferedProtocol):
     def _refuse(self, api_key: int, version: int, correlation_id: int) -> None:
         """Answer what cannot be decoded: only ApiVersions has an answer that any client reads."""
         if api_key != ApiVersionsRequest.api_key:
-            raise KafkaProtocolError(f"API {api_key} version {version} is not supported")
+            raise KafkaProtocolError(
+                f"the broker does not support version {version} of API key {api_key}"
+            )
         entry = HANDLERS[api_key]
         supported = ApiVersion(
             api_key=api_key, min_version=entry.min_version, max_version=entry.max_version

@@ -109,7 +109,7 @@ class FrameReceiver:
             RuntimeError: There is no whole frame.
         """
         if not self.has_frame:
-            raise RuntimeError("no frame is complete yet")
+            raise RuntimeError("no request has arrived completely")
         if self._large is not None:
             frame, self._large = self._large, None
             self._look()
@@ -135,8 +135,8 @@ class FrameReceiver:
         if not 0 < size <= self.max_frame_bytes:
             prefix = bytes(self._scratch[self._start : self._start + _SIZE.size])
             raise KafkaProtocolError(
-                f"the client announces a request of {size} bytes ({prefix!r}), but 1 to "
-                f"{self.max_frame_bytes} are accepted{_guess(prefix)}"
+                f"the client announces a request of {size} bytes ({prefix!r}), but the broker "
+                f"accepts 1 to {self.max_frame_bytes} bytes{_guess(prefix)}"
             )
         self.has_frame = there >= size
         if not self.has_frame:
@@ -185,5 +185,5 @@ def _guess(prefix: bytes) -> str:
     if prefix[0] == 0x16:
         return ". The bytes look like TLS, but this listener has no TLS"
     if prefix in (b"GET ", b"POST", b"HEAD", b"PUT "):
-        return ". The bytes look like HTTP"
+        return ". The bytes look like HTTP, but this is a Kafka listener"
     return ""

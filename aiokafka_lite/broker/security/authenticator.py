@@ -238,6 +238,6 @@ class SaslServerAuthenticator:
     def _move(self, state: SaslState) -> None:
         if state not in LEGAL_TRANSITIONS[self.state]:
             raise RuntimeError(
-                f"the SASL state may not change from {self.state.value!r} to {state.value!r}"
+                f"the SASL state cannot change from {self.state.value!r} to {state.value!r}"
             )
         self.state = state

@@ -21,8 +21,8 @@ try:
     )
 except ImportError as error:
     raise KafkaConfigurationError(
-        "throw-away certificates need trustme: pip install 'aiokafka-lite[testing]', or give the "
-        "listener an ssl_context"
+        "a TLS listener without an ssl_context needs trustme, which creates its certificate: "
+        "pip install 'aiokafka-lite[testing]', or give the listener an ssl_context"
     ) from error
 
 # What clients on this machine may call it, besides the address it listens on.

@@ -95,7 +95,7 @@ class ClusterSecurity:
         """
         if self._tokens is None:
             raise KafkaConfigurationError(
-                "no listener offers OAUTHBEARER: name it in sasl_mechanisms"
+                "no listener offers OAUTHBEARER: add it to the sasl_mechanisms of a listener"
             )
         return self._tokens
 
@@ -108,7 +108,8 @@ class ClusterSecurity:
         """
         if self._certificates is None:
             raise KafkaConfigurationError(
-                "there are no throw-away certificates: add a TLS listener without an ssl_context"
+                "this broker created no certificates: it creates them only for TLS listeners "
+                "without an ssl_context"
             )
         return self._certificates
 

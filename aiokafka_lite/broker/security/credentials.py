@@ -165,13 +165,16 @@ class CredentialStore:
             stored: _StoredCredentials = json.loads(self._path.read_bytes())
         except FileNotFoundError:
             return
-        except (OSError, ValueError):  # the latter's message would quote the file
-            raise KafkaStorageError(f"{self._path} cannot be read") from None
+        except (OSError, ValueError) as error:  # the latter's message would quote the file
+            raise KafkaStorageError(
+                f"cannot read the SCRAM credentials in {self._path}: {type(error).__name__}"
+            ) from None
         try:
             if stored["format"] != FORMAT:
                 raise KafkaStorageError(
                     f"{self._path} has format {stored['format']}, "
-                    f"but this version of aiokafka_lite reads format {FORMAT}"
+                    f"but this version of aiokafka_lite reads only format {FORMAT}: "
+                    "choose another data directory"
                 )
             for username, credentials in stored["users"].items():
                 for name, told in credentials.items():
@@ -186,7 +189,8 @@ class CredentialStore:
                     self._altered[username, mechanism] = credential
         except (ValueError, KeyError, TypeError) as error:
             raise KafkaStorageError(
-                f"{self._path} cannot be read: {type(error).__name__}"
+                f"cannot load the SCRAM credentials from {self._path}, "
+                f"because its content is invalid: {type(error).__name__}"
             ) from None
 
 

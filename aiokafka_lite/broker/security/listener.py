@@ -115,7 +115,10 @@ def check_listeners(
         raise ValueError(f"two listeners have the same name: {', '.join(names)}")
     for listener in listeners:
         if not 0 <= listener.port <= listener.port + nodes - 1 <= MAX_PORT:
-            raise ValueError(f"port must be 0 to 65535 for each node, not {listener.port}")
+            raise ValueError(
+                f"port must be 0 to {MAX_PORT - nodes + 1}, not {listener.port} "
+                f"(one port per node, nodes={nodes})"
+            )
         if not listener.is_remote:
             continue
         protocol = listener.protocol
@@ -123,18 +126,17 @@ def check_listeners(
             raise InsecureConfigError(_remote_problem(listener))
         if protocol is SecurityProtocol.SASL_PLAINTEXT and not allow_cleartext_credentials:
             raise InsecureConfigError(
-                f"listener {listener.name}: credentials would cross the network to "
-                f"{listener.host} without TLS: use SASL_SSL, or set "
-                "allow_cleartext_credentials"
+                f"listener {listener.name}: clients would send credentials to "
+                f"{listener.host} without TLS. Use SASL_SSL, or set allow_cleartext_credentials"
             )
 
 
 def _remote_problem(listener: Listener) -> str:
     why = {
-        SecurityProtocol.PLAINTEXT: "this broker does not require a password",
-        SecurityProtocol.SSL: "TLS alone does not require a password",
-        SecurityProtocol.SASL_PLAINTEXT: "this broker is made for tests",
-        SecurityProtocol.SASL_SSL: "this broker is made for tests",
+        SecurityProtocol.PLAINTEXT: "security_protocol=PLAINTEXT does not require a password",
+        SecurityProtocol.SSL: "security_protocol=SSL does not require a password",
+        SecurityProtocol.SASL_PLAINTEXT: "this broker is for tests only",
+        SecurityProtocol.SASL_SSL: "this broker is for tests only",
     }[listener.protocol]
     return (
         f"{listener.host} can be reached from other machines, and {why}: "
@@ -144,7 +146,9 @@ def _remote_problem(listener: Listener) -> str:
 
 def _check_context(context: ssl.SSLContext, name: str, protocol: SecurityProtocol) -> None:
     if not protocol.has_tls:
-        raise ValueError(f"listener {name} has an ssl_context, but {protocol.value} uses no TLS")
+        raise ValueError(
+            f"listener {name} has an ssl_context, but {protocol.value} does not use TLS"
+        )
     if context.protocol is not ssl.PROTOCOL_TLS_SERVER:
         raise ValueError(
             f"listener {name}: the ssl_context must be a server context "

@@ -83,7 +83,7 @@ class TokenAuthority:
             InvalidTokenError: It is not signed by this authority, not valid now, or malformed.
         """
         if len(token) > MAX_TOKEN_BYTES:
-            raise InvalidTokenError("the token is too long")
+            raise InvalidTokenError(f"the token has more than {MAX_TOKEN_BYTES} characters")
         claims = self._claims(token)
         subject = claims.get("sub")
         if not isinstance(subject, str) or not subject:
@@ -92,14 +92,16 @@ class TokenAuthority:
         now_s = self._clock() / MS_PER_S
         begins = [_seconds(claims[name]) for name in ("iat", "nbf") if name in claims]
         if now_s >= expires_s or any(now_s < begins_s for begins_s in begins):
-            raise InvalidTokenError("the token has expired, or is not valid yet")
+            raise InvalidTokenError("the token has expired, or is not valid yet (exp, iat, nbf)")
         return ValidToken(subject, int(expires_s * MS_PER_S), _scope(claims.get("scope")))
 
     def _claims(self, token: str) -> Mapping[str, object]:
         try:
             if self._allow_unsecured and jwt.get_unverified_header(token)["alg"] == UNSECURED:
                 if not token.endswith("."):
-                    raise InvalidTokenError("an unsecured token must not have a signature")
+                    raise InvalidTokenError(
+                        f"a token with the algorithm {UNSECURED!r} must not have a signature"
+                    )
                 return _decode(token, None)
             return _decode(token, self._key)
         except (jwt.PyJWTError, ValueError, KeyError, RecursionError) as error:
@@ -117,7 +119,7 @@ def _decode(token: str, key: Secret | None) -> Mapping[str, object]:
 def _seconds(claim: object) -> float:
     """Return a time in seconds since 1970, checked for what JSON allows besides."""
     if isinstance(claim, bool) or not isinstance(claim, int | float) or not 0 <= claim < FAR_S:
-        raise InvalidTokenError("a time in the token is not a number of seconds")
+        raise InvalidTokenError("a claim of the token (exp, iat or nbf) is not a number of seconds")
     return claim
 
 

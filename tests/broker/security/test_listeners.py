@@ -102,11 +102,11 @@ IMPOSSIBLE: dict[str, Callable[[], object]] = {
     "must be one of PLAINTEXT, SSL": lambda: Listener("TLS"),
     "must be one of PLAIN, SCRAM": lambda: Listener("SASL_SSL", sasl_mechanisms=["GSSAPI"]),
     "needs a SASL mechanism": lambda: Listener("SASL_SSL", sasl_mechanisms=[]),
-    "uses no TLS": lambda: Listener("PLAINTEXT", ssl_context=old_tls()),
+    "does not use TLS": lambda: Listener("PLAINTEXT", ssl_context=old_tls()),
     "must be a server context": lambda: Listener("SSL", ssl_context=ssl.create_default_context()),
     "the same name": lambda: BrokerConfig(listeners=[Listener("SSL"), Listener("SSL")]),
-    "port must be 0 to 65535": lambda: BrokerConfig(nodes=2, listeners=[Listener(port=65535)]),
-    "users need a name and a password": lambda: BrokerConfig(users={"alice": ""}),
+    "port must be 0 to 65534": lambda: BrokerConfig(nodes=2, listeners=[Listener(port=65535)]),
+    "users has an entry with an empty": lambda: BrokerConfig(users={"alice": ""}),
     "ssl_client_auth must be one of": lambda: BrokerConfig(ssl_client_auth="maybe"),
 }
 

@@ -213,17 +213,17 @@ async def test_credentials_outlive_the_broker(tmp_path: Path) -> None:
 
 
 BAD_FILES = {
-    "{": "cannot be read",
-    '{"format": 2}': "has format 2, but this version of aiokafka_lite reads format 1",
-    '{"format": 1}': "cannot be read: KeyError",
-    '{"format": 1, "users": {"a": {"b": {}}}}': "cannot be read: KeyError",
+    "{": r"cannot read the SCRAM credentials in .*/scram\.json: JSONDecodeError$",
+    '{"format": 2}': r"scram\.json has format 2, but .* reads only format 1: choose",
+    '{"format": 1}': r"scram\.json, because its content is invalid: KeyError$",
+    '{"format": 1, "users": {"a": {"b": {}}}}': r"the SCRAM credentials from .*: KeyError$",
 }
 
 
 @pytest.mark.parametrize("content", BAD_FILES)
 async def test_file_that_cannot_be_understood_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "scram.json").write_text(content)
-    with pytest.raises(KafkaStorageError, match=rf"scram\.json {BAD_FILES[content]}$"):
+    with pytest.raises(KafkaStorageError, match=BAD_FILES[content]):
         async with sasl_broker(tmp_path):
             pass
 

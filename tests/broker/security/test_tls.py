@@ -191,7 +191,7 @@ async def test_context_is_made_of_files(tmp_path: Path) -> None:
     ca.cert_pem.write_to_path(ca_file)
     context = server_ssl_context(chain, key, client_auth="required", client_ca_file=ca_file)
     async with Broker(security_protocol="SSL", ssl_context=context) as broker:
-        with pytest.raises(KafkaConfigurationError, match="no throw-away certificates"):
+        with pytest.raises(KafkaConfigurationError, match="this broker created no certificates"):
             _ = broker.certificates
         client_context = ssl.create_default_context(cafile=str(ca_file))
         ca.issue_cert("client@localhost", common_name="dora").configure_cert(client_context)
