@@ -282,7 +282,8 @@ class GroupCoordinator:
         error = self._check(group_id)
         if error is not NoError:
             raise error(
-                f"this broker is not the coordinator of group {group_id!r}, or is still loading it"
+                f"this broker is not the coordinator of group {group_id!r}, "
+                f"or has not loaded the group yet"
             )
         group = self._groups.get(group_id)
         if group is None:
@@ -412,7 +413,10 @@ class GroupCoordinator:
             self._log.append(group_id, records)
         except (KafkaError, OSError) as error:
             # Kafka tells clients to look for another coordinator when its disk fails.
-            log.error("cannot store %d records of group %r: %s", len(records), group_id, error)
+            log.error(
+                "cannot write %d records of group %r to %s: %s",
+                len(records), group_id, OFFSETS_TOPIC, error,
+            )  # fmt: skip
             return NotCoordinatorError
         return NoError
 
@@ -424,7 +428,9 @@ class GroupCoordinator:
         key, value, producer = record
         if isinstance(key, OffsetCommitKey):
             if not (value is None or isinstance(value, OffsetCommitValue)):
-                raise TypeError(f"an offset key with {type(value).__name__}")
+                raise TypeError(
+                    f"a record has an offset commit key, but a value of type {type(value).__name__}"
+                )
             if value is not None and key.group not in self._groups:
                 # A group that only stores offsets here.
                 self._groups[key.group] = self._classic.new_group(key.group)
@@ -439,7 +445,7 @@ class GroupCoordinator:
             self._end(key.group)
             return
         if not isinstance(value, GroupMetadataValue):
-            raise TypeError(f"a group key with {type(value).__name__}")
+            raise TypeError(f"a record has a group key, but a value of type {type(value).__name__}")
         group = self._groups[key.group] = self._classic.new_group(key.group)
         restore_group(group, value)
 

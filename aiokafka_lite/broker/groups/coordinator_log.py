@@ -199,7 +199,10 @@ class CoordinatorLog:
                 offset = max(offset, header.last_offset + 1)
             yield entries
             if offset == start:
-                raise KafkaProtocolError(f"{OFFSETS_TOPIC}-{partition} ends before offset {offset}")
+                raise KafkaProtocolError(
+                    f"{OFFSETS_TOPIC}-{partition} has no batch at offset {offset}, "
+                    f"but its high watermark is {log.high_watermark}"
+                )
 
 
 def _entries(partition: int, header: BatchHeader, batch: memoryview) -> Iterator[LogEntry]:

@@ -278,7 +278,10 @@ class TransactionCoordinator:
             self._log.append(record)
         except (KafkaError, OSError) as error:
             # Kafka tells clients to look for another coordinator when its disk fails.
-            log.error("cannot store transactional id %r: %s", record.transactional_id, error)
+            log.error(
+                "cannot write the state of transactional id %r to %s: %s",
+                record.transactional_id, TRANSACTION_STATE_TOPIC, error,
+            )  # fmt: skip
             return NotCoordinatorError
         return NoError
 
@@ -353,7 +356,11 @@ class TransactionCoordinator:
 
     def _time_out(self, transaction: Transaction) -> None:
         """Abort an open transaction; its producer may write no more."""
-        log.info("transaction of %r is aborted: it timed out", transaction.transactional_id)
+        log.info(
+            "the transaction of transactional id %r is aborted, "
+            "because it was open for longer than its timeout of %d ms",
+            transaction.transactional_id, transaction.value.timeout_ms,
+        )  # fmt: skip
         decision = transaction.fence(self._settings.version, self._services.clock())
         if self._carry_out(transaction, decision) is not NoError:
             self._abort_after(RETRY_S, transaction)

@@ -341,4 +341,4 @@ def check_transition(old: TransactionState, new: TransactionState) -> None:
         IllegalTransitionError: It does not.
     """
     if old not in ALLOWED_FROM[new]:
-        raise IllegalTransitionError(f"{new.name} does not follow {old.name}")
+        raise IllegalTransitionError(f"a transaction cannot change from {old.name} to {new.name}")

@@ -93,7 +93,7 @@ class MarkerWriter:
             if error in SETTLED:
                 if error is not NoError:
                     log.info(
-                        "the transaction marker of %r was not written to %s: %s",
+                        "the transaction marker of transactional id %r was not written to %s: %s",
                         transactional_id, tp, error.message,
                     )  # fmt: skip
                 transaction.marked(tp)

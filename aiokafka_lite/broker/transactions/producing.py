@@ -46,12 +46,12 @@ def why_refused(request: ProduceRequest) -> BrokerResponseError | None:
     )
     if producers and request.transactional_id is None:
         return TransactionalIdAuthorizationFailed(
-            "a request with transactional records has to give its transactional id"
+            "the request has transactional records, but no transactional id"
         )
     if len(producers) > 1:
         return InvalidProducerIdMapping(
             f"the request has transactional records of {len(producers)} producers, "
-            f"but one is allowed"
+            f"but only one producer is allowed"
         )
     return None
 
@@ -93,7 +93,7 @@ def verify_batch(
     if error is not NoError:
         translated = _translated(error, adds=adds)
         raise translated(
-            f"producer {header.producer_id} has no transaction open in "
+            f"producer {header.producer_id} has no open transaction that includes "
             f"{partition.topic}-{partition.index}: {error.message}"
         )
 

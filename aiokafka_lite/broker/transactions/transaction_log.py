@@ -92,7 +92,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> TransactionRecord |
         version = TransactionVersion(stored.client_transaction_version)
     except ValueError as error:
         raise KafkaProtocolError(
-            f"{decoded.transactional_id!r} cannot be loaded: {error}"
+            f"cannot load the state of transactional id {decoded.transactional_id!r}: {error}"
         ) from None
     return TransactionRecord(
         decoded.transactional_id,
@@ -174,6 +174,7 @@ class TransactionLog:
                 yield [record for record in decoded if record is not None]
             if found.next_offset <= offset:
                 raise KafkaProtocolError(
-                    f"{TRANSACTION_STATE_TOPIC}-{partition} ends before offset {offset}"
+                    f"{TRANSACTION_STATE_TOPIC}-{partition} has no batch at offset {offset}, "
+                    f"but its high watermark is {log.high_watermark}"
                 )
             offset = found.next_offset

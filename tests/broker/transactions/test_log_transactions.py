@@ -165,10 +165,10 @@ def test_batch_being_verified_counts_until_a_newer_epoch_is_verified() -> None:
     verify(3, 1)
     verify(0, 0)  # of a producer that is fenced
     states.check(header_of(batch(1, 3, epoch=1)))
-    with pytest.raises(OutOfOrderSequenceNumber, match="but 3 must be written first"):
+    with pytest.raises(OutOfOrderSequenceNumber, match="sequence number 3 must be written first"):
         states.check(header_of(batch(1, 4, epoch=1)))
     verify(2, 1)
-    with pytest.raises(OutOfOrderSequenceNumber, match="but 2 must be written first"):
+    with pytest.raises(OutOfOrderSequenceNumber, match="sequence number 2 must be written first"):
         states.check(header_of(batch(1, 3, epoch=1)))
     verify(5, 2)
     states.check(header_of(batch(1, 5, epoch=2)))

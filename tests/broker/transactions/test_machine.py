@@ -215,5 +215,5 @@ def test_only_idle_ids_expire(state: TransactionState) -> None:
 
 def test_value_that_does_not_follow_is_refused() -> None:
     transaction = machine()
-    with pytest.raises(IllegalTransitionError, match="CompleteCommit does not follow Empty"):
+    with pytest.raises(IllegalTransitionError, match="cannot change from Empty to CompleteCommit"):
         transaction.become(replace(transaction.value, state=COMPLETE_COMMIT))

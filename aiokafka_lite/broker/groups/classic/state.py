@@ -224,7 +224,7 @@ class RebalancingGroup:
     def _transition(self, to: GroupState) -> None:
         if to not in LEGAL_TRANSITIONS[self.state]:
             raise AssertionError(
-                f"group {self.group_id!r}: the state may not change from {self.state} to {to}"
+                f"group {self.group_id!r}: the state cannot change from {self.state} to {to}"
             )
         self.state = to
         self.state_since_ms = self._clock()

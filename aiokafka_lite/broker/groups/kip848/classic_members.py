@@ -85,7 +85,7 @@ class ClassicMembers:
         settings = self._machine.settings_of(group.group_id)
         if not (settings.can_upgrade or settings.can_downgrade):
             raise InconsistentGroupProtocolError(
-                "a classic member cannot join a KIP-848 group: "
+                "a member that uses the classic protocol cannot join a KIP-848 group: "
                 "group_consumer_migration_policy is 'disabled'"
             )
         member_id = call.member_id or self._new_id()

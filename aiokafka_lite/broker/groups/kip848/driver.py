@@ -218,7 +218,7 @@ class ConsumerDriver:
     def _take(self, group_id: str, result: CoordinatorResult) -> None:
         error = self._store(group_id, result)
         if error is not NoError:
-            raise error(f"the records of group {group_id!r} could not be stored")
+            raise error(f"the broker could not store the new state of group {group_id!r}")
 
     def _store(self, group_id: str, result: CoordinatorResult) -> ErrorType:
         """Store a result's records; only then its timers count."""

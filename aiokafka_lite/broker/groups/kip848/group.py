@@ -296,7 +296,10 @@ class ConsumerGroup:
             case ConsumerGroupRegularExpressionKey(), None:
                 self.regexes.pop(key.regular_expression, None)
             case _:
-                raise TypeError(f"a {type(key).__name__} with a {type(value).__name__}")
+                raise TypeError(
+                    f"a record has a {type(key).__name__}, "
+                    f"but a value of type {type(value).__name__}"
+                )
 
     def _replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue) -> None:
         known = self.members.get(member_id, ConsumerGroupMember(member_id))

@@ -228,7 +228,7 @@ def _moved(
 ) -> ConsumerGroupMember:
     if state not in LEGAL_TRANSITIONS[member.state]:
         raise AssertionError(
-            f"member {member.member_id!r}: the state may not change from {member.state} to {state}"
+            f"member {member.member_id!r}: the state cannot change from {member.state} to {state}"
         )
     return dataclasses.replace(
         member,

@@ -60,7 +60,7 @@ def test_only_legal_transitions_are_made(
         driver.group._transition(target)
         assert driver.group.state is target
     else:
-        with pytest.raises(AssertionError, match="may not change"):
+        with pytest.raises(AssertionError, match="cannot change"):
             driver.group._transition(target)
         assert driver.group.state is start
 
