@@ -79,7 +79,7 @@ class RewriteRecords(AnswerAction):
         self._rewrite = rewrite
 
     def __repr__(self) -> str:
-        return f"rewrite record sets with {self._rewrite!r}"
+        return f"rewrite the records of Fetch responses with {self._rewrite!r}"
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
         chosen = [] if response is None else self._with_records(work.context, response)
@@ -181,7 +181,7 @@ class SendInPieces(AnswerAction):
         self._pause_s = pause_s
 
     def __repr__(self) -> str:
-        return f"send in pieces, with a pause of {self._pause_s} s between two pieces"
+        return f"send the response in pieces, with pauses of {self._pause_s} s"
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
         if response is None:
@@ -240,7 +240,7 @@ class AnswerStaleMetadata(AnswerAction):
         self._unknown_code = unknown_code
 
     def __repr__(self) -> str:
-        return f"stale metadata of {len(self._topics)} topics"
+        return f"respond with stale leaders for {len(self._topics)} topics"
 
     def answer(self, work: RequestWork, response: Response | None) -> bool:
         if not isinstance(response, MetadataResponse):

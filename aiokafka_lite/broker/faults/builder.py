@@ -35,13 +35,13 @@ Leaders = Mapping[tuple[str, int], tuple[int, int]]
 _KINDS: Final[Mapping[str, Kind]] = {
     "Place": one_of("answer", "topic", "partition"),
     "Replacement": Kind(
-        "a response, a function, or None",
+        "a Response, a function that returns one, or None",
         lambda given: given is None or isinstance(given, Response) or callable(given),
     ),
     "RewriteBatches": FUNCTION,
     "OnFrame": FUNCTION,
     "Leaders": Kind(
-        "a dict of (topic, partition) to (node id, leader epoch)",
+        "a dict that maps (topic, partition) to (node id, leader epoch)",
         lambda given: isinstance(given, Mapping),
     ),
     "Sequence[int]": Kind("a list of positions", are_ints),
@@ -105,7 +105,7 @@ class RuleBuilder(Generic[RuleT_co]):
             handled: Handle the requests at once, and delay the responses only.
         """
         if delay_s < 0:
-            raise ValueError(f"delay_s must not be negative, not {delay_s}")
+            raise ValueError(f"delay_s must be at least 0, not {delay_s}")
         return self._put(Delay(delay_s, is_handled=handled), times)
 
     def hold(self, times: int | None = None) -> RuleT_co:
@@ -136,7 +136,7 @@ class RuleBuilder(Generic[RuleT_co]):
             after_bytes: Send this many bytes of the response first.
         """
         if after_bytes is not None and after_bytes < 0:
-            raise ValueError(f"after_bytes must not be negative, not {after_bytes}")
+            raise ValueError(f"after_bytes must be at least 0, not {after_bytes}")
         action = Disconnect(is_handled=handled, is_reset=reset, after_bytes=after_bytes)
         return self._put(action, times)
 
@@ -208,7 +208,7 @@ class RuleBuilder(Generic[RuleT_co]):
                 producer with acks=0 gets no response, so this is the only effect on it.
         """
         if throttle_s < 0:
-            raise ValueError(f"throttle_s must not be negative, not {throttle_s}")
+            raise ValueError(f"throttle_s must be at least 0, not {throttle_s}")
         return self._put(answering.Throttle(throttle_s, is_muting=mute), times)
 
     # Other ways to send them

@@ -123,5 +123,5 @@ class ConnectionRuleBuilder(Generic[RuleT_co]):
     def close_after(self, sent_bytes: int, times: int | None = 1) -> RuleT_co:
         """Close connections after `sent_bytes` bytes, in the middle of a response."""
         if sent_bytes < 0:
-            raise ValueError(f"sent_bytes must not be negative, not {sent_bytes}")
+            raise ValueError(f"sent_bytes must be at least 0, not {sent_bytes}")
         return self._put(ConnectionFault.CLOSE_AFTER, times, sent_bytes)

@@ -103,10 +103,10 @@ class Fail(RequestAction):
 
 def _code_and_text(error: Error) -> tuple[int, str]:
     if not (is_int(error) or is_error_class(error) or isinstance(error, BrokerResponseError)):
-        wanted = "an error that brokers respond with, such as NotLeaderForPartitionError, or a code"
+        wanted = "a Kafka error, such as NotLeaderForPartitionError, or its error code"
         raise TypeError(expected("error", wanted, error))
     if isinstance(error, int) and not -(2**15) <= error < 2**15:
-        raise ValueError(expected("error", "a code of 16 bits", error))
+        raise ValueError(expected("error", "an error code from -32768 to 32767", error))
     if isinstance(error, int):
         return error, for_code(error).description
     code = error.errno
@@ -122,7 +122,7 @@ class Delay(RequestAction):
         self._is_handled = is_handled
 
     def __repr__(self) -> str:
-        return f"delay by {self._delay_s} s {'after' if self._is_handled else 'before'} handling"
+        return f"delay the {'response' if self._is_handled else 'request'} by {self._delay_s} s"
 
     def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
         if self._is_handled:

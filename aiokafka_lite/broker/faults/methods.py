@@ -28,7 +28,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
         ),
     ),
     "str | Container[str]": Kind(
-        "a str or a list of them",
+        "a str, or a list of str",
         lambda given: isinstance(given, Container) and not isinstance(given, bytes),
     ),
 }

@@ -122,8 +122,8 @@ class Refusal:
             if depth in usable:
                 return depth
         raise ValueError(
-            f"{request.__name__} v{version} has no error code for at={at or 'answer'!r}: "
-            f"choose another value for at, or write the response with .answer()"
+            f"the response to {request.__name__} v{version} has no error code for "
+            f"at={at or 'answer'!r}: choose another value for at, or use .answer()"
         )
 
     @property

@@ -55,7 +55,7 @@ def api_key_of(api: Api) -> int | None:
     if api is None:
         return None
     if not isinstance(api, type | str) and not is_int(api):
-        raise TypeError(expected("api", "a request's class, the API's name or its key", api))
+        raise TypeError(expected("api", "a request class, an API name or an API key", api))
     if isinstance(api, type):
         key: int | None = getattr(api, "api_key", None)
     else:
@@ -66,7 +66,7 @@ def api_key_of(api: Api) -> int | None:
         names = sorted(API_NAMES[each] for each in HANDLERS)
         raise ValueError(
             f"{said} is not an API of this broker, so no request would ever "
-            f"match{nearest(str(api), names)}. The broker has {', '.join(names)}"
+            f"match{nearest(str(api), names)}. The APIs are {', '.join(names)}"
         )
     return key
 
@@ -110,14 +110,14 @@ class Match:
         # An ApiVersions of any version is answered.
         if not matching and entry.request is not ApiVersionsRequest:
             raise ValueError(
-                f"this broker has {api} in versions {versions[0]} to {versions[-1]}, so no "
+                f"this broker supports {api} versions {versions[0]} to {versions[-1]}, so no "
                 f"request would ever match version={self.version!r}"
             )
         if self.is_about_partitions and not any(
             refusals.names_topics(entry.request, each) for each in matching
         ):
             raise ValueError(
-                f"requests of {api} do not name topics, so topic= and partition= would never match"
+                f"{api} requests do not name topics, so topic= and partition= would never match"
             )
 
     def covers(self, work: RequestWork) -> bool:

@@ -118,7 +118,7 @@ class SeenRequest:
 
 
 _ERROR: Final = Kind(
-    "an error class that brokers respond with, or a code",
+    "the class of a Kafka error, or its error code",
     lambda given: is_int(given) or is_error_class(given),
 )
 
