@@ -155,7 +155,9 @@ def _changed(
         elif operation in (Operation.APPEND, Operation.SUBTRACT):
             after[name] = _changed_list(Operation(operation), name, value or "", after, table)
         else:
-            raise UnknownError(f"there is no operation {operation}")
+            raise UnknownError(
+                f"unknown operation {operation} in an IncrementalAlterConfigs request"
+            )
     return after
 
 

@@ -118,7 +118,7 @@ def config_texts(configs: Mapping[str, ConfigValue] | None) -> dict[str, str]:
         elif isinstance(value, str) or is_number(value):
             texts[name] = str(value)
         else:
-            raise TypeError(expected(f"configs[{name!r}]", "a str, a number or a flag", value))
+            raise TypeError(expected(f"configs[{name!r}]", "a str, a number or a bool", value))
     return texts
 
 

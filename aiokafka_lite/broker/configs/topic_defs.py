@@ -52,7 +52,11 @@ class _ThrottledReplicas:
 
 def _throttled(name: str) -> ConfigDef:
     return ConfigDef(
-        name, _LIST, "", _ThrottledReplicas(name), "The replicas with throttled replication."
+        name,
+        _LIST,
+        "",
+        _ThrottledReplicas(name),
+        "The replicas whose replication traffic is throttled.",
     )
 
 
@@ -60,7 +64,7 @@ TOPIC_CONFIGS: Final = by_name(
     [
         ConfigDef(
             "cleanup.policy", _LIST, "delete", OneOf("compact", "delete"),
-            "How old segments are treated: deleted, compacted, both, or neither.",
+            "Whether old segments are deleted, compacted, both, or neither.",
             "log.cleanup.policy",
         ),
         ConfigDef(
@@ -73,7 +77,7 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "compression.type", _STRING, "producer", OneOf(*CODECS),
-            "The codec of stored batches ('producer' keeps the producer's).",
+            "The compression codec of stored batches ('producer': as the producer sent them).",
             "compression.type",
         ),
         ConfigDef(
@@ -100,23 +104,23 @@ TOPIC_CONFIGS: Final = by_name(
         _throttled("follower.replication.throttled.replicas"),
         ConfigDef(
             "index.interval.bytes", _INT, "4096", _NATURAL,
-            "How many bytes of the log lie between two entries of its index.",
+            "The number of bytes in the log between two entries of the offset index.",
             "log.index.interval.bytes",
         ),
         _throttled("leader.replication.throttled.replicas"),
         ConfigDef(
             "local.retention.bytes", _LONG, "-2", _OR_MINUS_TWO,
-            "The local size limit of a tiered log (-2: the value of retention.bytes).",
+            "The size limit of a tiered log on local disk (-2: the value of retention.bytes).",
             "log.local.retention.bytes",
         ),
         ConfigDef(
             "local.retention.ms", _LONG, "-2", _OR_MINUS_TWO,
-            "The local retention time of a tiered log (-2: the value of retention.ms).",
+            "The retention time of a tiered log on local disk (-2: the value of retention.ms).",
             "log.local.retention.ms",
         ),
         ConfigDef(
             "max.compaction.lag.ms", _LONG, str(LONG_MAX), _POSITIVE,
-            "The longest time until a record is compacted.",
+            "The time after which a record must be compacted.",
             "log.cleaner.max.compaction.lag.ms",
         ),
         ConfigDef(
@@ -135,7 +139,7 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "message.timestamp.type", _STRING, "CreateTime", OneOf("CreateTime", LOG_APPEND_TIME),
-            "The timestamps of records: set by the producer or by the broker.",
+            "Whether the producer or the broker sets the timestamps of records.",
             "log.message.timestamp.type",
         ),
         ConfigDef(
@@ -145,7 +149,7 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "min.compaction.lag.ms", _LONG, "0", _NATURAL,
-            "The shortest time until a record is compacted.", "log.cleaner.min.compaction.lag.ms",
+            "The time for which a record cannot be compacted.", "log.cleaner.min.compaction.lag.ms",
         ),
         ConfigDef(
             "min.insync.replicas", _INT, "1", _POSITIVE,
@@ -157,14 +161,15 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "remote.log.copy.disable", _BOOLEAN, "false", None,
-            "Whether tiered data is read-only, and new segments are not uploaded.",
+            "Whether uploads to the remote tier stop, so that its data is read-only.",
         ),
         ConfigDef(
             "remote.log.delete.on.disable", _BOOLEAN, "false", None,
             "Whether tiered data is deleted when tiering is disabled.",
         ),
         ConfigDef(
-            "remote.storage.enable", _BOOLEAN, "false", None, "Whether the log is tiered.",
+            "remote.storage.enable", _BOOLEAN, "false", None,
+            "Whether closed segments are also stored in a remote tier (KIP-405).",
         ),
         ConfigDef(
             "retention.bytes", _LONG, "-1", _OR_MINUS_ONE,
@@ -185,7 +190,7 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "segment.jitter.ms", _LONG, "0", _NATURAL,
-            "How much earlier than segment.ms a segment may be closed.", "log.roll.jitter.ms",
+            "The maximum random time that is subtracted from segment.ms.", "log.roll.jitter.ms",
         ),
         ConfigDef(
             "segment.ms", _LONG, "604800000", _POSITIVE,
