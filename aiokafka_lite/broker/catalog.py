@@ -189,8 +189,8 @@ class TopicCatalog:
         limit = self._config.max_partitions
         if self._partition_count + more > limit:
             raise PolicyViolationError(
-                f"{more} more partitions are too many: this broker has {self._partition_count} "
-                f"of at most {limit} (max_partitions)"
+                f"cannot create {more} partitions: this broker already has "
+                f"{self._partition_count}, and max_partitions is {limit}"
             )
 
     # Changing
@@ -388,7 +388,8 @@ class TopicCatalog:
             self._restore(catalog)
         except (ValueError, KeyError, TypeError) as error:
             raise KafkaStorageError(
-                f"{data_dir / CATALOG_FILE} cannot be read: {error!r}"
+                f"cannot load the topics from {data_dir / CATALOG_FILE}, "
+                f"because its content is invalid: {error!r}"
             ) from error
         self._remove_leftovers(data_dir)
 
@@ -415,7 +416,8 @@ class TopicCatalog:
         if stored["format"] != FORMAT:
             raise KafkaStorageError(
                 f"{CATALOG_FILE} has format {stored['format']}, "
-                f"but this version of aiokafka_lite reads format {FORMAT}"
+                f"but this version of aiokafka_lite reads only format {FORMAT}: "
+                "choose another data directory"
             )
         self.cluster_id = stored["cluster_id"]
         self._next_producer_id = self._producer_ids_end = stored["next_producer_id"]

@@ -131,7 +131,9 @@ class EmbeddedCluster(DirectAccess):
         """
         node = self.nodes.get(self.coordinator_of(group_id))
         if node is None:
-            raise CoordinatorNotAvailableError(f"group {group_id!r} has no coordinator now")
+            raise CoordinatorNotAvailableError(
+                f"no running node is the coordinator of group {group_id!r}"
+            )
         node.groups.expire_session(group_id, member_id)
 
     def move_coordinator(self, group_id: str, node_id: int | None = None) -> int:
@@ -317,8 +319,8 @@ class EmbeddedCluster(DirectAccess):
         more = total - topic.partition_count
         if more < 1:
             raise InvalidPartitionsError(
-                f"topic {name!r} has {topic.partition_count} partitions, so its new total must be "
-                f"larger, not {total}"
+                f"topic {name!r} has {topic.partition_count} partitions. This number can only "
+                f"grow, so it cannot become {total}"
             )
         self.catalog.add_partitions(topic, self.place_replicas(more, replication))
 

@@ -29,7 +29,7 @@ def _are(given: object, kind: type) -> bool:
     return is_list(given) and all(isinstance(each, kind) for each in given)
 
 
-_RACKS: Final = Kind("a list of a str for each node", lambda given: _are(given, str))
+_RACKS: Final = Kind("a list with one rack name (str) per node", lambda given: _are(given, str))
 _PATH: Final = Kind("a path", lambda given: isinstance(given, str | os.PathLike))
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
@@ -43,7 +43,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         ),
         "Sequence[Listener]": Kind("a list of Listener", lambda given: _are(given, Listener)),
         "Mapping[str, Secret | str]": Kind(
-            "a dict of passwords by user name",
+            "a dict that maps user names to passwords",
             lambda given: (
                 isinstance(given, Mapping)
                 and _are(given, str)
@@ -222,7 +222,7 @@ class BrokerConfig:
         if self.ssl_client_auth not in tuple(ClientAuth):
             raise ValueError(f"ssl_client_auth must be one of {auth}, not {self.ssl_client_auth!r}")
         if not all(self.users) or not all(self.users.values()):
-            raise ValueError("users need a name and a password that are not empty")
+            raise ValueError("users has an entry with an empty name or an empty password")
         # A plain string would show up in the first debugger or dataclasses.asdict.
         hidden = {name: Secret.of(password) for name, password in self.users.items()}
         object.__setattr__(self, "users", hidden)

@@ -45,8 +45,10 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
         "IsolationLevel": one_of("read_uncommitted", "read_committed"),
         "Iterable[NewRecord]": Kind("a list of NewRecord", is_list),
-        "Iterable[tuple[str, Text]]": Kind("a list of pairs of a name and a value", is_list),
-        "Codec | str": Kind("the name of a codec", lambda given: isinstance(given, str | Codec)),
+        "Iterable[tuple[str, Text]]": Kind("a list of (name, value) pairs", is_list),
+        "Codec | str": Kind(
+            "the name of a compression codec", lambda given: isinstance(given, str | Codec)
+        ),
     }
 )
 """The kinds of arguments of these methods."""
@@ -143,7 +145,7 @@ class DirectAccess(ABC):
             UnsupportedCodecError: The codec does not exist.
         """
         if topic in INTERNAL_TOPICS:
-            raise InvalidTopicError(f"{topic} is written by brokers only")
+            raise InvalidTopicError(f"only brokers can write to the internal topic {topic}")
         known = self.topics.get(topic)
         if known is None and self.config.auto_create_topics:
             known = self.create_topic(topic)
@@ -205,7 +207,7 @@ class DirectAccess(ABC):
         is_so: Callable[[], bool],
         *,
         timeout_s: float = WAIT_S,
-        what: Callable[[], str] = lambda: "the condition that the test waited for was not met",
+        what: Callable[[], str] = lambda: "the condition is still False",
     ) -> None:
         """Wait until `is_so()` returns True, and call it every 5 ms. Cancellation has no effect.
 
@@ -241,7 +243,9 @@ class DirectAccess(ABC):
         await self.wait_until(
             are_there,
             timeout_s=timeout_s,
-            what=lambda: f"topic {topic!r} holds {len(found)} records, not {count}",
+            what=lambda: (
+                f"topic {topic!r} has {len(found)} records, but at least {count} were expected"
+            ),
         )
         return found
 

@@ -87,8 +87,8 @@ class Leadership:
             node_id = next((node for node in self._candidates(partition) if node != old), None)
             if node_id is None:
                 raise BrokerNotAvailableError(
-                    f"{partition.topic}-{partition.index} has no other replica in sync to lead it: "
-                    f"replicas {partition.replicas}, in sync {partition.isr}"
+                    f"{partition.topic}-{partition.index} has no other replica that can become "
+                    f"leader: replicas {partition.replicas}, in sync {partition.isr}"
                 )
         if node_id not in self._node_ids or not self._is_up(node_id):
             raise BrokerNotAvailableError(
@@ -166,7 +166,8 @@ class Leadership:
         """
         if node_id not in partition.replicas or node_id == partition.leader_id:
             raise BrokerNotAvailableError(
-                f"node {node_id} is not a follower of {partition.topic}-{partition.index}"
+                f"node {node_id} is not a follower of {partition.topic}-{partition.index}: "
+                f"it leads the partition, or has no replica"
             )
         partition.held[node_id] = partition.high_watermark
         self._leave(partition, node_id)

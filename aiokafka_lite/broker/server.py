@@ -336,7 +336,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         names = list(self.node.endpoints)
         if listener not in names:
             raise ValueError(
-                f"no listener is named {listener!r}: the listeners are {', '.join(names)}"
+                f"there is no listener {listener!r}: the listeners are {', '.join(names)}"
             )
         return ",".join(node.endpoints[listener].bootstrap_servers for node in self.nodes.values())
 

@@ -130,7 +130,7 @@ class Partition:
         if client_epoch == NO_EPOCH or client_epoch == self.leader_epoch:
             return
         seen = (
-            f"{self.topic}-{self.index} is in leader epoch {self.leader_epoch}, "
+            f"the leader epoch of {self.topic}-{self.index} is {self.leader_epoch}, "
             f"but the request has leader epoch {client_epoch}"
         )
         if client_epoch < self.leader_epoch:

@@ -253,7 +253,7 @@ def _bytes(what: str, given: object) -> bytes | None:
     if isinstance(given, (bytearray, memoryview)):
         return bytes(given)
     raise TypeError(
-        f"a record's {what} may be bytes, a str (written in UTF-8) or None, not "
+        f"a record's {what} must be bytes, a str (written in UTF-8) or None, not "
         f"{type(given).__name__}: convert it to a str, for example with json.dumps(...)"
     )
 
@@ -262,7 +262,7 @@ def _headers(given: Iterable[object]) -> Iterator[tuple[str, bytes | None]]:
     for header in given:
         if not (isinstance(header, (tuple, list)) and len(header) == 2):
             raise TypeError(
-                f"headers must be pairs of name and value, as [('trace', 'a1')], not {header!r}"
+                f"headers must be pairs of name and value, like [('trace', 'a1')], not {header!r}"
             )
         name, value = header
         if not isinstance(name, str):

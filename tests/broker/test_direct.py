@@ -45,9 +45,9 @@ async def test_clients_read_what_was_written_directly() -> None:
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ({"value": {"a": 1}}, r"value may be bytes, a str \(written in UTF-8\) or None, not dict"),
-        ({"value": "v", "key": 42}, "key may be bytes, .* not int"),
-        ({"value": "v", "headers": [("h", 1.5)]}, "header 'h' may be bytes, .* not float"),
+        ({"value": {"a": 1}}, r"value must be bytes, a str \(written in UTF-8\) or None, not dict"),
+        ({"value": "v", "key": 42}, "key must be bytes, .* not int"),
+        ({"value": "v", "headers": [("h", 1.5)]}, "header 'h' must be bytes, .* not float"),
         ({"value": "v", "headers": [(b"h", "x")]}, "a header's name must be a str, not bytes"),
         ({"value": "v", "headers": {"trace": "a1"}}, "pairs of name and value.*, not 'trace'"),
     ],
@@ -122,7 +122,7 @@ async def test_what_a_producer_would_be_refused_is_refused() -> None:
         with pytest.raises(UnknownTopicOrPartitionError):
             broker.produce("none", "x")
         broker.create_topic("compacted", 1, {"cleanup.policy": "compact"})
-        with pytest.raises(InvalidRecordError, match="keys"):
+        with pytest.raises(InvalidRecordError, match="has no key"):
             broker.produce("compacted", "x")
         broker.create_topic("small", 1, {"max.message.bytes": "500"})
         with pytest.raises(MessageSizeTooLargeError):
@@ -206,9 +206,9 @@ async def test_wait_for_records_ends_when_they_are_there() -> None:
 async def test_waiting_in_vain_says_what_is_missing() -> None:
     async with Broker() as broker:
         broker.produce("t", "x")
-        with pytest.raises(TimeoutError, match="topic 't' holds 1 records, not 2, after 7 s"):
+        with pytest.raises(TimeoutError, match=r"'t' has 1 records, but at least 2 .*, after 7 s"):
             await broker.wait_for_records("t", 2, timeout_s=7)
-        with pytest.raises(TimeoutError, match="topic 'none' holds 0 records"):
+        with pytest.raises(TimeoutError, match="topic 'none' has 0 records"):
             await broker.wait_for_records("none")
         with pytest.raises(TimeoutError, match=r"group 'g' has uncommitted records: 1 of t-0"):
             await broker.wait_for_commits("g", "t")

@@ -217,7 +217,7 @@ async def test_client_that_means_another_cluster_or_node_is_told_to_bootstrap_ag
 
 def test_api_has_one_handler_for_all_its_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     beat, produce = HANDLERS[HeartbeatRequest.api_key], HANDLERS[ProduceRequest.api_key]
-    with pytest.raises(ValueError, match="HeartbeatRequest has a handler already"):
+    with pytest.raises(ValueError, match="HeartbeatRequest already has a handler"):
         handler(HeartbeatRequest)(beat.handle)
     for entry in (beat, produce):
         monkeypatch.delitem(HANDLERS, entry.request.api_key)

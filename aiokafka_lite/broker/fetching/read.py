@@ -202,7 +202,10 @@ class FetchRead:
             return None
         end = partition.end_of_epoch(target.last_fetched_epoch)
         if end.epoch == UNDEFINED_EPOCH:
-            raise OffsetOutOfRangeError(f"epoch {target.last_fetched_epoch} is not known")
+            raise OffsetOutOfRangeError(
+                f"the leader does not know the last fetched epoch {target.last_fetched_epoch} "
+                f"of the request"
+            )
         if end.epoch < target.last_fetched_epoch or end.end_offset < target.fetch_offset:
             return EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
         return None

@@ -58,15 +58,20 @@ def _low_watermark(ctx: RequestContext, name: str, wanted: DeleteRecordsPartitio
     topic = ctx.cluster.topic(name)
     partition = None if topic is None else topic.partition(wanted.partition_index)
     if topic is None or partition is None:
-        raise UnknownTopicOrPartitionError(f"there is no {name}-{wanted.partition_index}")
+        raise UnknownTopicOrPartitionError(f"there is no partition {name}-{wanted.partition_index}")
     if topic.is_internal:
-        raise InvalidTopicError(f"records of {name} are deleted by compaction only")
+        raise InvalidTopicError(f"clients cannot delete records of the internal topic {name}")
     partition.check_leader(ctx.node.id)
     if not topic.config.is_deleted_by_retention:
-        raise PolicyViolationError(f"{name} has cleanup.policy=compact, without delete")
+        raise PolicyViolationError(
+            f"records of {name} cannot be deleted: its cleanup.policy does not include delete"
+        )
     offset = wanted.offset
     if offset == TO_HIGH_WATERMARK:
         offset = partition.high_watermark
     if offset < 0:
-        raise OffsetOutOfRangeError(f"cannot delete records up to offset {offset}")
+        raise OffsetOutOfRangeError(
+            f"the offset must be at least 0, or {TO_HIGH_WATERMARK} for the high watermark, "
+            f"not {offset}"
+        )
     return partition.delete_before(offset)

@@ -31,12 +31,13 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClus
     if request.endpoint_type == EndpointType.CONTROLLERS:
         return DescribeClusterResponse(
             error_code=MismatchedEndpointTypeError.errno,
-            error_message="this is a broker: ask a controller's listener for controllers",
+            error_message="the request asks for controllers, but a broker lists only brokers",
         )
     if request.endpoint_type != EndpointType.BROKERS:
         return DescribeClusterResponse(
             error_code=UnsupportedEndpointTypeError.errno,
-            error_message=f"there is no endpoint type {request.endpoint_type}",
+            error_message=f"endpoint_type must be {EndpointType.BROKERS:d} (brokers) or "
+            f"{EndpointType.CONTROLLERS:d} (controllers), not {request.endpoint_type}",
         )
     return DescribeClusterResponse(
         cluster_id=ctx.cluster.cluster_id,

@@ -89,7 +89,7 @@ def handle(
         for partition in topic.partition_responses:
             if partition.error_code != NoError.errno:
                 raise KafkaProtocolError(
-                    f"a Produce without acknowledgement failed with code {partition.error_code}: "
+                    f"a Produce request with acks=0 failed with error code {partition.error_code}: "
                     f"{partition.error_message}"
                 )
     return None
@@ -192,5 +192,5 @@ def _find(ctx: RequestContext, data: TopicProduceData, index: int) -> tuple[Topi
     if partition is None:
         raise UnknownTopicOrPartitionError(f"there is no partition {topic.name}-{index}")
     if topic.is_internal and ctx.client_id != ADMIN_CLIENT_ID:
-        raise InvalidTopicError(f"{topic.name} is written by brokers only")
+        raise InvalidTopicError(f"only brokers can write to the internal topic {topic.name}")
     return topic, partition

@@ -62,7 +62,7 @@ def handler(
         function: Callable[[RequestContext, RequestT], object],
     ) -> Callable[[RequestContext, RequestT], object]:
         if request.api_key in HANDLERS:
-            raise ValueError(f"{request.__name__} has a handler already")
+            raise ValueError(f"{request.__name__} already has a handler")
         HANDLERS[request.api_key] = HandlerEntry(
             request=cast("type[Request[Response]]", request),
             handle=cast("Handle", function),
