@@ -90,7 +90,9 @@ _KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         "int": INT,
         "float": NUMBER,
         "str": TEXT,
-        "TopicPartition": Kind("a TopicPartition of a str and an int", is_partition),
+        "TopicPartition": Kind(
+            "a TopicPartition with a str (topic) and an int (partition)", is_partition
+        ),
     }
 )
 

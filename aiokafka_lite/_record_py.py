@@ -101,8 +101,8 @@ def record_delivery(record: object) -> Any:
     find = HANDLED.get(None)
     if find is None:
         raise RuntimeError(
-            "a single record can be committed only in a handler of consumer.run(), or with "
-            'ack_mode="explicit". Otherwise pass the batch or the consumer instead of the record'
+            'cannot commit a single record: its consumer needs ack_mode="explicit", or the call '
+            "must be in a handler of consumer.run(). Otherwise, pass the batch or the consumer"
         )
     return find(record)
 

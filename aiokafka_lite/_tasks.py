@@ -123,7 +123,9 @@ class TaskScope:
         """
         if self._is_closed or self._failure is not None:
             coro.close()
-            raise RuntimeError(f"task scope {self.name!r} is closed: {name!r} cannot start")
+            raise RuntimeError(
+                f"cannot start task {name!r}: {self.name!r} is closed, or one of its tasks failed"
+            )
         task = self._loop.create_task(coro, name=f"{self.name}:{name}")
         self._tasks[task] = may_be_cancelled
         task.add_done_callback(self._task_done)
@@ -209,11 +211,11 @@ class TaskScope:
             return
         elif self._is_loop_ending():
             error = LoopEndedError(
-                f"task {task.get_name()} was cancelled because the event loop is ending"
+                f"task {task.get_name()} was cancelled because the event loop is shutting down"
             )
         else:
             error = RuntimeError(
-                f"task {task.get_name()} was cancelled from outside its task scope"
+                f"task {task.get_name()} was cancelled by code that does not own it"
             )
         if error is None or self._failure is not None:
             return

@@ -30,7 +30,7 @@ def refusal(
     if len(hosts) != 1:
         return problem(400, f"a request must have exactly one Host header, not {len(hosts)}")
     if not is_own_name(hosts[0].lower()):
-        text = f"Host {hosts[0]!r} is not served here: {remedy}"
+        text = f"this page does not accept the Host header {hosts[0]!r}: {remedy}"
         return problem(400, text.replace("{}", hosts[0].rpartition(":")[0] or hosts[0]))
     if method not in METHODS:
         return problem(405, "only GET and HEAD are supported", Allow=", ".join(METHODS))

@@ -122,7 +122,7 @@ async def test_a_test_client_reads_health_and_is_told_how_to_read_the_page() -> 
     assert (await asked(app, "/metrics", hosts=(b"orders.svc:8080",))).status == 503
     answer = await asked(app, "/", hosts=(b"testserver:80",))
     assert answer.status == 400
-    assert b"'testserver:80' is not served here" in answer.body
+    assert b"does not accept the Host header 'testserver:80'" in answer.body
     assert b'web.asgi(consumer, hosts={"testserver"})' in answer.body
     named = web.asgi(lambda: None, hosts={"testserver"})
     assert (await asked(named, "/", hosts=(b"testserver:80",))).status == 200
