@@ -532,11 +532,11 @@ class Accumulator:
         cause = unsent or batch.last_error
         error = error_class(
             ("" if is_there else f"topic {batch.tp.topic!r} does not exist any more: ")
-            + f"{batch.count} records for {batch.tp.topic}-{batch.tp.partition} are not "
+            + f"{batch.count} records for {batch.tp.topic}-{batch.tp.partition} were not "
             f"acknowledged within delivery_timeout_ms={self._delivery_timeout_s * 1000:g}: the "
             f"batch {tried}"
-            + (f", last {cause}" if cause else "")
-            + (" (it may have been written)" if batch.attempts else "")
+            + (f". The last error was: {cause}" if cause else "")
+            + (". The broker may have written the records" if batch.attempts else "")
         )
         error.__cause__ = cause
         return error
@@ -595,8 +595,8 @@ class Accumulator:
 def _gone(batch: ProducerBatch, count: int) -> KafkaError:
     """Return the error of a batch whose partition is missing in the recreated topic."""
     tp = batch.tp
-    sent = " (the batch may have been written to the old topic)" if batch.attempts else ""
+    sent = ". The records may have been written to the deleted topic" if batch.attempts else ""
     return UnknownTopicOrPartitionError(
-        f"{tp.topic}-{tp.partition} no longer exists: the topic was recreated with {count} "
-        f"partitions{sent}"
+        f"partition {tp.topic}-{tp.partition} no longer exists: the topic was deleted and "
+        f"recreated with {count} partitions{sent}"
     ).at(tp)

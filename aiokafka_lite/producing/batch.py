@@ -138,8 +138,8 @@ class ProducerBatch:
 
     def __repr__(self) -> str:
         return (
-            f"<batch of {self.count} for {self.tp.topic}-{self.tp.partition}, "
-            f"sequence {self.base_sequence}, {self.state.value}>"
+            f"<batch of {self.count} records for {self.tp.topic}-{self.tp.partition}, sequence "
+            f"{self.base_sequence}, {self.state.value}>"
         )
 
     def append(
@@ -205,7 +205,8 @@ class ProducerBatch:
         if self._encoded is None:
             if self._builder is None or self.identity is None:
                 raise AssertionError(
-                    f"cannot encode {self!r}: the batch has no sequence, or has already finished"
+                    f"cannot encode {self!r}: the batch has no sequence number, or has already "
+                    "finished"
                 )
             self._encoded = self._builder.build(
                 producer_id=self.identity.producer_id,

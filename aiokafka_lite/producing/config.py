@@ -194,14 +194,15 @@ class ProducerConfig(ClientArguments, Generic[SentKT, SentVT]):
             )
         if self.enable_idempotence and self.acks in (0, 1):
             raise ValueError(
-                f"acks={self.acks} not supported if enable_idempotence=True: leave one of them out"
+                f"acks={self.acks} not supported if enable_idempotence=True: set acks='all', or "
+                "leave out one of the arguments"
             )
         for name in ("key_serializer", "value_serializer", "partitioner"):
             given = getattr(self, name)
             if given is not None and not callable(given):
                 raise TypeError(f"{name} must be a function, not {given!r}")
         if self.transactional_id == "":
-            raise ValueError("transactional_id must be None, or a name that is not empty")
+            raise ValueError("transactional_id must be None or a non-empty string")
         self._check_codec()
         if self.delivery_timeout_ms is not None and self.delivery_timeout_ms < self._one_try_ms:
             raise ValueError(

@@ -34,6 +34,7 @@ R = TypeVar("R", bound=Response)
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
+KEY_NAMES: Final = ("group", "transactional_id")
 # The last transaction is over within milliseconds, as a rule.
 CONCURRENT_BACKOFF_S: Final = 0.02
 LONGEST_BACKOFF_S: Final = 1.0
@@ -117,6 +118,7 @@ class CoordinatorClient:
             KafkaError: A permanent error of the connection.
         """
         loop = asyncio.get_running_loop()
+        started_at = loop.time()
         backoff = Backoff(self._first_backoff_s, LONGEST_BACKOFF_S, self._rng)
         concurrent = Backoff(CONCURRENT_BACKOFF_S, self._first_backoff_s, self._rng)
         while True:
@@ -138,8 +140,9 @@ class CoordinatorClient:
             delay_s = pause.next_delay_s()
             if loop.time() + delay_s >= deadline:
                 raise KafkaTimeoutError(
-                    f"the coordinator of {self._key!r} did not complete the request in time: "
-                    f"{error}"
+                    f"the coordinator of {KEY_NAMES[self._key_type]} {self._key!r} did not "
+                    f"complete the request within {loop.time() - started_at:.1f} s. The last error "
+                    f"was: {error}"
                 ) from error
             await asyncio.sleep(delay_s)
             if prepare is not None:

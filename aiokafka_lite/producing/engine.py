@@ -24,6 +24,7 @@ from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.errors import (
+    BrokerResponseError,
     IllegalOperation,
     IllegalStateError,
     KafkaError,
@@ -214,7 +215,12 @@ class ProducerEngine:
 
     async def close(self) -> None:
         """End all tasks and connections. Unacknowledged records fail. Idempotent."""
-        self.abort(ProducerClosed("the producer was stopped before the record was acknowledged"))
+        self.abort(
+            ProducerClosed(
+                "the producer was stopped before the record was acknowledged: the record may have "
+                "been written"
+            )
+        )
         await self.cluster.close()
         await self._scope.close()
 
@@ -232,7 +238,7 @@ class ProducerEngine:
         """End the waits for the results of a task that failed."""
         failure: KafkaError
         if isinstance(error, LoopEndedError):
-            failure = ProducerClosed("the event loop ended before the producer was stopped")
+            failure = ProducerClosed("the event loop ended before producer.stop() was called")
         else:
             failure = KafkaError(
                 f"a bug in aiokafka_lite: a background task of the producer failed with {error!r}"
@@ -299,6 +305,7 @@ class ProducerEngine:
         request = InitProducerIdRequest(
             transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
         )
+        started_at = self._loop.time()
         backoff = Backoff(self.config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
         while True:
             try:
@@ -306,7 +313,7 @@ class ProducerEngine:
                 if answer.error_code != NoError.errno:
                     error_class = for_code(answer.error_code)
                     raise error_class(
-                        f"the producer received no producer id: {error_class.description}"
+                        f"the broker assigned no producer id: {error_class.description}"
                     )
                 break
             except KafkaError as error:
@@ -314,7 +321,10 @@ class ProducerEngine:
                 if not error.retriable:
                     raise
                 if self._loop.time() + delay_s >= deadline:
-                    raise KafkaTimeoutError(f"no broker returned a producer id: {error}") from error
+                    raise KafkaTimeoutError(
+                        "no broker assigned a producer id within "
+                        f"{self._loop.time() - started_at:.1f} s. The last error was: {error}"
+                    ) from error
             await asyncio.sleep(delay_s)
         self.identity.renew(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
         self.sender.wake_all(self.accumulator.queues())
@@ -367,7 +377,7 @@ class ProducerEngine:
             if future is None and not self.accumulator.has(topic, partition):
                 raise UnknownTopicOrPartitionError(
                     f"topic {topic!r} was deleted, or recreated with fewer partitions, while the "
-                    "record waited for room"
+                    "record waited for free space in buffer_memory"
                 )
             return future
 
@@ -395,7 +405,9 @@ class ProducerEngine:
                     found = None if view is None else view.topics.get(topic)
                     error = None if found is None else found.error
                     if error is not None and not error.retriable:
-                        raise error(f"cannot send to topic {topic!r}")
+                        is_named = issubclass(error, BrokerResponseError)
+                        reason = error.description if is_named else error.__name__
+                        raise error(f"cannot send to topic {topic!r}: {reason}")
                     if accumulator.is_known(topic):
                         break
                     await asyncio.sleep(backoff.next_delay_s())
@@ -404,7 +416,7 @@ class ProducerEngine:
             raise UnknownTopicOrPartitionError(
                 f"topic {topic!r} was not found within request_timeout_ms="
                 f"{self.config.request_timeout_ms}{f' ({unknown})' if unknown else ''}: "
-                "create the topic, or allow brokers to create topics"
+                "create the topic, or set auto.create.topics.enable=true on the brokers"
             ) from None
         except KafkaError as error:
             if not self._is_running:
@@ -416,7 +428,8 @@ class ProducerEngine:
         count = accumulator.partition_count(topic)
         if partition is not None and not 0 <= partition < count:
             raise UnknownTopicOrPartitionError(
-                f"{topic!r} has no partition {partition}: it has {count}, numbered from 0"
+                f"topic {topic!r} has no partition {partition}: its highest partition number is "
+                f"{count - 1}"
             )
 
     async def _refreshed(self, topic: str) -> ClusterView | None:

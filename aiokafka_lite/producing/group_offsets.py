@@ -288,8 +288,8 @@ def raise_refusal(
             delivery.refused(error)
             if error_class in LOST_MEMBERSHIP:
                 raise CommitFailedError(
-                    f"group {group_id!r} has rebalanced since the records were returned: the "
-                    "transaction is aborted, and the owners of the partitions read the "
-                    "records again"
+                    f"group {group_id!r} has rebalanced since the consumer returned the records. "
+                    "The transaction is aborted, and the members that own the partitions now read "
+                    "the records again"
                 ) from error
             raise error

@@ -259,7 +259,9 @@ class ProducerLease:
         """Wait for the end of a transaction and return its error."""
         await asyncio.wait([task])
         if task.cancelled():
-            return ProducerClosed("the producer was stopped while the transaction ended")
+            return ProducerClosed(
+                "the producer was stopped during the commit or abort of the transaction"
+            )
         return task.result()
 
 

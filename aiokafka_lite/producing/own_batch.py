@@ -158,6 +158,7 @@ def check_timestamp(timestamp_ms: object) -> int:
         raise TypeError(f"timestamp_ms must be an int of milliseconds, not {timestamp_ms!r}")
     if not 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
         raise ValueError(
-            f"a timestamp is 0 to 2**63 - 1 milliseconds since the epoch, not {timestamp_ms}"
+            "timestamp_ms must be from 0 to 2**63 - 1 (milliseconds since 1970), not "
+            f"{timestamp_ms}"
         )
     return timestamp_ms

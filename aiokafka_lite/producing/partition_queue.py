@@ -113,8 +113,8 @@ class PartitionQueue:
 
     def __repr__(self) -> str:
         return (
-            f"<queue of {self.tp.topic}-{self.tp.partition}: {len(self.numbered)} numbered, "
-            f"{len(self.waiting)} waiting>"
+            f"<queue of {self.tp.topic}-{self.tp.partition}: {len(self.numbered)} batches with "
+            f"sequence numbers, {len(self.waiting)} batches without>"
         )
 
     @property

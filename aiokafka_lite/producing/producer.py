@@ -186,12 +186,12 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         try:
             await engine.start()
             if self._closed:
-                raise ProducerClosed("the producer was stopped while it started")
+                raise ProducerClosed("the producer was stopped while it was starting")
         except BaseException as error:
             self._engine = None
             await engine.close()
             if self._stopping is not None and isinstance(error, Exception):
-                raise ProducerClosed("the producer was stopped while it started") from error
+                raise ProducerClosed("the producer was stopped while it was starting") from error
             raise
 
     async def stop(self, timeout: float | None = None) -> None:
@@ -229,7 +229,10 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             pass
         finally:
             engine.abort(
-                ProducerClosed("the producer was stopped before the record was acknowledged")
+                ProducerClosed(
+                    "the producer was stopped before the record was acknowledged: the record may "
+                    "have been written"
+                )
             )
             self._stopping.set_result(None)
         await engine.close()
@@ -254,7 +257,10 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         self._is_forked = True
         if self._engine is not None:
             self._engine.forked(
-                ForkedError("after a fork, only the parent process sends the record")
+                ForkedError(
+                    "this forked process does not send the record, because only the parent process "
+                    "sends it"
+                )
             )
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -424,7 +430,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             KafkaError: As in `send`.
         """
         if not isinstance(batch, OwnBatch):
-            raise TypeError(f"batch must be a batch of create_batch(), not {batch!r}")
+            raise TypeError(f"batch must be a batch that create_batch() returned, not {batch!r}")
         check_text("a topic's name", topic)
         if not batch.record_count():
             raise ValueError("cannot send an empty batch: append a record first")
@@ -606,7 +612,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             transactions.commit_at_the_end(delivery_of(source))
         elif group is None:
             raise TypeError(
-                "a transaction commits offsets to a group: pass consumer.group_metadata()"
+                "the `group` argument is missing, but a transaction commits offsets to a group: "
+                "pass consumer.group_metadata()"
             )
         else:
             transactions.commit_at_the_end(named_offsets(group, source))
@@ -644,7 +651,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     def _raise_outcome(self, engine: ProducerEngine, task: asyncio.Task[KafkaError | None]) -> None:
         """Raise the error with which the commit or abort of a transaction ended."""
         if task.cancelled():
-            raise ProducerClosed("the producer was stopped while the transaction ended")
+            raise ProducerClosed(
+                "the producer was stopped during the commit or abort of the transaction"
+            )
         if (error := task.result()) is not None:
             engine.raise_if_fatal()
             raise own_copy(error)
@@ -693,7 +702,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         await asyncio.wait([task], timeout=self._config.request_timeout_s)
         if not task.done():
             log.warning(
-                "the transaction is still being aborted, because the coordinator does not answer"
+                "the transaction is still being aborted, because the coordinator has not answered "
+                "within request_timeout_ms=%s. The producer continues in the background",
+                self._config.request_timeout_ms,
             )
 
     # --- Refusals --------------------------------------------------------------------------
@@ -708,8 +719,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         """Return the error of a call that the producer cannot serve."""
         if self._is_forked:
             return ForkedError(
-                "the producer belongs to the parent process, together with its sockets and its "
-                "producer id: create another producer in this process"
+                "the producer was created before the fork, and only the parent process can use it: "
+                "create another producer in this process"
             )
         if self._loop is not _get_running_loop():
             return WrongLoopError(
@@ -818,14 +829,14 @@ class TransactionBlock(Generic[SentKT, SentVT]):
 def _partition(given: object) -> int:
     if isinstance(given, SupportsIndex) and not isinstance(given, bool):
         return index(given)
-    raise TypeError(f"a partition must be a number, not {given!r}")
+    raise TypeError(f"partition must be an int or None, not {given!r}")
 
 
 def _bytes(what: str, given: object) -> bytes:
     if isinstance(given, (bytes, bytearray, memoryview)):
         return bytes(given)  # a copy that the caller cannot change
     raise TypeError(
-        f"a record's {what} is bytes or None, not {type(given).__name__}: "
+        f"a record's {what} must be bytes or None, not {type(given).__name__}: "
         + (
             f"pass a {what}_serializer that converts the {what} to bytes"
             if what in ("key", "value")
@@ -842,13 +853,13 @@ def _checked_headers(headers: Headers) -> Headers:
         ValueError: A name cannot be encoded in UTF-8.
     """
     if not isinstance(headers, Iterable):
-        raise TypeError(f"headers must be pairs, [(name, bytes)], not {headers!r}")
+        raise TypeError(f"headers must be a list of (name, bytes) pairs, not {headers!r}")
     checked: list[tuple[str, bytes | None]] = []
     for given in cast("Sequence[object]", headers):  # whatever was given
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise TypeError(
-                f"headers must be pairs, [(name, bytes)], not {headers!r}: "
-                "pass the items() of a dict"
+                f"headers must be a list of (name, bytes) pairs, not {headers!r}: for a dict, pass "
+                "its items()"
             )
         name, content = given
         if not isinstance(name, str):

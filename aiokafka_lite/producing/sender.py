@@ -338,7 +338,9 @@ class BatchSender:
                 for partition in topic.partition_responses
             }
             if any(batch.tp not in answers for batch in batches):
-                raise KafkaProtocolError(f"the response to {exchange} lacks partitions")
+                raise KafkaProtocolError(
+                    f"the response to {exchange} does not contain all partitions of the request"
+                )
         except KafkaError as error:
             self._all_failed(leader, batches, error)
             return
@@ -437,7 +439,8 @@ class BatchSender:
         queue = self._accumulator.queue_of(batch)
         parts = batch.split(batch.size_bytes // 2, self._config.codec)
         log.info(
-            "%s is too large for the broker: it is split and sent again in %d parts",
+            "the broker rejected %s because it is too large: its records are sent again in %d "
+            "smaller batches",
             batch,
             len(parts),
         )
@@ -478,8 +481,8 @@ class BatchSender:
             self._identity.mend(queue)
             if not queue.is_broken:
                 log.warning(
-                    "sequences of %s-%d have a gap: sending continues at sequence 0, with %s "
-                    "instead of %s",
+                    "the broker does not accept the next sequence number of %s-%d: the producer "
+                    "continues at sequence number 0 with %s instead of %s",
                     *queue.tp,
                     queue.identity,
                     before,
@@ -493,7 +496,7 @@ class BatchSender:
 def _refusal(batch: ProducerBatch, answer: PartitionProduceResponse, description: str) -> str:
     """Return the text of a broker's error, with the records that it names (KIP-467)."""
     named = [
-        f"record {each.batch_index} of it: {each.batch_index_error_message}"
+        f"record {each.batch_index} of the batch: {each.batch_index_error_message}"
         for each in answer.record_errors[:MOST_NAMED_RECORDS]
     ]
     tp = batch.tp

@@ -115,7 +115,7 @@ class TransactionStage(enum.Enum):
     BROKEN = "in a transaction that must be aborted"
     COMMITTING = "committing a transaction"
     ABORTING = "aborting a transaction"
-    FATAL = "at its end"
+    FATAL = "in a fatal error state"
 
 
 _S = TransactionStage
@@ -718,8 +718,9 @@ class Transactions:
                         await stack.enter_async_context(alone)
             except asyncio.TimeoutError:
                 raise KafkaTimeoutError(
-                    "an earlier commit of the consumer did not finish in time, so the transaction "
-                    "cannot commit offsets"
+                    "an earlier offset commit of the consumer did not finish within "
+                    f"delivery_timeout_ms={self._config.delivery_timeout_s * 1000:g}, so the "
+                    "transaction cannot commit offsets"
                 ) from None
             yield
 
@@ -787,10 +788,11 @@ class Transactions:
         except KafkaTimeoutError as error:
             self.fail(
                 KafkaTimeoutError(
-                    f"{what} a transaction of {self._id!r} got no response in time, so the "
-                    "outcome of the transaction is unknown. Start another producer with this "
-                    "transactional_id to end the transaction. Then read the committed records to "
-                    "see the outcome"
+                    f"{what} a transaction of {self._id!r} failed: the coordinator did not respond "
+                    f"within delivery_timeout_ms={self._config.delivery_timeout_s * 1000:g}, so it "
+                    "is unknown whether the transaction was committed. Start another producer with "
+                    "this transactional_id to end the transaction. Then read the topics with "
+                    "isolation_level='read_committed' to see whether it was committed"
                 )
             )
             raise error

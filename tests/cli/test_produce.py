@@ -131,8 +131,8 @@ async def test_bad_line_is_named_and_those_ahead_of_it_are_produced(
     stdin(b"x\n")
     ended = await cli("produce", topic, "-p", "3", *where)
     assert ended.errors == (
-        f"error: line 1: {topic!r} has no partition 3: it has 1, numbered from 0; "
-        "0 lines were written\n"
+        f"error: line 1: {topic!r} has no partition 3: its highest partition number is 0; 0 lines "
+        "were written\n"
     )
     assert (await cli("cat", topic, *where)).lines == ["a"]
 
@@ -197,7 +197,7 @@ async def test_lines_without_keys_go_where_there_is_a_leader(
         where = ["-b", broker.bootstrap_servers, "--timeout", 1]
         ended = await cli("produce", "t", "-p", 2, *where)
         assert ended.code == 1
-        said = "error: lines 1 to 2: 2 records for t-2 are not acknowledged within --timeout: "
+        said = "error: lines 1 to 2: 2 records for t-2 were not acknowledged within --timeout: "
         assert ended.errors.startswith(said)
         assert ended.errors.endswith("the partition has no leader; 0 of 2 lines were written\n")
 

@@ -23,10 +23,13 @@ Call = Callable[[AIOKafkaProducer], object]
 CALLS: list[tuple[Call, str]] = [
     (lambda p: p.send(wrong(None), b"v"), "a topic's name must be a str, not None"),
     (lambda p: p.send(wrong(["t"]), b"v"), r"a topic's name must be a str, not \['t'\]"),
-    (lambda p: p.send("t", b"v", headers=wrong(5)), r"headers must be pairs, .*, not 5"),
-    (lambda p: p.send("t", b"v", partition=wrong("3")), "a partition must be a number, not '3'"),
+    (lambda p: p.send("t", b"v", headers=wrong(5)), r"headers must be a list of .*, not 5"),
+    (
+        lambda p: p.send("t", b"v", partition=wrong("3")),
+        "partition must be an int or None, not '3'",
+    ),
     (lambda p: p.partitions_for(wrong(["t"])), r"a topic's name must be a str, not \['t'\]"),
-    (lambda p: p.send_batch(wrong(None), "t", partition=0), "batch must be a batch of create_"),
+    (lambda p: p.send_batch(wrong(None), "t", partition=0), "batch must be a batch that create_"),
     (lambda p: p.send_batch(p.create_batch(), wrong(5), partition=0), "name must be a str, not 5"),
     (
         lambda p: p.send_offsets_to_transaction({TopicPartition("t", wrong("0")): 1}, "g"),

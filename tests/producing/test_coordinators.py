@@ -125,7 +125,7 @@ async def test_a_request_ends_in_time_with_the_last_error() -> None:
     loop = asyncio.get_running_loop()
     await asyncio.sleep(4)
     asking = Asking([NotCoordinatorError])
-    with pytest.raises(KafkaTimeoutError, match="coordinator of 'tx'") as caught:
+    with pytest.raises(KafkaTimeoutError, match="coordinator of transactional_id 'tx'") as caught:
         await asking.ask()
     assert isinstance(caught.value.__cause__, NotCoordinatorError)
     assert DEADLINE - 2 < loop.time() <= DEADLINE

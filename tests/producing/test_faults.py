@@ -274,7 +274,7 @@ async def test_what_expires_fails_and_the_rest_goes_on_in_order(
         await producer.send_and_wait("t", b"first", partition=0)
         rule = broker.on("Produce").silence(times=None, handled=is_written)
         lost = await producer.send("t", b"lost", partition=0)
-        with pytest.raises(KafkaTimeoutError, match="may have been written") as caught:
+        with pytest.raises(KafkaTimeoutError, match="may have written the records") as caught:
             await lost
         assert caught.value.__cause__ is not None
         rule.remove()
@@ -318,7 +318,7 @@ async def test_a_broker_that_has_forgotten_the_producer_is_written_to_under_anot
         broker.on("Produce").fail(error)
         await asyncio.gather(*await send_slowly(producer, range(1, 40)))
     assert await values_in(broker, "t") == as_values(range(40))
-    assert caplog.text.count("sequences of t-0 have a gap") == 1
+    assert caplog.text.count("does not accept the next sequence number of t-0") == 1
 
 
 @pytest.mark.virtual_time

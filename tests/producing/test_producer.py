@@ -89,7 +89,7 @@ async def test_a_producer_that_is_told_of_a_fork_takes_and_sends_nothing() -> No
         future = await producer.send("t", b"v")
         for each in (producer, unstarted):  # as in a child that goes on with the loop
             each.note_fork()
-        with pytest.raises(ForkedError, match="only the parent process sends"):
+        with pytest.raises(ForkedError, match="only the parent process sends it"):
             await future
         for call in (
             producer.flush,

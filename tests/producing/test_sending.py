@@ -259,12 +259,12 @@ async def test_a_timestamp_that_no_record_can_have_is_refused(
 async def test_a_partition_that_is_no_number_is_refused(partition: Any) -> None:
     async with Broker() as broker, producer_of(broker) as producer:
         for _ in range(2):  # before the topic is known, and after
-            with pytest.raises(TypeError, match=r"^a partition must be a number, not"):
+            with pytest.raises(TypeError, match=r"^partition must be an int or None, not"):
                 await producer.send("t", b"v", partition=partition)
             await producer.partitions_for("t")
         batch = producer.create_batch()
         batch.append(timestamp=None, key=None, value=b"v")
-        with pytest.raises(TypeError, match=r"^a partition must be a number, not"):
+        with pytest.raises(TypeError, match=r"^partition must be an int or None, not"):
             await producer.send_batch(batch, "t", partition=partition)
 
 
@@ -441,7 +441,7 @@ async def test_a_refusal_names_the_records_that_are_at_fault(kafka: KafkaHandle)
         futures = [
             await producer.send(topic, b"v", key=key, partition=0) for key in (b"k", None, b"l")
         ]
-        named = "record 1 of it" if kafka.kind == "real" else ""
+        named = "record 1 of the batch" if kafka.kind == "real" else ""
         for future in futures:
             with pytest.raises(InvalidRecordError, match=f"{topic}-0, 3 records.*{named}"):
                 await future

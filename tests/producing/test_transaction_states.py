@@ -640,7 +640,7 @@ async def test_the_outcome_is_unknown_if_the_coordinator_does_not_respond(tx: Co
     assert transaction.is_committed is None
     assert delivery.outcomes == [None]
     (fatal,) = tx.fatal
-    assert "the outcome of the transaction is unknown" in str(fatal)
+    assert "it is unknown whether the transaction was committed" in str(fatal)
 
 
 async def test_an_abort_that_fails_ends_the_producer(tx: Coordinated) -> None:
