@@ -79,8 +79,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
-        f"{OLD_MARKER}(...): the old name of {MARKER}, recognised if every argument is an option "
-        f"of {MARKER}",
+        f"{OLD_MARKER}(...): a deprecated name of {MARKER}, which is used if every argument is an "
+        f"option of {MARKER}",
     )
 
 
@@ -140,8 +140,8 @@ def _options(request: pytest.FixtureRequest) -> MarkerOptions:
         if marker.name == OLD_MARKER and _is_ours(marker):
             request.node.warn(
                 pytest.PytestDeprecationWarning(
-                    f"@pytest.mark.{OLD_MARKER} is now called @pytest.mark.{MARKER}: other "
-                    "projects use the old name for their own markers"
+                    f"@pytest.mark.{OLD_MARKER} is deprecated, because other projects use a marker "
+                    f"of this name too: use @pytest.mark.{MARKER}"
                 )
             )
         elif marker.name != MARKER:
@@ -150,7 +150,10 @@ def _options(request: pytest.FixtureRequest) -> MarkerOptions:
             _refuse("takes options by name only", f"{MARKER}({marker.args[0]!r})")
         for name, value in marker.kwargs.items():
             if name not in _CHECKS:
-                _refuse(f"has no option {name!r}: it has {', '.join(_CHECKS)}", f"{name}={value!r}")
+                _refuse(
+                    f"has no option {name!r} (its options are {', '.join(_CHECKS)})",
+                    f"{name}={value!r}",
+                )
             wanted, is_right = _CHECKS[name]
             if not is_right(value):
                 _refuse(f"takes {wanted} for {name!r}", f"{name}={value!r}")

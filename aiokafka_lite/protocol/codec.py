@@ -97,7 +97,7 @@ def encoder_in_steps(cls: type[M], version: int) -> EncoderInSteps[M]:
 def _check_version(cls: type[Message], version: int) -> None:
     if not cls.versions.covers(version):
         raise UnsupportedVersionError(
-            f"{cls.__name__} exists in versions {cls.versions}, not in version {version}"
+            f"{cls.__name__} is supported in versions {cls.versions}, not in version {version}"
         )
 
 
@@ -168,7 +168,7 @@ def decode_versioned(cls: type[B], data: Buffer) -> B:
     view = memoryview(data)
     if len(view) < _INT16.size:
         raise KafkaProtocolError(
-            f"{cls.__name__}: {len(view)} bytes are too short for a version field"
+            f"{cls.__name__} is incomplete: {len(view)} bytes are too few for the version field"
         )
     (version,) = _INT16.unpack_from(view)
     message: B

@@ -80,10 +80,13 @@ def read_tag(view: memoryview, pos: int, previous: int) -> tuple[int, int, int]:
     tag, pos = read_uvarint(view, pos)
     size, pos = read_uvarint(view, pos)
     if tag <= previous:
-        raise KafkaProtocolError(f"tag {tag} follows tag {previous}: tags must ascend")
+        raise KafkaProtocolError(
+            f"tagged fields must be in ascending order, but tag {tag} follows tag {previous}"
+        )
     if size > len(view) - pos:
         raise KafkaProtocolError(
-            f"tag {tag} announces {size} bytes, but only {len(view) - pos} bytes are left"
+            f"the size of tagged field {tag} is {size} bytes, but only {len(view) - pos} bytes of "
+            "the message are left"
         )
     return tag, size, pos
 
@@ -92,9 +95,13 @@ def bad_length(field: str, length: int, left: int) -> KafkaProtocolError:
     """Make the error for a length or count that is negative or more than the bytes left hold."""
     if length < 0:
         return KafkaProtocolError(f"{field} cannot be null in this version (length {length})")
-    return KafkaProtocolError(f"{field} announces {length}, but only {left} bytes are left")
+    return KafkaProtocolError(
+        f"the length of {field} is {length}, but only {left} bytes of the message are left"
+    )
 
 
 def wrong_tag_size(field: str) -> KafkaProtocolError:
     """Make the error for a tagged field whose value does not end where its size says."""
-    return KafkaProtocolError(f"tagged field {field} is not as long as its size field announces")
+    return KafkaProtocolError(
+        f"the value of tagged field {field} is not as long as its size field says"
+    )

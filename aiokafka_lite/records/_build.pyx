@@ -119,7 +119,8 @@ cdef class BatchBuilder:
             offset_delta = self.checked_delta(offset)
         if is_too_far(base, timestamp):
             raise ValueError(
-                f"timestamp_ms {timestamp} is too far from the batch's first timestamp, {base}"
+                f"timestamp_ms {timestamp} is too far from {base}, the timestamp of the batch's "
+                "first record: the difference must fit into 64 bits"
             )
         if type(headers) is not tuple and type(headers) is not list:
             headers = as_tuple(headers)
@@ -213,7 +214,10 @@ cdef class BatchBuilder:
         if offset is not None:
             delta = <object> integer("offset", offset, 64) - self.base_offset
             if delta <= self.last_delta:
-                raise ValueError(f"offset {offset} must be higher than the last record's offset")
+                raise ValueError(
+                    f"offset {offset} is too low: the next record of this batch must have offset "
+                    f"{self.base_offset + self.last_delta + 1} or higher"
+                )
         if delta > INT32_MAX:
             raise ValueError(
                 f"offset {self.base_offset + delta} is more than {INT32_MAX} above the batch's "

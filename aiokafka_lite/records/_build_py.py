@@ -119,7 +119,8 @@ class BatchBuilder:
         timestamp_delta = timestamp_ms - base
         if not INT64_MIN <= timestamp_delta <= INT64_MAX:
             raise ValueError(
-                f"timestamp_ms {timestamp_ms} is too far from the batch's first timestamp, {base}"
+                f"timestamp_ms {timestamp_ms} is too far from {base}, the timestamp of the batch's "
+                "first record: the difference must fit into 64 bits"
             )
         if self.size_estimate + size_of(key, value, headers) - LOG_OVERHEAD > INT32_MAX:
             raise ValueError(
@@ -148,7 +149,10 @@ class BatchBuilder:
         else:
             delta = _integer("offset", offset, 64) - self._base_offset
             if delta <= self._last_delta:
-                raise ValueError(f"offset {offset} must be higher than the last record's offset")
+                raise ValueError(
+                    f"offset {offset} is too low: the next record of this batch must have offset "
+                    f"{self._base_offset + self._last_delta + 1} or higher"
+                )
         if delta > INT32_MAX:
             raise ValueError(
                 f"offset {self._base_offset + delta} is more than {INT32_MAX} above the batch's "

@@ -264,8 +264,8 @@ cdef class Columns:
             return True
         if size_bytes > INT32_MAX:
             raise RecordTooLargeError(
-                f"a record of {size_bytes} bytes is too large for an Arrow "
-                "column"
+                f"a record of {size_bytes} bytes is too large for an Arrow column, which can "
+                f"contain up to {INT32_MAX} bytes"
             )
         return False
 

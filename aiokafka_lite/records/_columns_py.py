@@ -188,7 +188,8 @@ class Columns:
                 return False
             if size_bytes > MAX_COLUMN_BYTES:
                 raise RecordTooLargeError(
-                    f"a record of {size_bytes} bytes is too large for an Arrow column"
+                    f"a record of {size_bytes} bytes is too large for an Arrow column, which can "
+                    f"contain up to {MAX_COLUMN_BYTES} bytes"
                 )
         self.size_bytes += size_bytes
         if self._wants_offsets:

@@ -77,8 +77,8 @@ cdef class BatchCursor:
         self.left.end = self.left.pos + self.buffer.len
         if count < 0 or count > self.buffer.len // MIN_RECORD_BYTES:
             raise corrupt(
-                f"the header of a batch announces {count} records, too many for its "
-                f"{self.buffer.len} bytes"
+                f"a batch has the invalid record count {count}, with only {self.buffer.len} bytes "
+                "of records"
             )
         self.topic = topic
         self.partition = partition
@@ -172,14 +172,14 @@ cdef class BatchCursor:
             and varint_slice(&record, &parsed.key)
             and varint_slice(&record, &parsed.value)
         ):
-            raise corrupt("a record is incomplete, or has an impossible length field")
+            raise corrupt("a record is incomplete, or has an invalid length field")
         check_headers(&record, parsed)
         if record.pos != record.end:
             raise corrupt("a record is longer than its fields")
         if not self.previous_delta < offset_delta <= self.last_delta:
             raise corrupt(
-                f"a record has offset delta {offset_delta}, which is not between the previous "
-                f"delta {self.previous_delta} and the last delta {self.last_delta}"
+                f"a record has the invalid offset delta {offset_delta}: the value must be "
+                f"above {self.previous_delta} and at most {self.last_delta}"
             )
         if is_overflow(self.base_timestamp, timestamp_delta):
             raise corrupt("a record has an invalid timestamp")
@@ -239,7 +239,7 @@ cdef const uint8_t *end_of_headers(Bytes record, int32_t count) except NULL:
     cdef Slice name
     cdef Slice value
     if count < 0 or count > (record.end - record.pos) // MIN_HEADER_BYTES:
-        raise corrupt(f"a record announces {count} headers, which is impossible")
+        raise corrupt(f"a record has the invalid header count {count}")
     for _ in range(count):
         if not varint_slice(&record, &name) or not varint_slice(&record, &value):
             raise corrupt("a header is longer than its record")
@@ -613,7 +613,10 @@ cdef class MessageCursor:
         message.pos = start + MESSAGE_HEADER
         message.end = start + LOG_OVERHEAD + read_int32(start + 8)
         if <int8_t> start[16] != self.magic or start[17] & CODEC_MASK:
-            raise corrupt("an inner message is compressed, or has another format than its wrapper")
+            raise corrupt(
+                "a message in a compressed message is compressed again, or has another format "
+                "version"
+            )
         parsed.timestamp = 0
         parsed.has_timestamp = self.magic == 1
         if self.magic == 1:
@@ -629,8 +632,8 @@ cdef class MessageCursor:
             raise corrupt("a message is longer than its fields")
         if not self.previous_offset < offset <= self.last_offset:
             raise corrupt(
-                f"a message has offset {offset}, which is not between the previous offset "
-                f"{self.previous_offset} and the last offset {self.last_offset}"
+                f"a message has the invalid offset {offset}: the value must be above "
+                f"{self.previous_offset} and at most {self.last_offset}"
             )
         parsed.offset = self.base_offset + offset
         parsed.crc = <uint32_t> read_int32(start + 12)
@@ -676,7 +679,9 @@ cdef int64_t last_inner_offset(Bytes left) except? -1:
         offset = read_int64(left.pos)
         size = read_int32(left.pos + 8)
         if size < 14 or size > left.end - left.pos - LOG_OVERHEAD:
-            raise corrupt(f"a message of {size} bytes exceeds the compressed message around it")
+            raise corrupt(
+                f"a message of {size} bytes is longer than the compressed message that contains it"
+            )
         left.pos += LOG_OVERHEAD + size
     return offset
 

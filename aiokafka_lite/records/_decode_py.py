@@ -83,8 +83,8 @@ class BatchCursor:
         """
         if count < 0 or count > len(records) // MIN_RECORD_BYTES:
             raise CorruptRecordException(
-                f"the header of a batch announces {count} records, too many for its {len(records)} "
-                "bytes"
+                f"a batch has the invalid record count {count}, with only {len(records)} bytes of "
+                "records"
             )
         self._topic = topic
         self._partition = partition
@@ -196,8 +196,8 @@ class BatchCursor:
             raise CorruptRecordException("a record is longer than its fields")
         if not self._previous_delta < offset_delta <= self._last_delta:
             raise CorruptRecordException(
-                f"a record has offset delta {offset_delta}, which is not between the previous "
-                f"delta {self._previous_delta} and the last delta {self._last_delta}"
+                f"a record has the invalid offset delta {offset_delta}: the value must be "
+                f"above {self._previous_delta} and at most {self._last_delta}"
             )
         timestamp = self._base_timestamp + timestamp_delta
         if not -_MAX_INT64 - 1 <= timestamp <= _MAX_INT64:
@@ -389,7 +389,8 @@ class MessageCursor:
         pos = self._pos + _MESSAGE.size
         if magic != self._magic or attributes & _CODEC_MASK:
             raise CorruptRecordException(
-                "an inner message is compressed, or has another format than its wrapper"
+                "a message in a compressed message is compressed again, or has another format "
+                "version"
             )
         timestamp: int | None = None
         if magic == 1:
@@ -404,8 +405,8 @@ class MessageCursor:
             raise CorruptRecordException("a message is longer than its fields")
         if not self._previous_offset < offset <= self._last_offset:
             raise CorruptRecordException(
-                f"a message has offset {offset}, which is not between the previous offset "
-                f"{self._previous_offset} and the last offset {self._last_offset}"
+                f"a message has the invalid offset {offset}: the value must be above "
+                f"{self._previous_offset} and at most {self._last_offset}"
             )
         record = ConsumerRecord(
             self._topic,
@@ -529,7 +530,7 @@ def _headers(buffer: memoryview, pos: int, end: int) -> tuple[tuple[tuple[str, b
     if count == 0:
         return (), pos
     if count < 0 or count > (end - pos) // _MIN_HEADER_BYTES:
-        raise CorruptRecordException(f"a record announces {count} headers, which is impossible")
+        raise CorruptRecordException(f"a record has the invalid header count {count}")
     headers: list[tuple[str, bytes]] = []
     for _ in range(count):
         name, pos = _nullable(buffer, pos, end)
@@ -551,7 +552,7 @@ def _last_inner_offset(messages: memoryview) -> int:
         offset, size = _MESSAGE.unpack_from(messages, pos)[:2]
         if size < 14 or size > len(messages) - pos - _LOG_OVERHEAD:
             raise CorruptRecordException(
-                f"a message of {size} bytes exceeds the compressed message around it"
+                f"a message of {size} bytes is longer than the compressed message that contains it"
             )
         pos += _LOG_OVERHEAD + size
     if pos == 0:

@@ -17,7 +17,7 @@ def murmur2(key):
 @cython.cdivision(True)
 def partition_for_key(key, int64_t partition_count):
     if partition_count < 1:
-        raise ValueError(f"a key needs at least one partition, not {partition_count}")
+        raise ValueError(f"partition_count must be at least 1, not {partition_count}")
     return (hashed(key) & 0x7FFFFFFF) % partition_count
 
 

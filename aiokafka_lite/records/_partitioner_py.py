@@ -41,5 +41,5 @@ def partition_for_key(key: bytes | bytearray | memoryview, partition_count: int)
         ValueError: There are no partitions.
     """
     if partition_count < 1:
-        raise ValueError(f"a key needs at least one partition, not {partition_count}")
+        raise ValueError(f"partition_count must be at least 1, not {partition_count}")
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

@@ -103,18 +103,20 @@ def _check(schema: pa.Schema) -> None:
         raise ValueError("an Arrow schema must have at least one column")
     if len(set(schema.names)) != len(schema):
         raise ValueError(
-            f"an Arrow schema cannot name a column twice, as in {', '.join(schema.names)}"
+            f"an Arrow schema must not contain a column twice: {', '.join(schema.names)}"
         )
     for field in schema:
         if field.name not in _SUPPORTED:
             raise ValueError(
-                f"there is no column {field.name!r}: choose among {', '.join(_SUPPORTED)}"
+                f"Kafka records have no column {field.name!r}: choose among {', '.join(_SUPPORTED)}"
             )
         is_supported, supported = _SUPPORTED[field.name]
         if not is_supported(field.type):
             raise ValueError(f"column {field.name!r} must be {supported}, not {field.type}")
         if not field.nullable and field.name not in _NEVER_NULL:
-            raise ValueError(f"column {field.name!r} may contain nulls: declare it nullable")
+            raise ValueError(
+                f"column {field.name!r} can contain nulls: declare the column as nullable"
+            )
 
 
 class ArrowColumns:

@@ -134,13 +134,16 @@ def read_header(view: memoryview, pos: int) -> BatchHeader | None:
         return None
     (length,) = _LENGTH.unpack_from(view, pos + 8)
     if length < _MIN_LENGTHS[0]:
-        raise CorruptRecordException(f"a batch of {length} bytes is shorter than every valid batch")
+        raise CorruptRecordException(
+            f"a batch has the invalid length {length}: a batch has at least {_MIN_LENGTHS[0]} bytes"
+        )
     if length > left - LOG_OVERHEAD:
         return None
     magic = view[pos + _MAGIC_AT]
     if magic > 2:
         raise UnsupportedMagicError(
-            f"batch format {magic} is not one of the supported formats 0, 1 and 2"
+            f"a batch has format version (magic) {magic}, but only the versions 0, 1 and 2 are "
+            "supported"
         )
     if length < _MIN_LENGTHS[magic]:
         raise CorruptRecordException(f"a batch of {length} bytes is shorter than its header")
@@ -206,9 +209,8 @@ def check_crc(header: BatchHeader, batch: memoryview) -> None:
         computed = zlib.crc32(batch[_LEGACY_CRC_START:])
     if computed != header.crc:
         raise CorruptRecordException(
-            f"checksum mismatch: the batch at offset {header.base_offset} has {header.crc:#010x} "
-            "in "
-            f"its header, but its bytes have {computed:#010x}"
+            f"checksum mismatch: the batch at offset {header.base_offset} has checksum "
+            f"{header.crc:#010x} in its header, but its bytes have checksum {computed:#010x}"
         )
 
 

@@ -277,7 +277,8 @@ def _snappy_size(block: memoryview) -> int:
         raise CorruptRecordException(f"a batch cannot be decompressed: {error}") from error
     if size > _SNAPPY_MAX_RATIO * len(block):
         raise CorruptRecordException(
-            f"a snappy block of {len(block)} bytes cannot contain the announced {size} bytes"
+            f"a snappy block of {len(block)} bytes cannot decompress to {size} bytes, the size in "
+            "its header"
         )
     return size
 

@@ -57,7 +57,8 @@ def content_size(view: memoryview) -> int:
     size = int.from_bytes(view[6:14], "little")
     if size > _MAX_RATIO * len(view):
         raise CorruptRecordException(
-            f"an LZ4 frame of {len(view)} bytes cannot contain the announced {size} bytes"
+            f"an LZ4 frame of {len(view)} bytes cannot decompress to {size} bytes, the size in its "
+            "header"
         )
     return size
 

@@ -64,9 +64,7 @@ class BatchPieces:
             CorruptRecordException: There cannot be that many records.
         """
         if count < 0:
-            raise CorruptRecordException(
-                f"the header of a batch announces {count} records, too many for its bytes"
-            )
+            raise CorruptRecordException(f"a batch has the invalid record count {count}")
         self.cursor: Final = cursor
         self.is_last = False
         self._stream = stream

@@ -257,7 +257,10 @@ def _parse(pattern: re.Pattern[bytes], token: bytes, which: str) -> re.Match[byt
     match = pattern.fullmatch(token)
     if match is None:
         # Not what it was: it may hold a proof.
-        raise KafkaProtocolError(f"{len(token)} bytes are not a SCRAM {which} message")
+        raise KafkaProtocolError(
+            f"expected the SCRAM {which} message, but the peer sent {len(token)} bytes that are "
+            "not such a message"
+        )
     return match
 
 

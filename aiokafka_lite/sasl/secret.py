@@ -46,4 +46,7 @@ class Secret:
         return HIDDEN
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("secrets cannot be pickled: transfer them in a way meant for secrets")
+        raise TypeError(
+            "passwords and tokens cannot be pickled, because a pickle is not encrypted: transfer "
+            "them in another way"
+        )

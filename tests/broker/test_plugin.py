@@ -148,8 +148,9 @@ def test_wrong_option_says_what_is_right(run: Run) -> None:
     result.assert_outcomes(passed=1, errors=5)
     result.stdout.fnmatch_lines_random(
         [
-            "@pytest.mark.kafka_broker has no option 'partition': it has nodes, num_partitions, "
-            "auto_create_topics, partitions, configs, but this test has partition=3",
+            "@pytest.mark.kafka_broker has no option 'partition' (its options are nodes, "
+            "num_partitions, auto_create_topics, partitions, configs), but this test has "
+            "partition=3",
             "@pytest.mark.kafka_broker takes a whole number above 0 for 'partitions', but this "
             "test has partitions=0",
             "@pytest.mark.kafka_broker takes a whole number above 0 for 'nodes', but this test has "
@@ -184,7 +185,10 @@ def test_old_name_of_the_marker_counts_and_warns(run: Run) -> None:
     )
     result.assert_outcomes(passed=2, warnings=2)
     result.stdout.fnmatch_lines(
-        ["*PytestDeprecationWarning: @pytest.mark.kafka is now called @pytest.mark.kafka_broker*"]
+        [
+            "*PytestDeprecationWarning: @pytest.mark.kafka is deprecated*use "
+            "@pytest.mark.kafka_broker*"
+        ]
     )
 
 

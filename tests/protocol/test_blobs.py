@@ -70,10 +70,10 @@ def test_bytes_behind_a_subscription_are_refused_unless_its_version_is_newer() -
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        (b"", "too short for a version"),
-        (b"\0", "too short for a version"),
+        (b"", "too few for the version"),
+        (b"\0", "too few for the version"),
         (b"\0\0", "is incomplete"),
-        (b"\0\0\x7f\xff\xff\xff", "is incomplete|announces"),
+        (b"\0\0\x7f\xff\xff\xff", "is incomplete|of the message are left"),
     ],
 )
 def test_broken_blobs_are_refused(cls: type[Blob], data: bytes, error: str) -> None:

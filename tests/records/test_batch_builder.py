@@ -374,7 +374,8 @@ def test_timestamp_too_far_from_the_first_is_refused(way: Way, first: int, then:
     builder = way.new()
     builder.append(first, None, b"v")
     with pytest.raises(
-        ValueError, match=f"{then} is too far from the batch's first timestamp, {first}"
+        ValueError,
+        match=f"{then} is too far from {first}, the timestamp of the batch's first record",
     ):
         builder.append(then, None, b"v")
     builder.append(then + (1 if then < 0 else -1), None, b"v")

@@ -550,7 +550,7 @@ def test_topics_keep_their_number_in_all_dictionaries() -> None:
         ),
         (("headers", pa.map_(pa.string(), pa.binary())), "'headers' must be list<struct<key"),
         (("checksum", pa.int64()), "no column 'checksum': choose among topic, partition, offset"),
-        (pa.field("key", pa.binary(), nullable=False), "'key' may contain nulls"),
+        (pa.field("key", pa.binary(), nullable=False), "'key' can contain nulls"),
     ],
 )
 def test_a_schema_that_is_not_supported_is_refused_with_what_is(

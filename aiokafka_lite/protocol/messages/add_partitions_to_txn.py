@@ -64,7 +64,9 @@ class AddPartitionsToTxnResponse(Response):
         if version >= _FIRST_FOR_BROKERS or not self.results_by_transaction:
             return self
         if len(self.results_by_transaction) > 1:
-            raise UnsupportedVersionError(f"AddPartitionsToTxn v{version} has one transaction")
+            raise UnsupportedVersionError(
+                f"an AddPartitionsToTxn v{version} response can contain only one transaction"
+            )
         return type(self)(
             throttle_time_ms=self.throttle_time_ms,
             error_code=self.error_code,

@@ -61,7 +61,9 @@ class DeleteTopicsRequest(Request[DeleteTopicsResponse], key=20, versions="1-6",
             return self
         names = [topic.name for topic in self.topics if topic.name is not None]
         if len(names) < len(self.topics):
-            raise UnsupportedVersionError(f"DeleteTopics v{version} needs the topics' names")
+            raise UnsupportedVersionError(
+                f"a DeleteTopics v{version} request must contain topic names instead of topic ids"
+            )
         return type(self)(topic_names=names, timeout_ms=self.timeout_ms)
 
     @override
