@@ -51,9 +51,9 @@ class BatchState(enum.Enum):
     """The state of a batch."""
 
     WAITING = "waiting for its first attempt"
-    ON_WIRE = "sent, and not answered"
-    TO_RETRY = "to be sent again"
-    DONE = "acknowledged, or given up"
+    ON_WIRE = "in flight"
+    TO_RETRY = "waiting for another attempt"
+    DONE = "acknowledged or failed"
 
 
 class ProducerBatch:

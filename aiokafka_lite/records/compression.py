@@ -124,8 +124,8 @@ def _refuse_claim_above(cap: int, claim: int) -> int:
 
 def _over(cap: int) -> DecompressionLimitError:
     return DecompressionLimitError(
-        f"a decompressed batch has more than {cap} bytes. If you trust the "
-        "producer, raise the consumer's max_batch_bytes"
+        f"a batch has more than {cap} bytes after decompression. The limit protects against "
+        "malicious producers. If you trust the producer, raise the consumer's max_batch_bytes"
     )
 
 

@@ -125,9 +125,9 @@ class BatchPieces:
     def _grow(self, record_bytes: int) -> None:
         if record_bytes > self._max_bytes:
             raise DecompressionLimitError(
-                f"a record of a compressed batch has {record_bytes} bytes, above the "
-                f"limit of {self._max_bytes} for decompressed bytes. If you trust the producer, "
-                "raise the consumer's max_batch_bytes"
+                f"a record of a compressed batch has {record_bytes} bytes, but the limit is "
+                f"{self._max_bytes}. The limit protects against malicious producers. If you trust "
+                "the producer, raise the consumer's max_batch_bytes"
             )
         # By a factor, which bounds what a liar can cost.
         size = min(_GROWTH * len(self._buffer), record_bytes)

@@ -22,7 +22,7 @@ __all__ = ["KafkaDataSource"]
 
 _OLDEST_PYSPARK: Final = (4, 0)
 _HOW_TO_INSTALL: Final = (
-    "pip install 'aiokafka-lite[spark]', in the driver's Python and in the executors'"
+    "run pip install 'aiokafka-lite[spark]' with the Python of the driver and of every executor"
 )
 
 

@@ -27,8 +27,8 @@ class Build(NamedTuple):
     home: str
 
     def __str__(self) -> str:
-        decoder = "compiled" if self.is_compiled else "in plain Python"
-        return f"version {self.version}, decoder {decoder}, in {self.home}"
+        decoder = "the compiled" if self.is_compiled else "the plain Python"
+        return f"version {self.version} with {decoder} decoder, in {self.home}"
 
 
 @cache

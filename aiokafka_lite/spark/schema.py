@@ -106,13 +106,13 @@ def _arrow_field(field: SparkField) -> pa.Field:
         raise KafkaConfigurationError(_no_such_column(field.name))
     if (given := field.dataType.simpleString()) != column.spark_type:
         raise KafkaConfigurationError(
-            f"the schema's column {field.name} is {given}, but can only be {column.spark_type}: "
-            "cast it after reading"
+            f"the schema's column {field.name} is {given}, but must be {column.spark_type}: cast "
+            "the column after reading"
         )
     if not field.nullable and not column.is_never_null:
         raise KafkaConfigurationError(
-            f"the schema declares column {field.name} as NOT NULL, but Kafka allows null there: "
-            "leave NOT NULL out"
+            f"the schema declares column {field.name} as NOT NULL, but in Kafka the {field.name} "
+            "can be null: leave NOT NULL out"
         )
     return pa.field(field.name, column.arrow_type, field.nullable)
 

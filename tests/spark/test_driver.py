@@ -199,7 +199,7 @@ def test_a_trigger_that_takes_everything_is_not_limited(queries: Queries) -> Non
 
 
 def test_a_limit_that_spark_cannot_count_from_is_refused(queries: Queries) -> None:
-    with pytest.raises(OptionError, match=r"maxOffsetsPerTrigger: 2 .*PySpark 4\.2"):
+    with pytest.raises(OptionError, match=r"maxOffsetsPerTrigger=2 .*PySpark 4\.2"):
         queries.run_with({"maxOffsetsPerTrigger": "2"}, has_admission_control=False)
 
 

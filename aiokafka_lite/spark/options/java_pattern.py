@@ -77,7 +77,9 @@ def compile_java(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(_Translation(_unquoted(pattern)).whole(), re.ASCII)
     except (re.error, OverflowError, RecursionError) as error:
-        raise JavaPatternError(f"the pattern is not supported by this package: {error}") from error
+        raise JavaPatternError(
+            f"this source cannot translate the pattern to Python: {error}"
+        ) from error
 
 
 def _unquoted(pattern: str) -> str:
@@ -203,7 +205,9 @@ class _Translation:
         if self._take("<"):
             named = _GROUP_NAME.match(self._text, self._pos)
             if named is None or named[1] in self._names:
-                self._refuse("a group's name is missing, or used twice")
+                self._refuse(
+                    "the name of a capturing group (?<name>...) is missing, invalid or used twice"
+                )
             self._pos = named.end()
             self._names[named[1]] = self._groups + 1
             return self._capturing()
@@ -271,7 +275,7 @@ class _Translation:
             case "k":
                 named = _GROUP_NAME.match(self._text, self._pos + 2)
                 if named is None or named[1] not in self._names:
-                    self._refuse("\\k must name a group that precedes it")
+                    self._refuse("\\k must be followed by the <name> of an earlier capturing group")
                 self._pos = named.end()
                 return self._back(self._names[named[1]])
         found = self._escaped()
@@ -286,7 +290,9 @@ class _Translation:
             number = number * 10 + int(digit)
             self._pos += 1
         if number > self._groups:
-            self._refuse(f"\\{number} must refer to a group that precedes it")
+            self._refuse(
+                f"\\{number} refers to a capturing group, but no group {number} exists before it"
+            )
         return self._back(number)
 
     def _back(self, group: int) -> str:
@@ -324,7 +330,9 @@ class _Translation:
     def _code(self, digits: str, base: int) -> str:
         found = re.compile(digits).match(self._text, self._pos)
         if found is None or int(found[1], base) > 0x10FFFF:
-            self._refuse("\\x, \\u and \\0 must be followed by the code of a character")
+            self._refuse(
+                "\\x, \\u and \\0 must be followed by a character code, such as \\x41 or \\u0041"
+            )
         self._pos = found.end()
         return chr(int(found[1], base))
 
@@ -355,7 +363,7 @@ class _Translation:
         while True:
             operand = self._operand(is_first=found is None)
             if operand is None:
-                self._refuse("a character class, or one side of &&, is empty")
+                self._refuse("a character class [...] is empty, or one side of && in it is empty")
             found = operand if found is None else found & operand
             if self._take("&&"):
                 continue
@@ -388,7 +396,10 @@ class _Translation:
         self._pos += 1
         last = self._member()
         if not isinstance(last, str) or last < first:
-            self._refuse("a range in a character class ends before it begins")
+            self._refuse(
+                "a range in a character class must have two characters in ascending order, such as "
+                "a-z"
+            )
         within = (c for c in ASCII if first <= c <= last)
         return frozenset(cased for c in within for cased in self._cased(c))
 

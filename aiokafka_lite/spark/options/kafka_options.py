@@ -97,12 +97,12 @@ WITHOUT_EFFECT: Final[dict[str, tuple[int, int] | None]] = {
 
 REFUSED: Final = {
     "auto.offset.reset": (
-        "the query keeps its own offsets. Set startingOffsets for the start of a new query, and "
+        "Spark manages the query's offsets. Set startingOffsets for the start of a new query, and "
         "failOnDataLoss=false to skip deleted records"
     ),
     "enable.auto.commit": (
-        "the query keeps its own offsets. Set commitOffsetsToGroup to commit processed offsets to "
-        "a group"
+        "Spark manages the query's offsets. Set commitOffsetsToGroup to commit processed offsets "
+        "to a group"
     ),
     "interceptor.classes": "this source cannot run Java classes. Change records with DataFrame "
     "functions",

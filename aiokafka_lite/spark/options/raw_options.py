@@ -72,7 +72,7 @@ class RawOptions:
             rule: What goes on after "option x is 'y': ".
         """
         if _SECRET.search(name):
-            return OptionError(f"option {name} (not shown here): {rule}")
+            return OptionError(f"option {name} (value hidden): {rule}")
         value = self._options[name.lower()]
         shown = repr(value[:MAX_SHOWN_CHARACTERS])
         if len(value) > MAX_SHOWN_CHARACTERS:
@@ -170,12 +170,12 @@ class RawOptions:
         for topic, numbers in self._json(name, form).items():
             if not isinstance(numbers, list):
                 raise self.refusal(
-                    name, f"the value must be {form}, but {topic!r} has no list of partitions"
+                    name, f"the value must be {form}, but the value of {topic!r} is not a list"
                 )
             for number in numbers:
                 found[self._partition(name, topic, number, form)] = None
         if not found:
-            raise self.refusal(name, f"the value names no partitions: it must be {form}")
+            raise self.refusal(name, f"the value contains no partitions, but must be {form}")
         return tuple(found)
 
     def by_partition(self, name: str, form: str, *, at_least: int) -> dict[TopicPartition, int]:
@@ -192,7 +192,8 @@ class RawOptions:
         for topic, numbers in self._json(name, form).items():
             if not isinstance(numbers, dict):
                 raise self.refusal(
-                    name, f"the value must be {form}, but {topic!r} has no partitions in braces"
+                    name,
+                    f"the value must be {form}, but the value of {topic!r} is not a JSON object",
                 )
             for partition, number in numbers.items():
                 tp = self._partition(name, topic, _integer(partition), form)
@@ -200,8 +201,8 @@ class RawOptions:
                 if value is None or not at_least <= value <= MAX_LONG:
                     raise self.refusal(
                         name,
-                        f"partition {tp.partition} of {topic!r} has {number!r}, but needs a whole "
-                        f"number of at least {at_least}",
+                        f"the number for partition {tp.partition} of topic {topic!r} is "
+                        f"{number!r}, but must be a whole number, at least {at_least}",
                     )
                 found[tp] = value
         return found
@@ -222,7 +223,7 @@ class RawOptions:
         partition = _json_integer(number)
         if partition is None or not 0 <= partition <= MAX_INT:
             raise self.refusal(
-                name, f"{topic!r} has an invalid partition number: the option must be {form}"
+                name, f"topic {topic!r} has an invalid partition number: the value must be {form}"
             )
         return TopicPartition(topic, partition)
 
@@ -244,4 +245,4 @@ def _json_integer(value: object) -> int | None:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
+    raise ValueError(f"{name} is not valid in JSON")

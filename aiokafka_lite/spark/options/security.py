@@ -127,7 +127,7 @@ _WANTED: Final = {
     "password": "use Kafka's PlainLoginModule or ScramLoginModule, with username and password",
     "OAUTHBEARER": "use Kafka's OAuthBearerLoginModule, with clientId and clientSecret",
 }
-_JAAS: Final = "option kafka.sasl.jaas.config (not shown here)"
+_JAAS: Final = "option kafka.sasl.jaas.config (value hidden)"
 
 
 class Login(NamedTuple):
@@ -298,7 +298,7 @@ def _login_options(raw: RawOptions, kind: str) -> dict[str, str]:
     found = _MODULES.get(_class_name(module.name))
     if found != kind:
         reason = _NOT_HERE.get(found or "", "the login module does not match kafka.sasl.mechanism")
-        raise OptionError(f"{_JAAS}: {reason}; {_WANTED[kind]}")
+        raise OptionError(f"{_JAAS}: {reason}, so {_WANTED[kind]}")
     return module.options
 
 
@@ -361,7 +361,7 @@ def _token_url(raw: RawOptions) -> str:
     is_allowed = raw.boolean("allowPlaintextCredentials", default=False)
     if "@" in url.netloc or not host or url.scheme not in ("https", "http"):
         raise OptionError(
-            f"option {name} (not shown here) must be a URL such as https://login.example/token, "
+            f"option {name} (value hidden) must be a URL such as https://login.example/token, "
             "without a user name or password"
         )
     if url.scheme == "http" and not is_allowed and not is_loopback(host):

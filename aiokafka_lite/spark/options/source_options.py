@@ -358,7 +358,9 @@ def _check_order(
     for tp, start in starts.items():
         if start > ends[tp] >= 0:
             raise raw.refusal(
-                name, f"{tp.topic}-{tp.partition} would end at {ends[tp]}, before its start {start}"
+                name,
+                f"{tp.topic}-{tp.partition} would end at {ends[tp]}, which is before its start at "
+                f"{start}",
             )
 
 
@@ -378,7 +380,7 @@ def _offsets_per_trigger(raw: RawOptions) -> tuple[int | None, int | None]:
     most = raw.integer("maxOffsetsPerTrigger", at_least=1)
     if fewest is not None and most is not None and fewest > most:
         raise raw.refusal(
-            "minOffsetsPerTrigger", f"the value must not exceed maxOffsetsPerTrigger, {most}"
+            "minOffsetsPerTrigger", f"the value must not exceed maxOffsetsPerTrigger={most}"
         )
     return fewest, most
 
@@ -391,7 +393,7 @@ def _fetch_retries(raw: RawOptions) -> int:
 def _commit_group(raw: RawOptions) -> str | None:
     group = raw.text("commitOffsetsToGroup")
     if group is not None and not trimmed(group):
-        raise raw.refusal("commitOffsetsToGroup", "the value must be the name of a group")
+        raise raw.refusal("commitOffsetsToGroup", "the value must be the name of a consumer group")
     return group
 
 

@@ -97,10 +97,14 @@ def _load_identity(context: ssl.SSLContext, raw: RawOptions) -> None:
         "ssl.certificate.location",
     )
     if name is None:
-        for key in ("ssl.keystore.key", "ssl.key.location"):
+        for key, certificate in (
+            ("ssl.keystore.key", "ssl.keystore.certificate.chain"),
+            ("ssl.key.location", "ssl.certificate.location"),
+        ):
             if f"kafka.{key}" in raw:
                 raise OptionError(
-                    f"option kafka.{key} is set, but the certificate of the key is missing"
+                    f"option kafka.{key} is set, but the certificate is missing: set the option "
+                    f"kafka.{certificate}"
                 )
         return
     _check_type(raw, "ssl.keystore.type")
@@ -110,7 +114,8 @@ def _load_identity(context: ssl.SSLContext, raw: RawOptions) -> None:
         # Without a function of ours OpenSSL would ask for it on the terminal.
         if identity.password is None:
             raise OptionError(
-                f"the key of option {name} is encrypted: set the option kafka.ssl.key.password"
+                f"the private key of the certificate in option {name} is encrypted: set the option "
+                "kafka.ssl.key.password"
             )
         return identity.password
 
@@ -144,7 +149,7 @@ def _identity(raw: RawOptions, name: str) -> _Identity:
 def _key(raw: RawOptions, name: str, beside: str) -> bytes:
     if name not in raw:
         raise OptionError(
-            f"option {name} is missing: set it to the key of the certificate in {beside}"
+            f"option {name} is missing: set it to the private key of the certificate in {beside}"
         )
     return _stored(raw, name)
 
@@ -154,7 +159,7 @@ def _pkcs12_identity(raw: RawOptions, name: str, stored: bytes) -> _Identity:
 
     opened = _pkcs12(raw, name, stored, "kafka.ssl.keystore.password", "")
     if opened.key is None or opened.cert is None:
-        raise raw.refusal(name, "the keystore contains no key with a certificate")
+        raise raw.refusal(name, "the keystore contains no private key with a certificate")
     password = os.urandom(24).hex()
     key = opened.key.private_bytes(
         serialization.Encoding.PEM,
@@ -263,7 +268,9 @@ def _pkcs12(
         return pkcs12.load_pkcs12(stored, password.encode() if password is not None else None)
     except ValueError as error:
         raise raw.refusal(
-            name, f"the file is neither PEM nor a PKCS12 store with the password {password_name}"
+            name,
+            "the content is neither PEM nor a PKCS12 store that the password in option "
+            f"{password_name} opens",
         ) from error
 
 

@@ -51,14 +51,14 @@ class BatchMetrics:
 
     def line(self) -> str:
         """Return the metrics on one line."""
-        behind = "" if self.behind is None else f", {self.behind:,} behind"
-        parts = f"raw {self.raw_s:.1f}, aggregate {self.aggregate_s:.1f}"
+        lag = "" if self.behind is None else f", lag {self.behind:,} records"
+        parts = f"raw {self.raw_s:.1f} s, aggregate {self.aggregate_s:.1f} s"
         if self.bad:
-            parts += f", quarantine {self.quarantine_s:.1f}"
+            parts += f", quarantine {self.quarantine_s:.1f} s"
         return (
-            f"batch {self.batch}: {self.rows:,} rows, {self.bad:,} bad, {self.late:,} late"
-            f"{behind}; {self.duration_s:.1f} s ({parts}), {self.rows_per_s:,.0f} rows/s; "
-            f"watermark {self.watermark or 'none yet'}"
+            f"batch {self.batch}: {self.rows:,} rows ({self.bad:,} bad, {self.late:,} late) in "
+            f"{self.duration_s:.1f} s ({parts}), {self.rows_per_s:,.0f} rows/s{lag}, watermark "
+            f"{self.watermark or 'none yet'}"
         )
 
     def to_dict(self) -> dict[str, object]:

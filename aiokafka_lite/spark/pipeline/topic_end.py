@@ -51,7 +51,8 @@ class TopicEnd:
         except KafkaError as error:
             # A figure to look at is no reason to fail a batch that is all but done.
             log.warning(
-                "cannot look up the end of the topic, so the batch's metrics lack the lag: %s",
+                "cannot look up the topic's latest offsets, so the metrics of this batch contain "
+                "no lag: %s",
                 error,
             )
             return None

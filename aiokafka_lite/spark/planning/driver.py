@@ -97,10 +97,11 @@ def _refuse_limit(options: SourceOptions) -> None:
     """
     if options.max_offsets_per_trigger is not None and options.admission_control == "engine":
         raise OptionError(
-            f"option maxOffsetsPerTrigger: {options.max_offsets_per_trigger} needs PySpark 4.2 or "
+            f"option maxOffsetsPerTrigger={options.max_offsets_per_trigger} needs PySpark 4.2 or "
             "newer, because earlier versions do not pass the trigger to a source. Upgrade PySpark, "
             "or leave maxOffsetsPerTrigger out (availableNow then reads all records in one batch). "
-            "If the query has a trigger processingTime, set the option admissionControl to source"
+            "With the trigger processingTime, you can set the option admissionControl to source "
+            "instead"
         )
 
 

@@ -119,7 +119,7 @@ class GroupCommits:
         self._failures.reset()
         if self._warned_of is not None:
             self._warned_of = None
-            log.warning("group %s: commits succeed again", self._group_id)
+            log.warning("group %s: offset commits succeed again", self._group_id)
 
     def _carry_through(self, left: Offsets) -> None:
         """Commit until nothing is left, or it does not help, or time is over."""

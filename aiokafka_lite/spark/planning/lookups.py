@@ -270,7 +270,7 @@ class Lookups:
                 raise_for_rebootstrap(response)
                 raise_for_metadata(response)
             except KafkaError as error:
-                log.info("requesting metadata is retried: %s", error)
+                log.info("a metadata request failed and is retried: %s", error)
             else:
                 self._cluster.apply_metadata(response, is_of_all=self._topics is None)
                 return
@@ -300,7 +300,9 @@ def _take(
             tp = TopicPartition(name, answer.partition_index)
             if answer.error_code:
                 error_class = for_code(answer.error_code)
-                failures[tp] = error_class(f"the offset cannot be looked up: {error_class.message}")
+                failures[tp] = error_class(
+                    f"the leader answered ListOffsets with {error_class.message}"
+                )
             elif tp not in query:
                 continue
             elif is_renewed:
@@ -326,8 +328,9 @@ def _not_answered(
     first = tps[0]
     reason = failures.get(first)
     error = KafkaTimeoutError(
-        f"offsets of {len(tps)} partitions were not found in time (for example topic "
-        f"{first.topic}, partition {first.partition}: {reason.args[0] if reason else 'no answer'})"
+        f"brokers did not return the offsets of {len(tps)} partitions in time (for example of "
+        f"topic {first.topic}, partition {first.partition}: "
+        f"{reason.args[0] if reason else 'no answer'})"
     )
     error.__cause__ = reason
     return error

@@ -144,5 +144,8 @@ class MicroBatches:
             start = {tp: offset for tp, offset in start.items() if tp in end}
         moved = {tp: end[tp] for tp in self._at_end if tp in end and start.get(tp, 0) > end[tp]}
         if moved:
-            log.info("the resumed query continues from its original start offsets: %s", moved)
+            log.info(
+                "the query resumes at the offsets that were the latest when the query was new: %s",
+                moved,
+            )
         return {**start, **moved}

@@ -218,7 +218,7 @@ class Planner:
         earliest, latest, *times = self._retried(lambda: self._lookups.offsets(*ends, *queries))
         if gone := [tp for tp in tps if tp not in earliest or tp not in latest]:
             raise UnknownTopicOrPartitionError(
-                f"{named(gone)} were deleted while the query was planned"
+                f"partitions {named(gone)} were deleted while the query was planned"
             )
         return Bounds(earliest, latest), times
 

@@ -92,7 +92,7 @@ class FetchFailures:
             progress.failed(error, now)
             progress.retry_at = now + self._delay_s(progress.failures)
             self._check_time(progress, now)
-            log.info("fetching %s is retried: %s", progress, error)
+            log.info("fetching %s failed and is retried: %s", progress, error)
 
     def _delay_s(self, failures: int) -> float:
         if failures <= 1:
@@ -218,7 +218,7 @@ class FetchFailures:
             return
         if local <= progress.position:
             log.info(
-                "%s is finished: the log has no more records before offset %d",
+                "reading %s is finished: the log has no more records before offset %d",
                 progress,
                 progress.end,
             )
@@ -255,13 +255,12 @@ class FetchFailures:
         Raises:
             DataLossError: The options say so.
         """
-        there = f"the records that remain begin at offset {position}"
+        there = f"the remaining records of this range begin at offset {position}"
         if position >= progress.end:
-            there = "none of these records remain"
+            there = "no records of this range remain"
         text = (
             f"cannot read offsets {progress.position} to {progress.end - 1} of partition "
-            f"{progress.partition} of topic {progress.topic}, because {why}. From this range, "
-            f"{there}"
+            f"{progress.partition} of topic {progress.topic}, because {why} ({there})"
         )
         if self._is_loss_an_error:
             raise DataLossError(f"{text}. To continue, {WHAT_TO_DO}").at(

@@ -233,7 +233,8 @@ class Fetching:
                     self._empty(progress, answer, is_first=not chunks)
         if left_out:
             error = KafkaProtocolError(
-                f"the fetch response of {asked.connection.peer} lacks requested partitions"
+                f"the fetch response of {asked.connection.peer} does not contain all requested "
+                "partitions"
             )
             self._failed(left_out, error)
         return chunks

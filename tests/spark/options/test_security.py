@@ -74,11 +74,11 @@ def test_librdkafkas_name_of_the_mechanism_is_taken() -> None:
         ({**SASL, **USER, **jaas(PLAIN)}, "must not be set"),
         ({**SASL, **jaas(PLAIN, "username=me")}, "lacks password"),
         ({**SASL, **jaas(PLAIN, "")}, "lacks username and password"),
-        ({**SASL, **jaas(OAUTH)}, "does not match kafka.sasl.mechanism; use Kafka's Plain"),
+        ({**SASL, **jaas(OAUTH)}, "does not match kafka.sasl.mechanism, so use Kafka's Plain"),
         ({**SASL, **jaas(KERBEROS)}, "Kerberos"),
         ({**SASL, **jaas("com.example.Mine")}, "login module does not match"),
         ({**SASL, **jaas(SCRAM, "username=a password=hunter2 tokenauth=true")}, "tokenauth"),
-        ({**SASL, "sasl.jaas.config": "hunter2"}, r"sasl.jaas.config \(not shown here\)"),
+        ({**SASL, "sasl.jaas.config": "hunter2"}, r"sasl.jaas.config \(value hidden\)"),
         ({**SASL, "sasl.username": "a\0b", "sasl.password": "hunter2"}, "PLAIN cannot transmit"),
         ({**SASL, **USER, "sasl.login.class": "x.Y"}, "sasl.login.class cannot be used"),
         (

@@ -237,7 +237,10 @@ def test_jks_store_is_refused_with_the_command_that_converts_it(
         ),
         ({"truststore.type": "BKS", "ca.location": "/x"}, "must be PEM or PKCS12"),
         ({"truststore.location": "/a", "ca.location": "/b"}, "exclude each other"),
-        ({"keystore.key": "hunter2"}, "the certificate of the key is missing"),
+        (
+            {"keystore.key": "hunter2"},
+            "certificate is missing: set the option kafka.ssl.keystore.cert",
+        ),
         ({"keystore.certificate.chain": "x"}, "kafka.ssl.keystore.key is missing"),
         (
             {"enabled.protocols": "TLSv1.4"},

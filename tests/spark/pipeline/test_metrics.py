@@ -28,8 +28,8 @@ METRICS = BatchMetrics(
 
 def test_line_has_all_that_one_looks_for() -> None:
     assert METRICS.line() == (
-        "batch 3: 120,000 rows, 2 bad, 1 late, 7,500 behind; 4.2 s (raw 2.5, aggregate 1.5, "
-        "quarantine 0.2), 28,235 rows/s; watermark 2013-01-31T23:00:00Z"
+        "batch 3: 120,000 rows (2 bad, 1 late) in 4.2 s (raw 2.5 s, aggregate 1.5 s, quarantine "
+        "0.2 s), 28,235 rows/s, lag 7,500 records, watermark 2013-01-31T23:00:00Z"
     )
 
 
