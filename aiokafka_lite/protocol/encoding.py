@@ -63,7 +63,7 @@ def _whole_source(cls: type[Message], version: int, *, in_steps: bool) -> Encode
 
 def _cannot_carry(version: int, field: str) -> UnsupportedVersionError:
     return UnsupportedVersionError(
-        f"version {version} of the request cannot transmit the value of {field}"
+        f"version {version} of the request has no field {field}, so the value cannot be sent"
     )
 
 

@@ -76,7 +76,7 @@ def request_class(api_key: int) -> type[Request[Response]]:
     """
     name = API_NAMES.get(api_key)
     if name is None:
-        raise UnsupportedVersionError(f"API key {api_key} is not supported")
+        raise UnsupportedVersionError(f"aiokafka_lite does not support API key {api_key}")
     snake_case = re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
     module = importlib.import_module(f"aiokafka_lite.protocol.messages.{snake_case}")
     return cast("type[Request[Response]]", getattr(module, f"{name}Request"))

@@ -163,7 +163,7 @@ cdef class BatchCursor:
         cdef int32_t offset_delta
         cdef uint8_t attributes  # none are defined
         if not varint(&record, &size) or size < 1 or size > record.end - record.pos:
-            raise corrupt("a record exceeds its batch")
+            raise corrupt("a record is longer than its batch")
         record.end = record.pos + size
         if not (
             byte(&record, &attributes)

@@ -184,7 +184,7 @@ class BatchCursor:
         buffer = self._buffer
         length, pos = _varint(buffer, self._pos, len(buffer))
         if length < 1 or length > len(buffer) - pos:
-            raise CorruptRecordException(f"a record of {length} bytes exceeds its batch")
+            raise CorruptRecordException(f"a record of {length} bytes is longer than its batch")
         end = pos + length
         pos += 1  # attributes: none are defined
         timestamp_delta, pos = _varlong(buffer, pos, end)

@@ -84,7 +84,7 @@ def _records(records: memoryview) -> Iterator[tuple[int, int, int]]:
     while start < len(records):
         size, body = _read_varint(records, start)
         if not 0 <= size <= len(records) - body:
-            raise CorruptRecordException(f"a record of {size} bytes exceeds its batch")
+            raise CorruptRecordException(f"a record of {size} bytes is longer than its batch")
         yield start, body, body + size
         start = body + size
 

@@ -252,7 +252,7 @@ def _refuse_endings(raw: RawOptions) -> None:
     for name in ENDINGS:
         if name in raw:
             raise raw.refusal(
-                name, f"streaming queries have no end: leave out {name}, or use a batch query"
+                name, f"streaming queries have no end. Leave out {name}, or use a batch query"
             )
 
 

@@ -68,8 +68,8 @@ class _Edge:
         if not problems:
             return None
         return OptionError(
-            f"option {self.option} {' and '.join(problems)}: it must name each partition of the "
-            f"subscription{hint}"
+            f"option {self.option} {' and '.join(problems)}: the option must name each subscribed "
+            f"partition{hint}"
         )
 
     def query(self, tps: Collection[TopicPartition]) -> OffsetQuery:
