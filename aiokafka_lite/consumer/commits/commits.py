@@ -235,8 +235,8 @@ class Commits(CommittedReader):
                 if each.has_stored_offsets or each.decided_to(wanted[tp].offset) < wanted[tp].offset
             ):
                 raise IllegalOperation(
-                    f"an open transaction commits offsets of {held}: call commit() when the "
-                    "transaction has ended"
+                    f"an open transaction will commit the offsets of {held}: call commit() when "
+                    "the transaction has ended"
                 )
             exact = set[TopicPartition]()
             if offsets is None:
@@ -307,7 +307,12 @@ class Commits(CommittedReader):
         try:
             await self._commit(commit, deadline)
         except KafkaError as error:
-            log.warning("group %s: %s not committed: %s", self._member.group_id, offsets, error)
+            log.warning(
+                "group %s: the offsets %s were not committed: %s",
+                self._member.group_id,
+                offsets,
+                error,
+            )
         return commit.left
 
     async def settle_departed(self, deadline: float) -> None:
@@ -319,7 +324,10 @@ class Commits(CommittedReader):
         except asyncio.TimeoutError:
             for departed in tuple(self._auto_commit.departed):
                 log.warning(
-                    "group %s: %s not committed in time", self._member.group_id, departed.offsets
+                    "group %s: the offsets %s of partitions that are no longer assigned were "
+                    "not committed in time",
+                    self._member.group_id,
+                    departed.offsets,
                 )
                 self._auto_commit.settle(departed, departed.offsets)
 
@@ -511,6 +519,7 @@ class Commits(CommittedReader):
                 break
         raise KafkaTimeoutError(
             f"offsets of {len(commit.left)} partitions were not committed in time"
+            + ("" if last_error is None else f" (latest error: {last_error})")
         ) from last_error
 
     def _shorten(self, commit: PendingCommit) -> bool:
@@ -830,8 +839,8 @@ class Commits(CommittedReader):
         if commit.made_as != NOBODY:
             return CommitFailedError()
         return CommitFailedError(
-            f"group {self._member.group_id} has members that subscribe to topics, so it rejects "
-            "commits of partitions that were set with assign(): use another group_id"
+            f"group {self._member.group_id} has members that subscribe to topics, so the broker "
+            "rejects commits of a consumer that calls assign(): use another group_id"
         )
 
     def _is_between_generations(self, commit: PendingCommit) -> bool:

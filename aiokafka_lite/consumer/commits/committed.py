@@ -166,6 +166,7 @@ class CommittedReader(ABC):
         if left:
             raise KafkaTimeoutError(
                 f"committed offsets of {sorted(left)} could not be read in time"
+                + ("" if last_error is None else f" (latest error: {last_error})")
             ) from last_error
         return found
 
@@ -215,7 +216,7 @@ class CommittedReader(ABC):
             if (answer := answers.get(tp)) is None:
                 if failures is not None:
                     failures[tp] = KafkaTimeoutError(
-                        f"the coordinator's response does not contain {tp}"
+                        f"the coordinator's OffsetFetch response does not contain {tp}"
                     ).at(tp)
                     left.discard(tp)
                 continue

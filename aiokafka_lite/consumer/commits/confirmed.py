@@ -87,7 +87,8 @@ class ConfirmedTopics:
                     raise
                 if not await pause(backoff, deadline):
                     raise KafkaTimeoutError(
-                        f"no broker confirmed in time whether {sorted(topics)} were recreated"
+                        "offsets cannot be committed: no broker answered in time whether the "
+                        f"topics {sorted(topics)} were recreated"
                     ) from error
 
     def _is_same(self, found: MetadataResponseTopic | None, read_as: bytes) -> bool:

@@ -280,7 +280,8 @@ class OffsetsInTransaction:
         if found is None or found[1] != records:
             raise OffsetMetadataTooLargeError(
                 f"the finished records of {cursor.tp} up to offset {max(records)} do not fit in "
-                "the commit metadata"
+                "the commit metadata (offset.metadata.max.bytes of the brokers). First finish "
+                "earlier records"
             )
         return found[0]
 

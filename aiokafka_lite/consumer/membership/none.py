@@ -121,7 +121,9 @@ class NoCommits:
         Raises:
             IllegalOperation: Always.
         """
-        raise IllegalOperation("the consumer cannot commit without a group_id")
+        raise IllegalOperation(
+            "the consumer has no group for committed offsets: create it with a group_id"
+        )
 
     def left_to_commit(self, offsets: Offsets) -> Offsets:
         """Return nothing: nothing is to be committed."""
