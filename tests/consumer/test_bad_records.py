@@ -337,7 +337,7 @@ async def test_many_skips_are_one_line_in_the_log(caplog: pytest.LogCaptureFixtu
         await buffers.poll()
     lines = [line for line in caplog.messages if "skipped" in line]
     assert len(lines) == 1
-    assert "record skipped: t/0 at 0" in lines[0]
+    assert "record skipped: t/0 at offset 0" in lines[0]
     assert skips(buffers) == 200
 
 
@@ -395,7 +395,7 @@ async def test_a_bad_batch_is_skipped_as_a_whole(kind: str, how: str) -> None:
     [event] = told
     assert isinstance(event, RecordSkipped)
     assert (event.offset, event.next_offset, type(event.error)) == (3, 7, error_class)
-    assert "batch skipped: t/0 at 3 to 6" in str(event)
+    assert "batch skipped: t/0 at offsets 3 to 6" in str(event)
     if how != "word":
         [bad] = asked
         assert (bad.tp, bad.offset, bad.next_offset, bad.is_batch) == (A, 3, 7, True)

@@ -142,10 +142,10 @@ async def test_of_events_about_the_same_one_is_logged_in_a_while(
         for intervals in (1, 2):
             events.publish(Throttled(1, 0.5, at_s=100.0 + intervals * LOG_INTERVAL_S))
     assert [record.getMessage() for record in caplog.records] == [
-        "node 1 throttles this client for 0.50 s",
-        "node 2 throttles this client for 0.50 s",
-        "node 1 throttles this client for 0.50 s (2 like it before)",
-        "node 1 throttles this client for 0.50 s",
+        "node 1 throttles this client for 0.50 s because of a quota",
+        "node 2 throttles this client for 0.50 s because of a quota",
+        "node 1 throttles this client for 0.50 s because of a quota (2 like it before)",
+        "node 1 throttles this client for 0.50 s because of a quota",
     ]
 
 
@@ -190,9 +190,9 @@ async def test_an_event_is_a_value_with_the_time_it_was_made() -> None:
 @pytest.mark.parametrize(
     ("next_offset", "text"),
     [
-        (None, "record skipped: t/0 at 7: KafkaError: broken"),
-        (8, "record skipped: t/0 at 7: KafkaError: broken"),
-        (10, "batch skipped: t/0 at 7 to 9: KafkaError: broken"),
+        (None, "record skipped: t/0 at offset 7: KafkaError: broken"),
+        (8, "record skipped: t/0 at offset 7: KafkaError: broken"),
+        (10, "batch skipped: t/0 at offsets 7 to 9: KafkaError: broken"),
     ],
 )
 async def test_offsets_of_skipped_records_are_logged(next_offset: int | None, text: str) -> None:

@@ -645,7 +645,7 @@ async def test_out_of_range_without_policy_is_raised_until_sought(start: Start) 
         (
             TopicAuthorizationFailedError.errno,
             TopicAuthorizationFailedError,
-            "offset 0: the broker cannot serve it",
+            "offset 0: the broker rejected the fetch",
         ),
         (999, UnknownError, "offset 0: the broker answered with error code 999"),
     ],
@@ -725,7 +725,10 @@ async def test_a_partition_that_keeps_failing_is_one_line_in_the_log(
         line_counts.append(len(caplog.messages))
     await fetching.cluster.next_sent()
     assert line_counts == [1, 1, 1, 2, 2, 2]
-    assert caplog.messages == ["fetching t/0 at offset 0: OffsetNotAvailableError"] * 2
+    assert (
+        caplog.messages
+        == ["fetching t/0 from offset 0 failed and is retried: OffsetNotAvailableError"] * 2
+    )
 
 
 async def test_a_corrupt_answer_is_fetched_once_more_then_raised(start: Start) -> None:

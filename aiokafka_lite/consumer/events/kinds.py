@@ -251,7 +251,9 @@ class RecordSkipped(ConsumerEvent):
     def __str__(self) -> str:
         last = self.offset if self.next_offset is None else self.next_offset - 1
         what = "record skipped" if last == self.offset else "batch skipped"
-        where = f"{self.offset}" if last == self.offset else f"{self.offset} to {last}"
+        where = (
+            f"offset {self.offset}" if last == self.offset else f"offsets {self.offset} to {last}"
+        )
         return f"{what}: {self.tp.topic}/{self.tp.partition} at {where}: {self.error}"
 
 
@@ -352,7 +354,10 @@ class Throttled(ConsumerEvent):
         return self.node_id
 
     def __str__(self) -> str:
-        return f"node {self.node_id} throttles this client for {self.duration_s:.2f} s"
+        return (
+            f"node {self.node_id} throttles this client for {self.duration_s:.2f} s because of a "
+            "quota"
+        )
 
 
 # --- The consumer itself ----------------------------------------------------------------------

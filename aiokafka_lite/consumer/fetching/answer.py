@@ -283,7 +283,12 @@ class Answers:
     def _fail(self, cursor: Cursor, reason: str, now: float) -> None:
         """Back off, and say why."""
         if cursor.failure_count == 0:  # one line per change of state
-            log.warning("fetching %s/%s at offset %s: %s", *cursor.tp, cursor.fetched, reason)
+            log.warning(
+                "fetching %s/%s from offset %s failed and is retried: %s",
+                *cursor.tp,
+                cursor.fetched,
+                reason,
+            )
         cursor.heard_at(now)
         self._back_off(cursor, reason, now)
 
@@ -339,9 +344,9 @@ class Answers:
         if code == UnknownError.errno or (is_passing and error_class is not CorruptRecordException):
             return
         if error_class is UnknownError:
-            text = f"the broker answered with error code {code}, which this version does not know"
+            text = f"the broker answered with error code {code}, which aiokafka-lite does not know"
         else:
-            text = "the broker cannot serve it"
+            text = "the broker rejected the fetch"
         topic, number = cursor.tp
         text = f"partition {number} of topic {topic} at offset {cursor.fetched}: {text}"
         self._buffer.put_error(cursor, error_class(text).at(cursor.tp, cursor.fetched))
@@ -353,7 +358,7 @@ class Answers:
         timestamp = self._sources.config.reset_timestamp
         if timestamp is not None:
             log.warning(
-                "offset %s of %s/%s is out of range: reset to the %s offset",
+                "offset %s of %s/%s is out of range: the position is reset (auto_offset_reset=%s)",
                 offset,
                 *cursor.tp,
                 self._sources.config.auto_offset_reset,

@@ -733,7 +733,7 @@ class Source:
             self._sources.cluster.invalidate()
         if error_class not in SESSION_ERRORS or self._asked_epoch == FULL_EPOCH:
             # No session can be blamed for the refusal of a full request: not again at once.
-            self._error = error_class(f"node {self.node_id} refused a fetch")
+            self._error = error_class(f"node {self.node_id} rejected a fetch request")
             self._wake.set()
             return
-        log.info("reopening the fetch session with node %s: %s", self.node_id, error_class)
+        log.info("reopening the fetch session with node %s: %s", self.node_id, error_class.__name__)
