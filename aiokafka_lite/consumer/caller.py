@@ -34,7 +34,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
     if loop is None:
         raise RuntimeError(
             "The object should be created within an async function or provide loop directly: "
-            "no event loop runs"
+            "no event loop is running"
         )
     return loop
 
@@ -90,7 +90,7 @@ class Owner:
         """Return what to raise where this is not the loop's own code."""
         if self.is_forked:
             return ForkedError(
-                "the consumer belongs to the parent process, together with its sockets and its "
+                "this process was forked from the process that uses the consumer's sockets and "
                 "group membership: create another consumer in this process"
             )
         if self.loop.is_closed():

@@ -354,7 +354,7 @@ class ConsumerConfig(ClientArguments, Generic[KT, VT]):
             )
 
         if self.group_instance_id == "":
-            raise ValueError("group_instance_id must be None, or a name that is not empty")
+            raise ValueError("group_instance_id must be None or a non-empty string")
         if self.ack_mode not in ("implicit", "explicit"):
             raise ValueError(f'ack_mode must be "implicit" or "explicit", not {self.ack_mode!r}')
 
@@ -570,7 +570,7 @@ def _duration_ms(policy: str) -> int:
         duration_ms = -duration_ms
     if duration_ms < 0:
         raise ValueError(
-            f"auto_offset_reset cannot look back by a negative duration such as {policy!r}"
+            f"the duration in auto_offset_reset must not be negative, but is {policy!r}"
         )
     return duration_ms
 
@@ -662,7 +662,7 @@ def check_pattern(pattern: str) -> re.Pattern[str]:
     if not isinstance(given, str) and not (
         isinstance(given, re.Pattern) and isinstance(given.pattern, str)
     ):
-        raise TypeError(f"pattern must be a str, a regular expression, not {pattern!r}")
+        raise TypeError(f"pattern must be a str with a regular expression, not {pattern!r}")
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -747,7 +747,8 @@ def check_timestamps(timestamps: Mapping[TopicPartition, float]) -> dict[TopicPa
         if not 0 <= timestamp <= MOST_LONG:
             raise ValueError(
                 f"The target time for partition {tp} is {timestamp}. "
-                f"The target time cannot be {'negative' if timestamp < 0 else 'so late'}."
+                "The target time cannot be "
+                f"{'negative' if timestamp < 0 else 'later than 2**63 - 1 ms'}."
             )
     return checked
 
@@ -822,8 +823,8 @@ def check_handler(handler: object, argument_count: int) -> None:
         raise TypeError(
             f"handler must be an async def function that takes a record, not {handler!r}"
             + (
-                f": await asyncio.to_thread({name}, record) in an async def function. The thread "
-                "also keeps the event loop free"
+                f": call it as await asyncio.to_thread({name}, record) in an async def function, "
+                "so that it does not block the event loop"
                 if callable(handler) and not isinstance(handler, type)
                 else ""
             )

@@ -967,8 +967,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         if self._arrow_gets is None:
             if self._config.has_deserializers:
                 raise IllegalStateError(
-                    "rows hold keys and values as bytes: make a consumer without key_deserializer "
-                    "and value_deserializer, and decode columns instead"
+                    "Arrow rows contain keys and values as bytes: create a consumer without "
+                    "key_deserializer and value_deserializer, and decode the columns instead"
                 )
             # Imports pyarrow, which most consumers do not use.
             from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
@@ -1153,8 +1153,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             state = self._state.partition(tp)
             if state.position is None:
                 raise KafkaTimeoutError(
-                    f"the position of {tp} was not found within "
-                    f"{self._config.request_timeout_ms} ms: {state.retry_reason or 'no answer'}"
+                    f"the position of {tp} was not determined within request_timeout_ms="
+                    f"{self._config.request_timeout_ms}: "
+                    f"{state.retry_reason or 'no broker answered'}"
                 ).at(tp)
             positions[tp] = state.position
         return positions if others else positions[wanted[0]]
@@ -1290,7 +1291,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def _require_group(self) -> str:
         if self._group_id is None:
             raise IllegalOperation(
-                "offsets are committed to a group: create the consumer with a group_id"
+                "the consumer has no group for committed offsets: create it with a group_id"
             )
         return self._group_id
 
@@ -1439,7 +1440,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                         await cluster.refresh(unknown)
                         await running.lookup.until_listed(timestamps)
                 except asyncio.TimeoutError:
-                    raise KafkaTimeoutError("no metadata was received in time") from None
+                    raise KafkaTimeoutError(
+                        "no broker returned metadata of "
+                        f"{', '.join(sorted(unknown))} within request_timeout_ms="
+                        f"{self._config.request_timeout_ms}"
+                    ) from None
             return await running.lookup.find(timestamps, deadline)
 
     async def topics(self) -> set[str]:

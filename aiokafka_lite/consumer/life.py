@@ -282,7 +282,7 @@ class Engine:
         commits = self.running.commits
         if not isinstance(commits, Commits):
             raise IllegalOperation(
-                "offsets are committed to a group: create the consumer with a group_id"
+                "the consumer has no group for committed offsets: create it with a group_id"
             )
         return OffsetsInTransaction(self.state, commits)
 
@@ -415,7 +415,7 @@ class Engine:
         while self.life.stage in (Stage.UNDOING, Stage.STOPPING):
             await self._parts_ended.wait()  # of an attempt that was cancelled, say
         if self.life.stage is not Stage.NEW:
-            raise AssertionError("a consumer can be started only once: make another one")
+            raise AssertionError("a consumer can be started only once: create another consumer")
         self.life.was_tried = True
         self.config.check_isolation_level()
         # Imported by the first start: with what it imports it is a quarter of all there is.
@@ -623,7 +623,7 @@ class Engine:
             async with timeout_at(deadline):
                 await self._parts_ended.wait()
         except asyncio.TimeoutError:
-            log.warning("stopping: the cancelled start() was not cleaned up in time")
+            log.warning("stopping: connections of the cancelled start() were not closed in time")
 
     async def _await_stop(self, timeout_s: float) -> Offsets:
         """Wait for the stop that is under way, unless that waits for a listener that calls this."""

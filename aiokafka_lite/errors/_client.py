@@ -260,7 +260,7 @@ class BatchRevokedError(CommitFailedError):
         partitions: The lost partitions; the others are committed.
     """
 
-    cause = "the batch no longer owns its partitions"
+    cause = "partitions of the batch are no longer assigned to this member"
     remedy = (
         "await batch.revoking to finish early when a rebalance starts, raise max_hold_ms, "
         "rebalance_timeout_ms or session_timeout_ms, or take fewer records"

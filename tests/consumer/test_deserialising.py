@@ -545,7 +545,10 @@ class AsyncInSync(Deserializer[object]):
         (AsyncInSync(), "must be an instance of AsyncDeserializer"),
         (SyncInAsync(), "with async def"),
         (Knowing, "an instance of Knowing, not the class"),
-        ("json", "a callable that takes bytes, or a deserialiser, not 'json'"),
+        (
+            "json",
+            "a function that takes bytes, or a Deserializer, .* or BatchDeserializer, not 'json'",
+        ),
     ],
 )
 async def test_what_would_go_wrong_silently_is_refused(wrong: AnyDeserializer, why: str) -> None:
@@ -557,7 +560,7 @@ async def test_what_would_go_wrong_silently_is_refused(wrong: AnyDeserializer, w
 async def test_rows_refuse_deserialisers_of_every_kind() -> None:
     for make in KINDS.values():
         consumer = AIOKafkaConsumer(value_deserializer=make())
-        with pytest.raises(IllegalStateError, match="rows hold keys and values as bytes"):
+        with pytest.raises(IllegalStateError, match="Arrow rows contain keys and values as bytes"):
             await consumer.poll_arrow()  # type: ignore[misc]  # so type checkers say, too
         await consumer.stop()
 

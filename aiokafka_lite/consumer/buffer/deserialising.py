@@ -58,7 +58,8 @@ def check_deserializer(name: str, given: AnyDeserializer | None) -> None:
         method = None if isinstance(given, type) else getattr(given, "__call__", None)  # noqa: B004
     else:
         raise TypeError(
-            f"{name} must be a callable that takes bytes, or a deserialiser, not {given!r}"
+            f"{name} must be a function that takes bytes, or a Deserializer, AsyncDeserializer or "
+            f"BatchDeserializer, not {given!r}"
         )
     is_async = inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(given)
     if is_async and not may_wait(given):

@@ -190,7 +190,7 @@ class BatchScope(Generic[KT, VT]):
         """Wait for records, and open the block; a cancelled wait takes no records."""
         if self._is_used:
             raise IllegalStateError(
-                "a batch can be entered only once: call consumer.batch() for the next one"
+                "a batch() block can be entered only once: call consumer.batch() again"
             )
         self._is_used = True
         try:
