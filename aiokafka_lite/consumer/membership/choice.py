@@ -144,7 +144,11 @@ class EitherMembership:
         reason = str(error)
         if isinstance(error, KEPT_CLASSIC):
             self._kept_classic_by = reason
-        log.info("group %s is joined with the classic protocol: %s", self._group_id, reason)
+        log.info(
+            "group %s is joined with the classic protocol instead of KIP-848: %s",
+            self._group_id,
+            reason,
+        )
         self._state.events.publish(GroupProtocolChanged("classic", reason))
         self.now = self._second()
         self._first.stop_trying()

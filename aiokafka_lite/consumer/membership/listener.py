@@ -36,7 +36,7 @@ class ListenerCalls:
     ) -> None:
         self._scope = scope
         self._on_failed = on_failed
-        self._running: tuple[asyncio.Task[None], caller.Callback] | None = None
+        self._running: tuple[asyncio.Task[None], caller.Callback, float] | None = None
 
     async def call(
         self, name: str, method: Method, partitions: set[TopicPartition], *, deadline: float
@@ -49,7 +49,7 @@ class ListenerCalls:
         task = self._scope.spawn(
             self._guarded(call, method, partitions), name="listener", may_be_cancelled=True
         )
-        self._running = (task, call)
+        self._running = (task, call, asyncio.get_running_loop().time())
         return await self.finish(deadline=deadline)
 
     def is_calling(self) -> bool:
@@ -66,19 +66,25 @@ class ListenerCalls:
         """
         if self._running is None or self.is_calling():
             return True
-        task, call = self._running
+        task, call, began_at = self._running
         has_ended = True
         loop = asyncio.get_running_loop()
         done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline - loop.time()))
         if not done:
             log.error(
-                "the rebalance listener did not return from %s in time and is cancelled", call.name
+                "the rebalance listener did not return from %s within %.1f s and is cancelled",
+                call.name,
+                loop.time() - began_at,
             )
             call.end()
             task.cancel()
             done, _ = await asyncio.wait({task}, timeout=GRACE_S)
             if not done:
-                log.error("the rebalance listener ignores its cancellation")
+                log.error(
+                    "the rebalance listener ignores its cancellation in %s: the rebalance "
+                    "continues while the listener still runs",
+                    call.name,
+                )
             self._on_failed(call.name, None)
             has_ended = False
         elif task.cancelled():

@@ -156,7 +156,7 @@ class Revocation:
         why = why_lost() if gone else None
         if why is not None:
             self._state.give_up_work(gone, asyncio.get_running_loop().time())
-            log.warning("group %s: lost %s: %s", group_id, sorted(gone), why or reason)
+            log.warning("group %s: lost partitions %s: %s", group_id, sorted(gone), why or reason)
             self._state.events.publish(Lost(gone, why or reason))
         else:
             log.info("group %s: revoking %s", group_id, sorted(gone))

@@ -120,7 +120,10 @@ async def check_that_it_joins_as_classic(
                 ]
                 await until(lambda: we.health().verdict == "ok")
                 (reason,) = we.health().reasons
-                assert f"group {group} {JOINED_CLASSIC}, because it has members of that" in reason
+                assert (
+                    f"group {group} {JOINED_CLASSIC}, because it has members that use this"
+                    in reason
+                )
                 assert changed.reason in reason
         (line,) = [each for each in caplog.messages if JOINED_CLASSIC in each]
         assert line == f"group {group} {JOINED_CLASSIC}: {changed.reason}"
@@ -253,7 +256,7 @@ async def test_a_group_of_ours_that_may_not_change_refuses_classic_members_with_
     [
         (UnsupportedVersionError, "because the broker does not offer this protocol"),
         (IncompatibleBrokerVersion, "because the broker does not offer this protocol"),
-        (GroupIdNotFound, "because group g has members of the classic protocol"),
+        (GroupIdNotFound, "group g has members that use the classic protocol, and the broker"),
     ],
 )
 async def test_a_refusal_is_one_line_with_what_to_do(

@@ -202,7 +202,7 @@ async def check_a_block_that_costs_the_membership(
     # A lost heartbeat: three more, of it, of the connection, and that it is back.
     assert len(warned) == (2 if begin is None else 5), warned
     assert "the event loop was blocked" in warned[0] + warned[1]
-    assert sum(" lost [" in line for line in warned) == 1
+    assert sum(" lost partitions [" in line for line in warned) == 1
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -332,7 +332,11 @@ class ClassicMembership(GroupedMembership[Member]):
                 self._shared_out, self._unchanged_in = assigned.shared_out, None
                 self._task.forget_error()
                 return assigned
-            log.info("group %s: the subscription changed during the rebalance", member.group_id)
+            log.info(
+                "group %s: the subscription changed during the rebalance, so the consumer joins "
+                "again",
+                member.group_id,
+            )
             if self._is_cooperative and is_subscribed(state):
                 # What it keeps is of this generation: what it claims by the one before is passed
                 # over by leaders, and assigned to somebody else at once.
@@ -400,7 +404,7 @@ class ClassicMembership(GroupedMembership[Member]):
         member, state = self._member, self._state
         has_given_back = False
         log.info(
-            "group %s: generation %d assigns %s",
+            "group %s: partitions assigned to this member in generation %d: %s",
             member.group_id,
             member.identity.generation,
             sorted(assigned.partitions),

@@ -171,7 +171,10 @@ class Rebalance:
             )
         except KafkaError as error:
             log.warning(
-                "group %s: leaving without notifying the coordinator: %s", member.group_id, error
+                "group %s: the coordinator did not confirm that this member left, so the member "
+                "may stay in the group until its session times out: %s",
+                member.group_id,
+                error,
             )
             return False
         codes = [answer.error_code for answer in response.members if answer.error_code]
@@ -285,7 +288,8 @@ class Rebalance:
                 return await self._cluster.refresh()
         except (asyncio.TimeoutError, KafkaError) as error:
             log.warning(
-                "group %s: computing the assignment from old metadata: %s",
+                "group %s: the metadata could not be refreshed, so the assignment is computed "
+                "from older metadata: %r",
                 self._member.group_id,
                 error,
             )

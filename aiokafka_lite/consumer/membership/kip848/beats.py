@@ -290,7 +290,8 @@ def identity_in(
     if epoch < max(epoch_sent, 1):
         # With an epoch below 1 the next heartbeat would be another request.
         raise KafkaProtocolError(
-            f"the coordinator returned epoch {epoch} for a heartbeat with epoch {epoch_sent}"
+            f"the coordinator returned member epoch {epoch} for a heartbeat with member epoch "
+            f"{epoch_sent}: epochs are positive and cannot decrease"
         )
     return Identity(answer.member_id or sent_as.member_id, epoch)
 

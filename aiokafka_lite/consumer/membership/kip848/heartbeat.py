@@ -234,7 +234,7 @@ class Heartbeat:
         if request.member_epoch == JOIN_EPOCH and not self._coordinator.has_topic_ids:
             raise IncompatibleBrokerVersion(
                 "the broker supports only Metadata requests before version 10, which have no "
-                "topic ids"
+                "topic ids. KIP-848 needs topic ids"
             )
         # Half the session: a silent coordinator has to be left while there is time to find out
         # that it has moved.
@@ -287,13 +287,14 @@ class Heartbeat:
         self.is_refused = True
         group_id = self._member.group_id
         reason = (
-            f"group {group_id} has members of the classic protocol and may not be converted"
+            f"group {group_id} has members that use the classic protocol, and the broker does not "
+            "allow converting the group to the consumer protocol (KIP-848)"
             if isinstance(error, KEPT_CLASSIC)
-            else "the broker does not offer this protocol"
+            else f"group {group_id} cannot be joined with the consumer protocol (KIP-848), because "
+            "the broker does not offer this protocol"
         )
         detail = error.args[0] if error.args else error
         text = (
-            f"group {group_id} cannot be joined with the consumer protocol (KIP-848), because "
             f'{reason}: {detail}. Use group_protocol="auto" to join with the classic protocol '
             "instead"
         )

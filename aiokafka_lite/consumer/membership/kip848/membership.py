@@ -166,8 +166,8 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             return ""
         return (
             f"a topic with assigned partitions has been missing from the metadata for {for_s:.0f} "
-            "s. The partitions are read as soon as a broker lists the topic: check that this "
-            "client may describe the topic"
+            "s. The partitions are read when the metadata contain the topic: check that the ACLs "
+            "allow this client to describe the topic"
         )
 
     @property
@@ -266,7 +266,10 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
                 delay_s = backoff.next_delay_s()
                 if not error.retriable or self._loop.time() + delay_s >= deadline:
                     log.warning(
-                        "group %s: leaving without notifying the coordinator: %s", group_id, error
+                        "group %s: the coordinator did not confirm that this member left, so the "
+                        "member may stay in the group until its session times out: %s",
+                        group_id,
+                        error,
                     )
                     return
                 await asyncio.sleep(delay_s)
