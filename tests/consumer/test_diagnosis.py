@@ -157,11 +157,11 @@ def test_of_several_causes_the_first_is_said(found: Examined) -> None:
     found.is_settling = True
     found.check(Cause.ABOUT_TO_FETCH, "is about to be sent, after the latest response")
     found.is_short_of_bytes = True
-    found.check(Cause.NO_BUDGET, "7 of max_buffered_bytes=9 are in use: the next fetch")
+    found.check(Cause.NO_BUDGET, "7 bytes of max_buffered_bytes=9 are in use: the next fetch")
     found.untaken = True
     found.check(Cause.ANSWER_NOT_TAKEN, "has records of other partitions")
     found.delay_s = 0.5
-    found.check(Cause.THROTTLED, "for another 500 ms")
+    found.check(Cause.THROTTLED, "for another 500 ms because of a quota")
     found.connecting = True
     found.check(Cause.CONNECTING, "is being opened")
     found.failing = KafkaError("again")
@@ -231,20 +231,22 @@ def test_returned_records_are_unfinished_until_their_task_reads(found: Examined)
 # --- The position ------------------------------------------------------------------------------
 def test_a_position_is_looked_up_in_the_group_or_at_the_leader(found: Examined) -> None:
     found.a.await_committed()
-    found.check(Cause.AWAITING_COMMITTED, "is about to be looked up")
+    found.check(Cause.AWAITING_COMMITTED, "without a group_id, auto_offset_reset")
     found.status = STABLE._replace(coordinator_id=None)
     found.check(Cause.AWAITING_COMMITTED, "the coordinator of group g is being looked up")
     found.status = STABLE
     found.check(Cause.AWAITING_COMMITTED, "from node 1, the coordinator of group g")
     found.a.note_reason("LOADING")
-    found.check(Cause.AWAITING_COMMITTED, "of group g (last try: LOADING)")
+    found.check(Cause.AWAITING_COMMITTED, "of group g (latest attempt: LOADING)")
     found.state.request_reset(found.a, LATEST_TIMESTAMP, reason="truncated")
-    found.check(Cause.AWAITING_RESET, "to the latest offset, truncated (last try: LOADING)")
+    found.check(Cause.AWAITING_RESET, "to the latest offset, truncated (latest attempt: LOADING)")
     found.lost = {1: NOW - 4}
     found.check(Cause.AWAITING_RESET, "LOADING); node 1 at h:1 has not been reachable")
     found.state.seek(found.a, 7)
     found.state.request_validation(found.a)
-    found.check(Cause.AWAITING_VALIDATION, "records before offset 7 (last try: LOADING); node 1")
+    found.check(
+        Cause.AWAITING_VALIDATION, "records before offset 7 (latest attempt: LOADING); node 1"
+    )
     found.view = view({1: 1})
     found.check(Cause.NO_LEADER, "the brokers do not know the partition")
 
@@ -287,7 +289,7 @@ def test_a_start_waits_for_a_broker_then_for_topics_then_for_the_group(member: E
     member.stage = Stage.STARTING
     member.status = JOINING
     known, member.view = member.view, member.view._replace(nodes={})
-    member.check(Cause.STARTING, "is starting: it looks for a broker", C)
+    member.check(Cause.STARTING, "is starting: it is connecting to", C)
     member.view = known._replace(topics={})
     member.check(Cause.STARTING, "is starting: it waits for metadata of t", C)
     member.unknown = "topic t does not exist"
@@ -350,16 +352,18 @@ def test_limits_of_what_is_said(found: Examined) -> None:
     assert found.is_said("the latest commit failed 59.0 s ago")
     found.failed_at = None
     found.scopes = [SimpleNamespace(name="positions", degraded={"task": KafkaError("flaky")})]
-    assert found.is_said("task (positions) failed and is retried: KafkaError: flaky")
+    assert found.is_said(
+        "the background task 'task' (positions) failed and is retried: KafkaError: flaky"
+    )
 
 
 def test_brokers_that_cannot_be_reached_are_named_unless_there_are_no_others(
     found: Examined,
 ) -> None:
     found.lost = {2: NOW - 4, -1: NOW - 9}
-    assert found.is_said("node 2 at h:1 cannot be reached, for 4.0 s: refused")
+    assert found.is_said("node 2 at h:1 has not been reachable for 4.0 s: refused")
     found.lost = {1: NOW - 5, 2: NOW - 4}
-    assert found.is_said("no broker can be reached, for 4.0 s: refused")
+    assert found.is_said("no broker has been reachable for 4.0 s: refused")
 
 
 def test_a_partition_in_trouble_is_named_though_a_fetch_is_in_flight(found: Examined) -> None:
@@ -390,19 +394,28 @@ def test_a_partition_without_a_leader_is_named(found: Examined) -> None:
     [
         (STABLE._replace(sits_out=True), "the consumer left group g"),
         (STABLE._replace(coordinator_id=None), "the coordinator of group g is not known"),
-        (STABLE._replace(coordinator_id=7), "group g, node 7, cannot be reached, for 4.0 s"),
+        (STABLE._replace(coordinator_id=7), "group g, node 7, has not been reachable for 4.0 s"),
         (JOINING, "group g is rebalancing (JOINING): no records are returned until"),
-        (JOINING._replace(is_eager=False), "(JOINING): partitions that move are withheld until"),
+        (
+            JOINING._replace(is_eager=False),
+            "(JOINING): records of reassigned partitions are withheld until",
+        ),
         (STABLE._replace(trouble="it is fenced"), "group g: it is fenced"),
-        (STABLE._replace(last_contact_at=NOW - 46), "for 46.0 s, longer than a session of 45 s"),
+        (
+            STABLE._replace(last_contact_at=NOW - 46),
+            "for 46.0 s, longer than the session timeout of 45 s",
+        ),
         (STABLE._replace(last_contact_at=NOW - 45), None),
         (
             STABLE._replace(last_contact_at=NOW - 7, session_s=6.0),
-            "for 7.0 s, longer than a session of 6 s",
+            "for 7.0 s, longer than the session timeout of 6 s",
         ),
         (STABLE._replace(last_contact_at=NOW - 6, session_s=6.0), None),
         (STABLE._replace(last_contact_at=None), None),
-        (STABLE._replace(kept_classic_by="INVALID"), "may not be converted: INVALID"),
+        (
+            STABLE._replace(kept_classic_by="INVALID"),
+            "does not allow converting the group: INVALID",
+        ),
     ],
 )
 def test_troubles_of_a_member_are_said(
@@ -417,12 +430,12 @@ def test_a_consumer_without_partitions_says_why(found: Examined, member: Examine
     found.state.unsubscribe()
     assert found.is_said("no topic is subscribed")
     found.waiting_count = 1
-    assert found.is_said("reads wait without end: no topic is subscribed")
+    assert found.is_said("reads wait forever: no topic is subscribed")
     member.state.change([A, B], [])
     others = "the other members of group g own all partitions"
     assert member.reasons == (f"no partition is assigned: {others}",)
     member.status = STABLE._replace(is_eager=False)
-    assert member.is_said(f"{others}, or have not released the partitions that move")
+    assert member.is_said(f"{others}, or have not yet released partitions of this member")
     member.status = JOINING
     assert member.is_said("group g is rebalancing")
     member.status = None

@@ -95,7 +95,7 @@ async def test_while_it_waits_for_a_topic_or_a_broker(broker: Broker) -> None:
     consumer = consumer_of(broker, "not-there", allow_auto_create_topics=False)
     starting = asyncio.ensure_future(consumer.start())
     await asyncio.sleep(0)
-    assert "looks for a broker" in await until_cause(consumer, T0, Cause.STARTING)
+    assert "is connecting to a bootstrap server" in await until_cause(consumer, T0, Cause.STARTING)
     await until(lambda: "topic 'not-there' does not exist" in consumer.explain(T0))
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -250,7 +250,7 @@ async def test_the_reason_why_gets_hand_out_nothing_is_named(broker: Broker) -> 
 @pytest.mark.parametrize(
     ("is_run", "until_when"),
     [
-        (False, "the block of the partition's open batch ends"),
+        (False, "the `async with` block of the partition's open batch ends"),
         (True, "earlier records are finished"),
     ],
     ids=["batch", "run"],
@@ -321,7 +321,7 @@ async def test_buffered_while_a_get_waits_for_others(kafka: KafkaHandle) -> None
     tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
     async with reading(kafka, topic) as consumer:
         getting = asyncio.ensure_future(consumer.getone(other))
-        assert "waits for other partitions" in await until_cause(consumer, tp, Cause.BUFFERED)
+        assert "called for other partitions" in await until_cause(consumer, tp, Cause.BUFFERED)
         getting.cancel()
 
 
@@ -410,7 +410,10 @@ async def test_a_leader_that_is_not_up(broker: Broker) -> None:
             topic = known.topics["t"]._replace(partitions=led_by_another)
             inside.show_metadata(consumer, known._replace(topics={"t": topic}))
             text = await until_cause(consumer, T0, Cause.NO_LEADER)
-            assert text == "the partition's leader, node 0, is not among the brokers that are up"
+            assert text == (
+                "the partition's leader, node 0, is not in the metadata's list of brokers: the "
+                "broker may be down"
+            )
             rule.release()
         await until_cause(consumer, T0, Cause.AT_END)
 
@@ -559,7 +562,7 @@ async def test_a_buffer_that_is_full(kafka: KafkaHandle) -> None:
         await until_cause(consumer, tp, Cause.BUFFERED)
         assert await consumer.poll(max_records=1)
         text = await until_cause(consumer, other, Cause.NO_BUDGET)
-        assert re.match(r"1\d{5} of max_buffered_bytes=100000 are in use", text)
+        assert re.match(r"1\d{5} bytes of max_buffered_bytes=100000 are in use", text)
         assert await consumer.poll(max_records=1)
         await until_cause(consumer, other, Cause.AT_END)
 

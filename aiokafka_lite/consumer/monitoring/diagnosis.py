@@ -196,7 +196,7 @@ def stopped_text(engine: Engine) -> str:
         if scope.failure is not None:
             return f"{stopped}. The background task {scope.name} had failed with {scope.failure!r}"
     if raised := engine.state.latest_raised:
-        return f"{stopped}. The latest error raised by a read was {_one_line(raised)}"
+        return f"{stopped}. Before the stop, a read raised {_one_line(raised)}"
     return stopped
 
 
@@ -205,7 +205,7 @@ def not_started_text(engine: Engine, now: float) -> str:
     if engine.life.failed_start is None:
         return "the consumer is not started: await consumer.start() first"
     failed_at, error = engine.life.failed_start
-    return f"start() failed {seconds(now - failed_at)} ago and may be called again: {error}"
+    return f"start() failed {seconds(now - failed_at)} ago: {error}. Call start() again to retry"
 
 
 def joining_text(engine: Engine, status: GroupStatus, now: float) -> str:
@@ -232,7 +232,7 @@ def starting_text(engine: Engine, running: Running, now: float) -> str:
     """Say what the start is waiting for."""
     view = running.cluster.view
     if not view.nodes:
-        return "the consumer is starting: it looks for a broker among the bootstrap servers"
+        return "the consumer is starting: it is connecting to a bootstrap server"
     missing = sorted(t for t in engine.state.topics if not view.partitions_for_topic(t))
     if missing:
         unknown = running.cluster.unknown_topics.text(missing)
@@ -311,15 +311,15 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
     if has_records and processing is not None and processing.is_paused:
         return Diagnosis(
             Cause.HANDLERS_PAUSED,
-            "handlers fail, so the circuit breaker has paused them: one record is tried from "
-            "time to time",
+            "the handlers of run() keep failing, so the circuit breaker has paused them: one "
+            "record is tried from time to time",
         )
     if part is None:
         return None
     records = f"records from offset {partition.position} on are buffered"
     if partition.has_enough:
         until = (
-            "the block of the partition's open batch ends"
+            "the `async with` block of the partition's open batch ends"
             if processing is None
             else "earlier records are finished"
         )
@@ -328,7 +328,7 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
         text = f"{records}, and are delivered when a handler is free"
     elif engine.state.is_in_get:
         text = (
-            f"{records}: the current read returns the records next, unless this read waits for "
+            f"{records}: the current read returns these records next, unless it was called for "
             "other partitions"
         )
     else:
@@ -347,11 +347,14 @@ def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis |
         return None
     if running.cluster.view.lacks(partition.tp):
         return Diagnosis(Cause.NO_LEADER, _no_leader_text(running, partition.tp))
-    last_try = f" (last try: {partition.retry_reason})" if partition.retry_reason else ""
+    last_try = f" (latest attempt: {partition.retry_reason})" if partition.retry_reason else ""
     if search.sought is Sought.COMMITTED:
         status = running.membership.status
         if status is None:
-            text = "the first position of the partition is about to be looked up"
+            text = (
+                "the partition has no position yet: without a group_id, auto_offset_reset "
+                "determines the starting offset"
+            )
         elif status.coordinator_id is None:
             text = (
                 "the committed offset of the partition is not known: the coordinator of group "
@@ -415,7 +418,10 @@ def _no_leader_text(running: Running, tp: TopicPartition) -> str:
     if known.leader < 0:
         why = "" if known.error is None else f" ({known.error.__name__})"
         return f"the partition has no leader at present{why}: all its replicas may be down"
-    return f"the partition's leader, node {known.leader}, is not among the brokers that are up"
+    return (
+        f"the partition's leader, node {known.leader}, is not in the metadata's list of brokers: "
+        "the broker may be down"
+    )
 
 
 # --- The fetch --------------------------------------------------------------------------------
@@ -434,8 +440,8 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
         budget = engine.budget
         return Diagnosis(
             Cause.NO_BUDGET,
-            f"{budget.taken_bytes} of max_buffered_bytes={budget.limit_bytes} are in use, and "
-            "the current reads wait for other partitions: this partition is fetched when the "
+            f"{budget.taken_bytes} bytes of max_buffered_bytes={budget.limit_bytes} are in use, "
+            "and the current reads wait for other partitions: this partition is fetched when the "
             "current reads have returned",
         )
     if (sent_at := node.in_flight_since) is not None:
@@ -452,7 +458,9 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
         return Diagnosis(Cause.CONNECTING, f"a connection to node {node_id} is being opened")
     if (delay_s := pool.connection_delay(node_id, node.lane)) > 0:
         return Diagnosis(
-            Cause.THROTTLED, f"node {node_id} throttles this client for another {seconds(delay_s)}"
+            Cause.THROTTLED,
+            f"node {node_id} throttles this client for another {seconds(delay_s)} because of a "
+            "quota",
         )
     if engine.buffer.has_untaken(node):
         return Diagnosis(
@@ -464,8 +472,8 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
         budget = engine.budget
         return Diagnosis(
             Cause.NO_BUDGET,
-            f"{budget.taken_bytes} of max_buffered_bytes={budget.limit_bytes} are in use: the "
-            "next fetch is sent when the application has read buffered records, including "
+            f"{budget.taken_bytes} bytes of max_buffered_bytes={budget.limit_bytes} are in use: "
+            "the next fetch is sent when the application has read buffered records, including "
             "those of other partitions",
         )
     waits = ", after the latest response is processed" if node.is_settling else ""
@@ -494,8 +502,8 @@ def _in_flight(
             return Diagnosis(
                 Cause.OPEN_TRANSACTION,
                 f"a transaction is open at offset {stable} (the last stable offset, while the "
-                f"log ends at {end}): read_committed returns no records from offset {stable} on; "
-                f"{fetch}",
+                f"log ends at {end}): isolation_level=read_committed withholds records from "
+                f"offset {stable} on until the transaction ends; {fetch}",
             )
     elif partition.fetched >= end:
         if (unfinished := _unfinished_text(engine, partition, now)) is not None:

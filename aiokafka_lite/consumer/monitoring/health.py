@@ -158,7 +158,7 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
     yield from _broker_troubles(running, now)
     for scope in running.scopes:
         for name, error in scope.degraded.items():
-            yield f"{name} ({scope.name}) failed and is retried: {error}"
+            yield f"the background task {name!r} ({scope.name}) failed and is retried: {error}"
     if engine.life.stage is not Stage.STARTING:
         yield from _topic_troubles(engine, running)
         yield from _group_troubles(engine, running, now)
@@ -222,7 +222,7 @@ def _no_broker_text(engine: Engine, running: Running, alone_s: float) -> str:
     if (status := running.membership.status) is not None:
         stands_still.append(f"group {status.group_id} receives no heartbeats from this member")
     return (
-        f"no broker can be reached, for {seconds(alone_s)}: {error}. Check the network, and "
+        f"no broker has been reachable for {seconds(alone_s)}: {error}. Check the network, and "
         f"that the brokers run. Until a broker can be reached, {' and '.join(stands_still)}"
     )
 
@@ -231,14 +231,14 @@ def _broker_troubles(running: Running, now: float) -> Iterator[str]:
     pool = running.cluster.pool
     for node_id, lost_at in _lost(running).items():
         yield (
-            f"{pool.describe(node_id)} cannot be reached, for {seconds(now - lost_at)}: "
+            f"{pool.describe(node_id)} has not been reachable for {seconds(now - lost_at)}: "
             f"{pool.last_error(node_id)}"
         )
 
 
 def _topic_troubles(engine: Engine, running: Running) -> Iterator[str]:
     if engine.state.mode is SubscriptionMode.NONE and engine.buffer.waiting_count:
-        yield f"reads wait without end: {NO_TOPICS}"
+        yield f"reads wait forever: {NO_TOPICS}"
     if engine.state.mode is not SubscriptionMode.TOPICS:
         return
     view = running.cluster.view
@@ -271,13 +271,15 @@ def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[st
         yield f"the coordinator of {group} is not known and is being looked up"
     elif (lost_at := running.cluster.pool.lost_at(status.coordinator_id)) is not None:
         yield (
-            f"the coordinator of {group}, node {status.coordinator_id}, cannot be reached, "
+            f"the coordinator of {group}, node {status.coordinator_id}, has not been reachable "
             f"for {seconds(now - lost_at)}"
         )
     if not status.is_settled:
         joining = joining_text(engine, status, now)
         stops = (
-            "no records are returned" if status.is_eager else ("partitions that move are withheld")
+            "no records are returned"
+            if status.is_eager
+            else "records of reassigned partitions are withheld"
         )
         yield f"{group} is rebalancing ({joining}): {stops} until the rebalance ends"
     elif status.trouble:
@@ -287,8 +289,9 @@ def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[st
         session_s = status.session_s or engine.config.session_timeout_s
         if silence_s > session_s:
             yield (
-                f"no heartbeat was answered for {seconds(silence_s)}, longer than a session of "
-                f"{session_s:g} s: {group} may have assigned the partitions to other members"
+                f"no heartbeat was answered for {seconds(silence_s)}, longer than the session "
+                f"timeout of {session_s:g} s: {group} may have assigned the partitions to other "
+                "members"
             )
 
 
@@ -339,7 +342,8 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
     if status is not None and status.kept_classic_by:
         yield (
             f"group {status.group_id} is joined with the classic protocol, because it has "
-            f"members of that protocol and may not be converted: {status.kept_classic_by}"
+            "members that use this protocol. The broker does not allow converting the group: "
+            f"{status.kept_classic_by}"
         )
     if engine.life.stage is Stage.STARTING or state.assignment:
         paused = sum(partition.is_paused for partition in state.assignment.values())
@@ -357,7 +361,7 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
         yield (
             f"no partition is assigned: the other members of group {status.group_id} own all "
             "partitions"
-            + ("" if status.is_eager else ", or have not released the partitions that move")
+            + ("" if status.is_eager else ", or have not yet released partitions of this member")
         )
 
 
