@@ -144,8 +144,8 @@ class EpochEndLookup(LeaderLookup[int, EpochEnd, OffsetForLeaderEpochResponse]):
             for answer in topic.partitions:
                 tp = TopicPartition(topic.topic, answer.partition)
                 if answer.error_code:
-                    error = for_code(answer.error_code)(f"the position in {tp} cannot be checked")
-                    yield tp, error
+                    text = f"the leader cannot check whether the log of {tp} was truncated"
+                    yield tp, for_code(answer.error_code)(text)
                 else:
                     yield tp, EpochEnd(answer.leader_epoch, answer.end_offset)
 
@@ -194,7 +194,8 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
                 tp = missing[0]
                 count = len(self._cluster.view.topics[tp.topic].partitions)
                 raise UnknownTopicOrPartitionError(
-                    f"{tp.topic!r} has no partition {tp.partition}: it has {count}, numbered from 0"
+                    f"topic {tp.topic!r} has no partition {tp.partition}: the topic has {count} "
+                    "partitions, numbered from 0"
                 ).at(tp)
             await asyncio.sleep(backoff.next_delay_s())
             await self._cluster.refresh({tp.topic for tp in missing})
@@ -258,10 +259,11 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
             if leader is not None and leader.leader in silent:
                 why = f"the leader, node {leader.leader}, has not responded"
             else:
-                why = str(failures.get(tp, "it has not been requested"))
+                why = str(failures.get(tp, "no request was sent to the leader"))
             reasons.append(f"{tp.topic}/{tp.partition}: {why}")
         return KafkaTimeoutError(
-            f"offsets of {len(missing)} partitions were not found in time ({'; '.join(reasons)})"
+            f"offsets of {len(missing)} partitions could not be looked up in time "
+            f"({'; '.join(reasons)})"
         )
 
     def _request(self, questions: Mapping[TopicPartition, int]) -> ListOffsetsRequest:

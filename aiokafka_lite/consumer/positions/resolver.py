@@ -174,11 +174,11 @@ class PositionResolver:
             self._state.request_validation(partition)
         elif partition.knows_void_epochs(leader.leader_epoch, leader.void_epoch):
             log.warning(
-                "%s: the brokers use leader epoch %s, which is older than %s: the topic was "
-                "recreated, or the cluster restored. Reading continues at offset %s",
+                "%s: the leader epoch of the brokers went back from %s to %s. The topic was "
+                "recreated, or the cluster was restored. Reading continues at offset %s",
                 partition.tp,
-                leader.leader_epoch,
                 leader.void_epoch,
+                leader.leader_epoch,
                 partition.position,
             )
             self._state.forget_epochs(partition, leader.void_epoch)
@@ -341,15 +341,18 @@ class PositionResolver:
             self._state.validated(partition, current_epoch)
             return
         if not end.is_defined:
-            text = f"it is unknown whether {partition.tp} was truncated below offset {position}"
+            text = (
+                f"it is unknown whether {partition.tp} was truncated below offset {position}: the "
+                f"leader does not know leader epoch {asked}"
+            )
             self.reset_by_policy(partition, LogTruncationError(text), TRUNCATED)
             return
         if end.end_offset >= position:
             self._state.validated(partition, current_epoch)
             return
         text = (
-            f"{partition.tp} was truncated to offset {end.end_offset}, but records up to "
-            f"{position} had been read"
+            f"the log of {partition.tp} was truncated to offset {end.end_offset}, which is below "
+            f"the consumer's position {position}"
         )
         if self._config.reset_timestamp is None:
             error = LogTruncationError(text, divergent_offset=end.end_offset)
@@ -457,7 +460,13 @@ class PositionResolver:
         lost = skipped = None
         if before is not None and before < after:
             lost = OffsetRange(before, after)
-            log.warning("%s: offsets %s to %s will not be read", tp, before, after - 1)
+            log.warning(
+                "%s: offsets %s to %s will not be read, because the position was reset (%s)",
+                tp,
+                before,
+                after - 1,
+                reason,
+            )
             if log_start is not None and log_start < after:
                 skipped = OffsetRange(max(before, log_start), after)
             events.count_lost(lost.offset_count, 0 if skipped is None else skipped.offset_count)
