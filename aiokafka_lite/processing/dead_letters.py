@@ -141,7 +141,7 @@ class DeadLetters:
         too_large: WhatIfTooLarge = "keep",
     ) -> None:
         if not topic:
-            raise ValueError(f"dead letters need the name of a topic, not {topic!r}")
+            raise ValueError(f"DeadLetters needs the name of a topic, not {topic!r}")
         TEXT.check("topic", topic)
         TEXT.check("transactional_id", transactional_id, or_none=True)
         INT.check("transaction_timeout_ms", transaction_timeout_ms)
@@ -275,7 +275,11 @@ class DeadLetters:
         record = dead.record
         place = f"{record.topic}/{record.partition} offset {record.offset}"
         if self._too_large == "drop":
-            log.warning("%s is dropped, as its dead letter is too large: %s", place, error)
+            log.warning(
+                'record %s is dropped (too_large="drop"), because its dead letter is too large: %s',
+                place,
+                error,
+            )
             return
         for stub in self._stubs(dead, letter):
             try:

@@ -345,7 +345,7 @@ class Acks:
             WrongLoopError: Another thread calls it.
         """
         if not delay_s >= 0:
-            raise ValueError(f"the delay of nack() must be 0 ms or more, not {delay_s:g} s")
+            raise ValueError(f"the delay of nack() must not be negative, but is {delay_s:g} s")
         if _get_running_loop() is not self._loop:
             self._refuse_elsewhere()
         self._state.settle()

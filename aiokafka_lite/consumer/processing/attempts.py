@@ -183,8 +183,8 @@ class Attempts:
         if not job.is_current:
             if job.cursor.is_assigned:  # a commit or a transaction of the handler has finished it
                 log.warning(
-                    "%s: the handler failed after its record was finished. The record stays "
-                    "finished: %s",
+                    "%s: the handler failed after its record was finished, so the record is not "
+                    "tried again: %s",
                     place_of(job),
                     one_line(error),
                 )
@@ -270,7 +270,7 @@ class Attempts:
             job.success_count = GIVEN_UP
         breaker.give_up()
         log.warning(
-            "handling continues, and the failed records are treated as bad records: %s",
+            "handling continues, and each failed record has one more attempt: %s",
             breaker.reason,
         )
         self._events.publish(CircuitClosed(now - breaker.since))
@@ -308,7 +308,7 @@ class Attempts:
         """Note that a record is among the dead letters."""
         self._dead_letter_error, self._dead_letter_failures = None, 0
         log.warning(
-            "%s is a dead letter after %d attempts: %s",
+            "%s was written to the dead letters after %d attempts: %s",
             place_of(job),
             job.attempts,
             one_line(error),
@@ -321,7 +321,9 @@ class Attempts:
         self._dead_letter_error = failure
         self._dead_letter_failures += 1
         log.warning(
-            "%s: the dead letter could not be written: %s", place_of(job), one_line(failure)
+            "%s: the dead letter could not be written, and writing is retried: %s",
+            place_of(job),
+            one_line(failure),
         )
         delay_s = delay_after(
             self._dead_letter_failures - 1,
@@ -346,8 +348,8 @@ class Attempts:
             yield (
                 f"handling has been paused for {now - breaker.since:.1f} s because handlers "
                 f"fail: {breaker.reason}. One record is tried in {trying:.1f} s, and handling "
-                "continues if this record succeeds. Otherwise, the failed records are treated as "
-                f"bad records in {left:.0f} s, or when every record has been tried"
+                "continues if this record succeeds. Otherwise, each failed record has one more "
+                f"attempt in {left:.0f} s, or when every record has been tried"
             )
         if self._dead_letter_error is not None:
             yield (

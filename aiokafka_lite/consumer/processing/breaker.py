@@ -74,8 +74,8 @@ class CircuitBreaker:
                 raise ValueError(f"{name} must be positive: {value}")
         if not 0 < self.first_pause_ms <= self.max_pause_ms:
             raise ValueError(
-                "first_pause_ms must be positive and at most max_pause_ms: "
-                f"{self.first_pause_ms}, {self.max_pause_ms}"
+                "first_pause_ms must be positive and at most max_pause_ms, but is "
+                f"{self.first_pause_ms} with max_pause_ms={self.max_pause_ms}"
             )
 
 
@@ -221,7 +221,7 @@ class Breaker:
             return False
         self.open(
             now,
-            f"{self._failures} of {calls} calls failed, the latest with {reason}",
+            f"{self._failures} of {calls} calls of the handler failed, the latest with {reason}",
             is_suspicion=False,
         )
         return True

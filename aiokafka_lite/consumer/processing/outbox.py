@@ -497,7 +497,8 @@ class Outbox:
         elif self._is_blocked and self._entries:
             yield (
                 f"{self.record_count} finished records are not committed until earlier records "
-                "are finished: the commit metadata is full, or the topic was deleted"
+                "are finished: the commit metadata is full (offset.metadata.max.bytes of the "
+                "brokers), or the topic was deleted"
             )
 
     # --- The task -------------------------------------------------------------------------
@@ -601,7 +602,9 @@ class Outbox:
             if not self._source.can_replace:
                 self._offsets.begin_anew(seeks)
                 raise
-            log.warning("the producer of dead letters failed and is replaced: %s", error)
+            log.warning(
+                "the producer of dead letters failed and is replaced with another one: %s", error
+            )
             await self._source.dismiss()
             if not await self._is_committed_after_all(offsets):
                 raise
@@ -621,7 +624,11 @@ class Outbox:
             except KafkaError as error:
                 if self._is_closing or not error.retriable:
                     raise
-                log.warning("it is not known yet whether dead letters were written: %s", error)
+                log.warning(
+                    "it is not known yet whether dead letters were written, and this is checked "
+                    "again: %s",
+                    error,
+                )
                 delay_s = delay_after(failures, FIRST_PAUSE_S, LAST_PAUSE_S, self._rng)
                 failures += 1
                 await asyncio.sleep(delay_s)
@@ -664,8 +671,9 @@ class Outbox:
             self._size -= entry.size
             entry.fail(
                 OffsetMetadataTooLargeError(
-                    "the commit metadata have no room for another finished record: the record "
-                    "waits until earlier records are finished"
+                    "the commit metadata have no room for another finished record "
+                    "(offset.metadata.max.bytes of the brokers): the record waits until earlier "
+                    "records are finished"
                 )
             )
 

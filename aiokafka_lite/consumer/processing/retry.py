@@ -55,8 +55,8 @@ class Retry:
             raise ValueError(f"attempts must be at least 1, or None: {self.attempts}")
         if self.first_delay_ms < 0 or self.max_delay_ms < self.first_delay_ms:
             raise ValueError(
-                "first_delay_ms must be at least 0 and at most max_delay_ms: "
-                f"{self.first_delay_ms}, {self.max_delay_ms}"
+                "first_delay_ms must be at least 0 and at most max_delay_ms, but is "
+                f"{self.first_delay_ms} with max_delay_ms={self.max_delay_ms}"
             )
 
         for name in ("on", "dead", "stop"):

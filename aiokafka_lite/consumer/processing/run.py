@@ -207,7 +207,7 @@ class Run:
         self._totals = state.processing_totals
 
     def __repr__(self) -> str:
-        return f"<Run of {self._handling.concurrency} handlers, {len(self._flights)} at work>"
+        return f"<Run of {self._handling.concurrency} handlers, {len(self._flights)} running>"
 
     # --- The whole ------------------------------------------------------------------------
     def write_into(self, outbox: Outbox) -> None:
@@ -732,7 +732,7 @@ class Run:
             # Whoever awaits run() would take that for its own cancellation: an asyncio.TaskGroup
             # goes on as if nothing had failed.
             cancelled = RuntimeError(
-                f"{place_of(job)}: the handler was cancelled, but run() was not"
+                f"{place_of(job)}: the handler raised CancelledError, but run() was not cancelled"
             )
             cancelled.__cause__ = error
             error = cancelled
@@ -840,8 +840,8 @@ class Run:
             if job.record is record:
                 return self._deliver(DeliveredRecords(receipts=[JobReceipt(self, job)]))
         raise IllegalOperation(
-            f"offset {record.offset} of {tp.topic}/{tp.partition} is not a record that a "
-            "handler of this run() is processing"
+            f"the record at offset {record.offset} of {tp.topic}/{tp.partition} is not being "
+            "processed by a handler of this run()"
         )
 
     @property

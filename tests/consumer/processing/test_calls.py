@@ -224,7 +224,7 @@ async def test_a_handler_that_cancels_itself_each_time_does_not_look_like_a_canc
         task.cancel()
         await asyncio.sleep(1)
 
-    with pytest.raises(RuntimeError, match="the handler was cancelled, but run") as raised:
+    with pytest.raises(RuntimeError, match="the handler raised CancelledError, but run") as raised:
         await handle_all(handle)
     assert isinstance(raised.value.__cause__, asyncio.CancelledError)
 

@@ -269,7 +269,7 @@ async def test_what_is_too_large_for_its_topic_is_dropped_if_so_wished(
     await running_with_large(kafka, dead, dead_letters, value=b"x" * 20_000)
     (letter,) = await letters(kafka, dead, 1)
     assert letter.value == BAD
-    assert "offset 0 is dropped, as its dead letter is too large" in caplog.text
+    assert 'offset 0 is dropped (too_large="drop"), because its dead letter' in caplog.text
 
 
 @pytest.mark.parametrize("transactional_id", [None, "letters"])

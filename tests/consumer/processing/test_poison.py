@@ -489,7 +489,7 @@ async def test_calls_that_succeed_and_bad_records_count_against_failures(others:
         found = events_so_far(events)
     reasons = [each.reason for each in found if isinstance(each, CircuitOpened)]
     assert len(reasons) == 1
-    assert reasons[0].startswith("5 of 10 calls failed")
+    assert reasons[0].startswith("5 of 10 calls of the handler failed")
     totals = case.buffers.state.processing_totals
     assert totals["failed_total"] == len(case.calls) - len(case.done)
     assert totals["finished_total"] == len(case.done)
