@@ -46,7 +46,7 @@ class ConsumerNotMadeError(NoConsumerError):
     """The application's function returned None instead of a consumer."""
 
     verdict = "degraded"
-    text = "there is no consumer yet"
+    text = "the application has not created the consumer yet"
     health_status = 200
 
 

@@ -23,7 +23,7 @@ from aiokafka_lite.extras.web.views import ConsumerPageQuery
 
 HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:@/?#\s]+))(?::\d{1,5})?")
 NO_PROMETHEUS: Final = (
-    "prometheus_client, which writes this page, is not installed: pip install 'aiokafka-lite[web]'"
+    "this page needs prometheus_client, which is not installed: pip install 'aiokafka-lite[web]'"
 )
 NAME_THE_HOST: Final = (
     'add "{}" to the argument hosts of asgi, serve or application, as in '

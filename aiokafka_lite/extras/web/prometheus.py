@@ -38,15 +38,15 @@ HELP: Final[Mapping[str, str]] = {
     "commit_failures_total": "Commits that failed permanently: processed records may be read "
     "again.",
     "commits_total": "Commits that succeeded, explicit and automatic.",
-    "consumer_info": "Always 1, with the consumer's names as labels.",
-    "fetch_failures_total": "Fetches that failed as a whole.",
+    "consumer_info": "Always 1, with the consumer's client_id and group_id as labels.",
+    "fetch_failures_total": "Fetch requests that failed for all their partitions.",
     "fetch_latency_max_seconds": "The longest time from a fetch to its response.",
     "fetch_latency_seconds": "Mean time from a fetch to its response. A broker without new "
     "records responds after fetch_max_wait_ms.",
     "fetched_bytes_total": "Bytes of record batches received, before decompression.",
     "fetches_total": "Fetches that were answered, with or without records.",
-    "health": "1 if the label verdict is the consumer's health, else 0 (dead: reads will return "
-    "no more records).",
+    "health": "1 if the consumer's health has the verdict of this label, else 0. With the verdict "
+    "dead, reads return no more records.",
     "heartbeat_failures_total": "Heartbeats that failed or were not answered.",
     "heartbeats_total": "Heartbeats that the coordinator answered without an error.",
     "lag": "The sum of the lags of all assigned partitions: offsets from the first unfinished "
@@ -60,7 +60,8 @@ HELP: Final[Mapping[str, str]] = {
     "are late.",
     "lost_offsets_total": "Offsets that reads will never return, because a position was reset.",
     "node_down_seconds": "Time since the broker became unreachable.",
-    "node_fetch_failures_total": "Fetches from the broker that failed as a whole.",
+    "node_fetch_failures_total": "Fetch requests to the broker that failed for all their "
+    "partitions.",
     "node_fetch_latency_max_seconds": "The longest time from a fetch to the broker's response.",
     "node_fetch_latency_seconds": "Mean time from a fetch to the broker's response.",
     "node_fetched_bytes_total": "Bytes of record batches received from the broker.",
@@ -85,7 +86,7 @@ HELP: Final[Mapping[str, str]] = {
     "(0: all records are finished, or the partition is "
     "paused).",
     "partitions": "Assigned partitions, by the reason why they have no records at present.",
-    "partitions_left_out": "Assigned partitions without series of their own, because the number "
+    "partitions_left_out": "Assigned partitions without metrics of their own, because the number "
     "of series is limited.",
     "processing_at_work": "Records that handlers of run() are processing, or that were returned "
     "and are neither acknowledged nor rejected yet.",
@@ -101,10 +102,11 @@ HELP: Final[Mapping[str, str]] = {
     "processing_waiting_for_retry": "Records that wait for another attempt.",
     "processing_in_outbox": "Records that handlers have finished, but whose transaction is not "
     "committed.",
-    "reconnects_total": "Connections that replaced lost ones.",
+    "reconnects_total": "Connections that were opened to replace lost connections.",
     "records_skipped_total": "Bad records and batches that on_bad_record skipped.",
     "records_total": "Records that reads have returned, including rows of poll_arrow().",
-    "skipped_offsets_total": "The part of lost_offsets_total that the brokers had not deleted.",
+    "skipped_offsets_total": "Offsets in lost_offsets_total whose records the brokers had not "
+    "deleted.",
     "task_restarts_total": "Background tasks that failed with a retriable error and were "
     "restarted.",
     "throttles_total": "How often a broker began to throttle this client because of a quota.",

@@ -105,7 +105,7 @@ async def test_there_may_be_no_consumer_yet_and_another_one_later() -> None:
     assert (await asked(app, "/")).status == 200
     health = await asked(app, "/health")
     assert (health.status, health.fields()["verdict"]) == (200, "degraded")
-    assert health.fields()["reasons"] == ["there is no consumer yet"]
+    assert health.fields()["reasons"] == ["the application has not created the consumer yet"]
     assert (await asked(app, "/metrics")).status == 503
     made.append(AIOKafkaConsumer())
     await made[0].stop()
