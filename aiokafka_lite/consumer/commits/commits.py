@@ -473,7 +473,7 @@ class Commits(CommittedReader):
             await self._carry_through(commit, deadline)
             if commit.revoked:
                 raise CommitFailedError(
-                    f"the positions of {sorted(commit.revoked)} are not committed: the partitions "
+                    f"the offsets of {sorted(commit.revoked)} were not committed: the partitions "
                     "are no longer assigned to this member"
                 )
         except KafkaError as error:
@@ -773,7 +773,8 @@ class Commits(CommittedReader):
                 if tp not in now or not (has_waited or now[tp] is commit.cursors[tp])
             ):
                 raise CommitFailedError(
-                    f"the group has rebalanced, and {gone} are no longer assigned to this member"
+                    f"the group has rebalanced, so offsets of {gone} cannot be committed: the "
+                    "partitions are no longer assigned to this member"
                 )
         return sender
 

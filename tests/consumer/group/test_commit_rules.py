@@ -419,7 +419,7 @@ async def test_positions_of_a_partition_that_stays_are_committed_wherever_it_sta
     (gone,) = {A, B} - {stays}
     group.state.change([gone], [])
     group.rebalance(stays)
-    with pytest.raises(CommitFailedError, match=rf"the positions of .*partition={gone.partition}"):
+    with pytest.raises(CommitFailedError, match=rf"the offsets of .*partition={gone.partition}"):
         await committing
     assert group.coordinator.commits == [{stays: 10}]
 
