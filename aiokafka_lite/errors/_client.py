@@ -263,7 +263,7 @@ class BatchRevokedError(CommitFailedError):
     cause = "partitions of the batch are no longer assigned to this member"
     remedy = (
         "await batch.revoking to finish early when a rebalance starts, raise max_hold_ms, "
-        "rebalance_timeout_ms or session_timeout_ms, or take fewer records"
+        "rebalance_timeout_ms or session_timeout_ms, or request fewer records"
     )
 
     def __init__(self, *args: object, partitions: frozenset[TopicPartition] = frozenset()) -> None:

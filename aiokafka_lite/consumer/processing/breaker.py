@@ -64,14 +64,14 @@ class CircuitBreaker:
     def __post_init__(self) -> None:
         check_fields(self)
         if not 0 < self.failure_rate <= 1:
-            raise ValueError(f"failure_rate must be above 0 and at most 1: {self.failure_rate}")
+            raise ValueError(f"failure_rate must be above 0 and at most 1, not {self.failure_rate}")
         if self.min_calls < 1:
-            raise ValueError(f"min_calls must be at least 1: {self.min_calls}")
+            raise ValueError(f"min_calls must be at least 1, not {self.min_calls}")
         if self.probes < 1:
-            raise ValueError(f"probes must be at least 1: {self.probes}")
+            raise ValueError(f"probes must be at least 1, not {self.probes}")
         for name in ("window_ms", "give_up_ms"):
             if (value := getattr(self, name)) <= 0:
-                raise ValueError(f"{name} must be positive: {value}")
+                raise ValueError(f"{name} must be positive, not {value}")
         if not 0 < self.first_pause_ms <= self.max_pause_ms:
             raise ValueError(
                 "first_pause_ms must be positive and at most max_pause_ms, but is "

@@ -480,7 +480,12 @@ class Outbox:
             self._gone(entry, partitions)
 
     def _gone(self, entry: Entry, partitions: Collection[TopicPartition] = ()) -> None:
-        entry.fail(CommitFailedError("the partition of the record is no longer assigned"))
+        entry.fail(
+            CommitFailedError(
+                "outputs of a record were not committed: the record's partition is no longer "
+                "assigned to this member"
+            )
+        )
         if self._recipient is not None and entry.outcome is None:
             left = [each for each in entry.jobs if each.cursor.tp not in partitions]
             if left := [each for each in left if each.is_current]:

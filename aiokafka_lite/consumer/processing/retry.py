@@ -52,7 +52,7 @@ class Retry:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.attempts is not None and self.attempts < 1:
-            raise ValueError(f"attempts must be at least 1, or None: {self.attempts}")
+            raise ValueError(f"attempts must be at least 1 or None, not {self.attempts}")
         if self.first_delay_ms < 0 or self.max_delay_ms < self.first_delay_ms:
             raise ValueError(
                 "first_delay_ms must be at least 0 and at most max_delay_ms, but is "

@@ -352,7 +352,10 @@ class Run:
                 async with timeout_at(self._loop.time() + LONGEST_END_S):
                     await self._until_landed(own)
             except asyncio.TimeoutError:
-                log.warning("handlers were cancelled but have not ended: %s", self._at_work())
+                log.warning(
+                    "handlers were cancelled but have not ended, and are no longer waited for: %s",
+                    self._at_work(),
+                )
 
     async def _until_landed(self, own: asyncio.Task[Any] | None) -> None:
         outbox = self._outbox
