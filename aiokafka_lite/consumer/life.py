@@ -437,7 +437,9 @@ class Engine:
                 self.life.failed_start = self._loop.time(), error
             await self._undo()
             if self.life.is_over and isinstance(error, Exception):
-                raise ConsumerStoppedError("the consumer was stopped while it started") from error
+                raise ConsumerStoppedError(
+                    "the consumer was stopped before start() returned"
+                ) from error
             raise
 
     def _note_started(self) -> None:
@@ -476,7 +478,7 @@ class Engine:
                         topic_view = view.topics.get(topic)
                         error = None if topic_view is None else topic_view.error
                         if error is not None and not error.retriable:
-                            raise error(f"topic {topic!r} cannot be read")
+                            raise error(f"the brokers refuse to describe topic {topic!r}")
                     missing = [t for t in missing if not view.partitions_for_topic(t)]
                     if not missing:
                         return
@@ -604,7 +606,7 @@ class Engine:
         self.probe.stop()
         parts = self.parts
         if parts is None:
-            raise AssertionError("parts of a consumer that was never started cannot be stopped")
+            raise AssertionError("the consumer was not started, so it has no tasks to stop")
         self._parts_ended.clear()
         self.uncommitted = parts.commits.left_to_commit(offsets)
         try:

@@ -291,7 +291,7 @@ def test_a_start_waits_for_a_broker_then_for_topics_then_for_the_group(member: E
     known, member.view = member.view, member.view._replace(nodes={})
     member.check(Cause.STARTING, "is starting: it is connecting to", C)
     member.view = known._replace(topics={})
-    member.check(Cause.STARTING, "is starting: it waits for metadata of t", C)
+    member.check(Cause.STARTING, "is starting and waits for metadata of t", C)
     member.unknown = "topic t does not exist"
     member.check(Cause.STARTING, "is starting: topic t does not exist", C)
     member.view = known

@@ -110,7 +110,7 @@ WAYS: tuple[tuple[Way, dict[str, object], str], ...] = (
         {"ack_mode": "explicit"},
         "some records of offsets 3 to 9 are not processed yet",
     ),
-    (by_batch, {}, "offsets 3 to 9 are in a block of batch() that has not ended"),
+    (by_batch, {}, "offsets 3 to 9 belong to a batch() block that has not ended"),
     (by_reads, {}, "offsets 3 to 9 are unfinished until the next read"),
     (
         by_transaction,

@@ -66,7 +66,7 @@ class QuickLane:
         self._sent_at = 0.0
         # Opens the connection.
         self._connecting: asyncio.Task[None] | None = None
-        self._task_name = f"connect the quick lane to node {source.node_id}"
+        self._task_name = f"open a second connection to node {source.node_id}"
         # What had nothing new from an offset on, since the long poll was sent.
         self._nothing_at: dict[Cursor, int] = {}
         self._pause_s = FIRST_PAUSE_S

@@ -236,8 +236,9 @@ def starting_text(engine: Engine, running: Running, now: float) -> str:
     missing = sorted(t for t in engine.state.topics if not view.partitions_for_topic(t))
     if missing:
         unknown = running.cluster.unknown_topics.text(missing)
-        waits = unknown or f"it waits for metadata of {', '.join(missing)}"
-        return f"the consumer is starting: {waits}"
+        if unknown:
+            return f"the consumer is starting: {unknown}"
+        return f"the consumer is starting and waits for metadata of {', '.join(missing)}"
     status = running.membership.status
     if status is not None:
         joining = joining_text(engine, status, now)
@@ -537,7 +538,7 @@ def _unfinished_text(engine: Engine, partition: Cursor, now: float) -> str | Non
         )
     if partition.worked_by is state.processing:
         return f"some records of {offsets} are not processed yet"
-    return f"{offsets} are in a block of batch() that has not ended"
+    return f"{offsets} belong to a batch() block that has not ended"
 
 
 def seconds(duration_s: float) -> str:

@@ -82,7 +82,7 @@ class LogEnds:
                 self._cluster,
                 self._scope,
                 self._rng,
-                name="ask for log ends at",
+                name="look log ends up at",
                 first_delay_s=self._config.retry_backoff_s,
                 ask=self._lookup.ask,
                 on_answer=self._found,

@@ -31,7 +31,7 @@ HELP: Final[Mapping[str, str]] = {
     "had no position and was not read (0: all partitions "
     "have a position).",
     "assignments_total": "Rebalances that assigned partitions to this consumer, or left it "
-    "without any.",
+    "without partitions.",
     "buffered_bytes": "Bytes that are buffered, or reserved for responses in flight.",
     "buffered_limit_bytes": "The setting max_buffered_bytes: fetching pauses when buffered_bytes "
     "reaches this limit.",
@@ -56,8 +56,8 @@ HELP: Final[Mapping[str, str]] = {
     "session timeout, other members may own the partitions.",
     "loop_blocked_total": "How often the event loop was blocked for more than 0.1 s.",
     "loop_lag_max_seconds": "The longest delay of the event loop.",
-    "loop_lag_seconds": "The present delay of the event loop, by which heartbeats and fetches "
-    "are late.",
+    "loop_lag_seconds": "The current delay of the event loop, which also delays heartbeats and "
+    "fetches.",
     "lost_offsets_total": "Offsets that reads will never return, because a position was reset.",
     "node_down_seconds": "Time since the broker became unreachable.",
     "node_fetch_failures_total": "Fetch requests to the broker that failed for all their "
