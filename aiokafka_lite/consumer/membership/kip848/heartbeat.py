@@ -288,7 +288,7 @@ class Heartbeat:
         group_id = self._member.group_id
         reason = (
             f"group {group_id} has members that use the classic protocol, and the broker does not "
-            "allow converting the group to the consumer protocol (KIP-848)"
+            "allow converting the group to KIP-848"
             if isinstance(error, KEPT_CLASSIC)
             else f"group {group_id} cannot be joined with the consumer protocol (KIP-848), because "
             "the broker does not offer this protocol"
