@@ -238,7 +238,8 @@ class Speaker:
             self._is_over = True
             log.warning(
                 "group %s: heartbeats are no longer sent: the event loop is blocked, and no "
-                "records were requested within max_poll_interval_ms",
+                "records were requested within max_poll_interval_ms. The group removes this "
+                "member after its session timeout",
                 self._group_id,
             )
 
