@@ -298,14 +298,11 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
     """Say what is buffered: records, or an error that comes first."""
     part = partition.first_chunk
     if part is not None and not part.decoded and (error := part.error) is not None:
-        return Diagnosis(
-            Cause.ERROR_WAITS,
-            f"the next read raises {error}"
-            + ("; seek to continue" if part.is_sticky else "")
-            + (" (once the partition is resumed)" if partition.is_paused else ""),
-        )
+        read = "the next read after resume()" if partition.is_paused else "the next read"
+        remedy = "; seek to continue" if part.is_sticky else ""
+        return Diagnosis(Cause.ERROR_WAITS, f"{read} raises {error}{remedy}")
     if partition.is_paused:
-        kept = "" if part is None else " (the records fetched so far are kept)"
+        kept = "" if part is None else " (buffered records are kept)"
         return Diagnosis(Cause.PAUSED, f"the partition is paused: call resume(){kept}")
     processing = engine.state.processing
     has_records = part is not None or partition.finished_to != partition.position
