@@ -236,7 +236,11 @@ class Accumulator:
         already, it is not written twice.
         """
         count = len(topic.queues)
-        log.warning("topic %r was recreated with %d partitions", topic.name, count)
+        log.warning(
+            "topic %r was recreated with %d partitions: records are now sent to the new topic",
+            topic.name,
+            count,
+        )
         is_aborted = any(queue.is_in_transaction for queue in topic.every_queue) and self._on_loss(
             UnknownTopicOrPartitionError(
                 f"topic {topic.name!r} was recreated: the records that the transaction had "

@@ -328,8 +328,8 @@ class Acks:
         """
         if self._loop.is_running():
             raise WrongLoopError(
-                "ack() and nack() must be called on the event loop of the consumer: another "
-                "thread may call loop.call_soon_threadsafe(record.ack)"
+                "ack() and nack() must be called on the event loop of the consumer: from another "
+                "thread, call loop.call_soon_threadsafe(record.ack)"
             )
 
     def _take_more(self, cursor: Cursor) -> None:

@@ -816,4 +816,4 @@ async def _until_done(task: asyncio.Task[None], wait_s: float | None) -> None:
 
 
 def _not_open(*_: object) -> Any:
-    raise AssertionError("the outbox must be opened before handlers are called")
+    raise AssertionError("handlers were called before the producer of their outputs was started")
