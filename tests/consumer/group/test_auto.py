@@ -126,7 +126,7 @@ async def check_that_it_joins_as_classic(
                 )
                 assert changed.reason in reason
         (line,) = [each for each in caplog.messages if JOINED_CLASSIC in each]
-        assert line == f"group {group} {JOINED_CLASSIC}: {changed.reason}"
+        assert line == f"group {group} {JOINED_CLASSIC} instead of KIP-848: {changed.reason}"
         await until(lambda: len(they.assignment()) == PARTITIONS)
 
 
