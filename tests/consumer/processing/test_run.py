@@ -791,7 +791,7 @@ async def test_an_argument_that_cannot_be_used_is_refused(
 ) -> None:
     async with member(kafka, topic, group) as consumer:
         (name,) = arguments
-        with pytest.raises(kind, match=f"{name}|dead letters|attempts"):
+        with pytest.raises(kind, match=f"{name}|dead letters|DeadLetters|attempts"):
             await consumer.run(**{"handler": Handler(), **arguments})  # type: ignore[call-overload]
         assert consumer.health().is_ok
 
