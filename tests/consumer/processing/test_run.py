@@ -846,7 +846,7 @@ async def test_what_is_buffered_before_is_fetched_again_only_for_dead_letters() 
                 value_deserializer=int,
             )
             await consumer.start()
-            await until(lambda: consumer.metrics()["buffered_bytes"])  # noqa: B023
+            await until(lambda: consumer.metrics()["fetched_bytes_total"])  # noqa: B023
             before = consumer.metrics()["fetched_bytes_total"]
             handler = Handler()
             run = asyncio.ensure_future(consumer.run(handler, **settings))  # type: ignore[call-overload]
