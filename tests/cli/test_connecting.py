@@ -106,7 +106,7 @@ def test_credentials_of_an_option_replace_those_of_the_file(file: Path) -> None:
         (["--mechanism", "GSSAPI", "--username", "a", "--password", "b"], "Kerberos"),
         (["--username", "a"], "set AIOKAFKA_LITE_PASSWORD"),
         (["--ca-file", "/nowhere"], "setting ssl.truststore.location is '/nowhere': the file"),
-        (["--key-file", "/nowhere"], "but the certificate of the key is missing"),
+        (["--key-file", "/nowhere"], "set the setting ssl.certificate.location"),
         (["--security-protocol", "SASL_PLAINTEXT", "-b", "a:1", "--username", "u",
           "--password", PASSWORD], "or give --allow-plaintext-credentials"),
     ],

@@ -130,7 +130,7 @@ def test_a_program_that_ends_without_a_stop_is_told_of_lost_records_and_of_no_bu
     gc.collect()
     told = [each for each in caplog.records if each.name.startswith("aiokafka_lite.producing")]
     assert [each.getMessage() for each in told if each.levelno >= logging.WARNING] == [
-        "ProducerClosed: the event loop ended before the producer was stopped: unsent records of "
+        "ProducerClosed: the event loop ended before producer.stop() was called: unsent records of "
         "this producer may be lost"
     ] * is_lost
 

@@ -465,7 +465,11 @@ async def test_what_expires_unsent_names_what_its_leader_was_waited_for(
         else:
             broker.on("ApiVersions").silence(times=None)
         late = await producer.send("t", b"late", partition=0)
-        with pytest.raises(KafkaTimeoutError, match="could not be sent, last ") as caught:
+        with pytest.raises(
+            KafkaTimeoutError,
+            match=r"could not be sent\. The last error was: "
+            r"",
+        ) as caught:
             await late
         kind, text = reasons[what]
         assert isinstance(caught.value.__cause__, kind)

@@ -317,7 +317,7 @@ REFUSED: dict[str, tuple[Callable[[_build_py.BatchBuilder], object], type[Except
         r"the value of headers\[0\] is a memoryview that is not contiguous",
     ),
     "offset": (lambda b: b.append(1, None, None, offset="9"), TypeError, "offset .* not str"),  # type: ignore[arg-type]
-    "offset below": (lambda b: b.append(1, None, None, offset=49), ValueError, "49 must be higher"),
+    "offset below": (lambda b: b.append(1, None, None, offset=49), ValueError, "49 is too low"),
     "offset above": (
         lambda b: b.append(1, None, None, offset=50 + INT32),
         ValueError,
@@ -358,7 +358,7 @@ def test_offset_that_is_not_above_the_last_is_refused(way: Way) -> None:
     builder = way.new(base_offset=50)
     builder.append(5, None, b"v", offset=52)
     for offset in (51, 52, 49):
-        with pytest.raises(ValueError, match="must be higher than"):
+        with pytest.raises(ValueError, match="is too low"):
             builder.append(5, None, b"v", offset=offset)
 
 

@@ -76,7 +76,7 @@ def test_key_of_another_type_is_refused(way: str, key: Any) -> None:
 @each_way
 @pytest.mark.parametrize("count", [0, -1])
 def test_topic_without_partitions_is_refused(way: str, count: int) -> None:
-    with pytest.raises(ValueError, match=f"one partition, not {count}"):
+    with pytest.raises(ValueError, match=f"must be at least 1, not {count}"):
         PARTITION_FOR_KEY[way](b"key", count)
 
 

@@ -309,7 +309,7 @@ def test_a_new_query_names_each_partition_or_none(
     query = queries.run_with(given, has_admission_control=has_admission_control)
     begun = query.batches.initial()
     start = begun if has_admission_control else None
-    said = f"option {option} {problem}: it must name each"
+    said = f"option {option} {problem}: the option must name each"
     with pytest.raises(OptionError, match=said):
         query.batches.next_end(start, is_limited=True)
     with pytest.raises(OptionError, match=said):

@@ -195,7 +195,7 @@ def test_pkcs12_stores_are_read(
     for name in ("truststore", "keystore"):
         refusal = refusal_of({**options, f"{name}.password": "wrong"})
         assert f"kafka.ssl.{name}.password" in refusal
-    assert "contains no key" in refusal_of({**options, "keystore.location": str(trust)})
+    assert "contains no private key" in refusal_of({**options, "keystore.location": str(trust)})
 
 
 @pytest.mark.skipif(shutil.which("keytool") is None, reason="needs Java's keytool")
