@@ -595,7 +595,7 @@ async def test_an_error_of_a_commit_breaks_the_transaction_or_ends_the_producer(
         assert tx.transactions.state is TransactionStage.FATAL
         assert transaction.is_over
         assert not tx.transactions.is_open
-        with pytest.raises(IllegalOperation, match="at its end"):
+        with pytest.raises(IllegalOperation, match="in a fatal error state"):
             tx.transactions.begin_abort()
         return
     assert tx.transactions.state is TransactionStage.BROKEN
