@@ -96,7 +96,8 @@ def bad_length(field: str, length: int, left: int) -> KafkaProtocolError:
     if length < 0:
         return KafkaProtocolError(f"{field} cannot be null in this version (length {length})")
     return KafkaProtocolError(
-        f"the length of {field} is {length}, but only {left} bytes of the message are left"
+        f"the length field of {field} is {length}, which is too large for the remaining {left} "
+        "bytes of the message"
     )
 
 

@@ -131,9 +131,8 @@ async def test_bad_line_is_named_and_those_ahead_of_it_are_produced(
     stdin(b"x\n")
     ended = await cli("produce", topic, "-p", "3", *where)
     assert ended.errors == (
-        f"error: line 1: topic {topic!r} has no partition 3: its highest partition number is 0; "
-        "0 lines "
-        "were written\n"
+        f"error: line 1: topic {topic!r} has no partition 3: its highest partition number is 0; 0 "
+        "lines were written\n"
     )
     assert (await cli("cat", topic, *where)).lines == ["a"]
 

@@ -73,7 +73,7 @@ def test_bytes_behind_a_subscription_are_refused_unless_its_version_is_newer() -
         (b"", "too few for the version"),
         (b"\0", "too few for the version"),
         (b"\0\0", "is incomplete"),
-        (b"\0\0\x7f\xff\xff\xff", "is incomplete|of the message are left"),
+        (b"\0\0\x7f\xff\xff\xff", "is incomplete|too large for the remaining"),
     ],
 )
 def test_broken_blobs_are_refused(cls: type[Blob], data: bytes, error: str) -> None:

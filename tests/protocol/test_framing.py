@@ -104,7 +104,7 @@ def test_the_error_of_a_broker_too_old_is_enough_without_versions() -> None:
 
 def test_a_client_id_that_is_longer_than_its_frame_is_refused() -> None:
     frame = b"\0\x0c\0\3" + bytes(4) + b"\0\5abc"
-    with pytest.raises(KafkaProtocolError, match="the length of client_id is 5"):
+    with pytest.raises(KafkaProtocolError, match="length field of client_id is 5"):
         framing.decode_request(memoryview(frame))
 
 
