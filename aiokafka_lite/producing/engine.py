@@ -405,8 +405,9 @@ class ProducerEngine:
                     found = None if view is None else view.topics.get(topic)
                     error = None if found is None else found.error
                     if error is not None and not error.retriable:
-                        is_named = issubclass(error, BrokerResponseError)
-                        reason = error.description if is_named else error.__name__
+                        reason = error.__name__
+                        if issubclass(error, BrokerResponseError):
+                            reason = error.description
                         raise error(f"cannot send to topic {topic!r}: {reason}")
                     if accumulator.is_known(topic):
                         break

@@ -170,8 +170,9 @@ class FetchFailures:
         topic = self._cluster.view.topics.get(progress.topic)
         error = UnknownTopicOrPartitionError if topic is None else topic.error
         if error is not None and not error.retriable:
-            is_named = issubclass(error, BrokerResponseError)
-            reason = error.description.rstrip(".") if is_named else error.__name__
+            reason = error.__name__
+            if issubclass(error, BrokerResponseError):
+                reason = error.description.rstrip(".")
             raise _told_of(progress, error(f"topic {progress.topic} cannot be read ({reason})"))
         self.note(
             [progress], (error or UnknownTopicOrPartitionError)("the partition has no leader now")
