@@ -90,7 +90,7 @@ def test_a_false_count_costs_nothing(version: int, head: bytes, count: int) -> N
     codec.decoder(MetadataResponse, version)  # compiled beforehand: that takes memory, too
     tracemalloc.start()
     try:
-        with pytest.raises(KafkaProtocolError, match="brokers is .* too large for the remaining"):
+        with pytest.raises(KafkaProtocolError, match=r"brokers is .* too large for the remaining"):
             codec.decode(MetadataResponse, version, body)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -174,5 +174,5 @@ def test_empty_arrays_cost_no_more_than_their_bytes_can_hold() -> None:
     decoded = codec.decode(FetchResponse, 12, body)
     assert len(decoded.responses) == count
     assert time.process_time() - started < 2  # generous: a loaded machine, a debug build
-    with pytest.raises(KafkaProtocolError, match="responses is .* too large for the remaining"):
+    with pytest.raises(KafkaProtocolError, match=r"responses is .* too large for the remaining"):
         codec.decode(FetchResponse, 12, body[:10] + encode_uvarint(count + 2) + body[13:])
