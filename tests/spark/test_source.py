@@ -231,7 +231,7 @@ def test_spark_finds_the_source_under_the_packages_name() -> None:
 
 @pytest.mark.parametrize(
     ("module", "message"),
-    [("pyspark", "needs PySpark 4.0 or newer: pip install"), ("pyarrow", "needs pyarrow: pip")],
+    [("pyspark", "needs PySpark 4.0 or newer: run pip"), ("pyarrow", "needs pyarrow: run pip")],
 )
 def test_what_is_missing_is_named_with_how_to_install_it(module: str, message: str) -> None:
     program = (

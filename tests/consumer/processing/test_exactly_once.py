@@ -661,7 +661,7 @@ async def test_a_commit_that_is_not_answered_in_time_ends_it_and_repeats_nothing
         rule = broker.on("EndTxn").silence(times=None, handled=is_committed)
         async with copy.producer(**settings) as producer:
             with pytest.raises(
-                KafkaTimeoutError, match="the outcome of the transaction is unknown"
+                KafkaTimeoutError, match="it is unknown whether the transaction was committed"
             ):
                 await consumer.run(copy.handle, transactions=producer)
             assert producer.fatal_error is not None
