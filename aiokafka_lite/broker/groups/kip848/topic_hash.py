@@ -59,21 +59,31 @@ class Topics(Protocol):
 
 def topic_ids(topics: Topics, names: Collection[str]) -> frozenset[bytes]:
     """Return the ids of those of the topics that exist."""
-    found = (topics.id_of(name) for name in topics.names() & names)
+    found = (topics.id_of(name) for name in _existing(topics, names))
     return frozenset(topic_id for topic_id in found if topic_id is not None)
 
 
 def metadata_hash(topics: Topics, names: Collection[str]) -> int:
     """Return the hash of the topics that exist, signed as Java has it; 0 for none."""
-    found = (topics.by_name(name) for name in in_java_order(topics.names() & names))
+    found = (topics.by_name(name) for name in in_java_order(_existing(topics, names)))
     hashes = [_topic_hash(topic) for topic in found if topic is not None]
     if not hashes:
         return 0
     return _signed(xxh3_64(b"".join(value.to_bytes(8, "little") for value in hashes)))
 
 
+def _existing(topics: Topics, names: Collection[str]) -> Collection[str]:
+    """Return those of the topics that exist; goes over the fewer of both."""
+    existing = topics.names()
+    if len(names) <= len(existing):
+        return existing & names
+    return frozenset(names).intersection(existing)
+
+
 def in_java_order(texts: Collection[str]) -> list[str]:
     """Return texts as Java's String.compareTo sorts them, by UTF-16 units."""
+    if "".join(texts).isascii():  # they sort by their characters then, which takes a fifth
+        return sorted(texts)
     return sorted(texts, key=lambda text: text.encode("utf-16-be", "surrogatepass"))
 
 
