@@ -127,6 +127,8 @@ class EncoderSource(SourceWriter):
         value = f"{source}.{field.slot}"
         if field.writes_null:
             return "True"
+        if field.is_list:
+            return value  # it may be another sequence
         default = self.constant("default", field.new_default())
         if field.is_lazy:
             return f"({value} is not None and {value} != {default})"

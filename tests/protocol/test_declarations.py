@@ -10,6 +10,10 @@ from aiokafka_lite.errors import (
     UnsupportedVersionError,
 )
 from aiokafka_lite.protocol import codec, framing
+from aiokafka_lite.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+)
 from aiokafka_lite.protocol.schema import (
     Blob,
     Request,
@@ -189,3 +193,11 @@ def test_an_array_may_have_as_many_elements_as_fit_into_its_bytes_and_claim_no_m
         more = encode_uvarint(count + 3) if version else (count + 2).to_bytes(4, "big")
         with pytest.raises(KafkaProtocolError, match=f" is {count + 2}, which is too large"):
             codec.decode(type(message), version, more + body[len(more) :])
+
+
+@pytest.mark.parametrize("groups", [[], ()])
+def test_an_empty_sequence_is_left_out_of_versions_without_its_field(
+    groups: list[OffsetFetchRequestGroup],
+) -> None:
+    body = codec.encode(OffsetFetchRequest(group_id="g", groups=groups), 7)
+    assert body == codec.encode(OffsetFetchRequest(group_id="g"), 7)
