@@ -190,7 +190,7 @@ class CoordinatorLog:
         while offset < log.high_watermark:
             start, entries = offset, list[LogEntry]()
             chunk = memoryview(log.read(offset, READ_BYTES))
-            for header, batch in iter_batches(chunk):
+            for header, batch in iter_batches(chunk, check_crcs=False):
                 for entry in _entries(partition, header, batch):
                     entries.append(entry)
                     if len(entries) == RECORDS_AT_ONCE:

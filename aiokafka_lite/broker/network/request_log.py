@@ -248,14 +248,13 @@ class RequestLog:
     ) -> SeenRequest:
         """Add a request to the log."""
         self.total += 1
-        is_of_one_partition = _is_of_one_partition(request)
-        is_long = size_bytes > WHOLE_BYTES and not is_of_one_partition
-        kept = _extract(request) if is_long else request
+        counts = size_bytes > SMALL_BYTES and not _is_of_one_partition(request)
+        kept = _extract(request) if counts and size_bytes > WHOLE_BYTES else request
         if request.api_key in HOLDING_SECRETS:
             kept = _without_secrets(kept)
         seen = SeenRequest(self.total, context, peer, kept, size_bytes, now)
         self._entries.append(seen)
-        if size_bytes > SMALL_BYTES and not is_of_one_partition:
+        if counts:
             self._bound(seen)
         if self._waiting:
             self._wake()
