@@ -12,6 +12,7 @@ from aiokafka_lite import errors
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer.commits.auto_commit import Departed
+from aiokafka_lite.consumer.commits.commits import PendingCommit
 from aiokafka_lite.consumer.commits.committed import pause
 from aiokafka_lite.consumer.commits.confirmed import CONFIRMED_S, ConfirmedTopics
 from aiokafka_lite.consumer.commits.requests import (
@@ -431,10 +432,154 @@ async def test_auto_commit_that_is_tried_again_keeps_in_step_with_each_partition
     group.state.begin_get()
     committing = await begun(group.commits.commit_by_itself({A: at(10), B: at(10)}))
     group.state.request_reset(first, -1)
+    group.state.partition(B).truncated(6)  # what it says by then is of the new log
     group.state.hand_out(group.state.partition(B), 10, 20, ())
     group.state.begin_get()
     await committing
     assert group.coordinator.commits == [{A: 10, B: 10}, {A: 10, B: 20}]
+
+
+async def test_a_commit_says_nothing_of_a_later_one_that_was_not_sent() -> None:
+    group = Group()
+    group.member.is_taking = False
+    waiting = [await begun(group.commits.commit({A: offset})) for offset in (8, 5)]
+    group.member.is_taking = True
+    group.member.notify()
+    for each in waiting:
+        await each
+    assert group.coordinator.commits == [{A: 8}, {A: 5}]
+
+
+async def test_a_commit_that_is_tried_again_says_what_a_later_one_may_have_committed() -> None:
+    group = Group()
+    group.coordinator.errors = [errors.CoordinatorLoadInProgressError]
+    first = await begun(group.commits.commit({A: 5}))
+    group.state.partition(A).truncated(4)  # before the later one is made
+    group.coordinator.errors = [errors.CoordinatorLoadInProgressError]
+    group.coordinator.gate.clear()
+    later = await begun(group.commits.commit({A: 7, B: 3}))
+    await asyncio.sleep(1)
+    group.coordinator.gate.set()
+    await first
+    await later
+    assert group.coordinator.commits == [{A: 5}, {A: 7, B: 3}, {A: 7}, {A: 7, B: 3}]
+
+
+async def test_auto_commit_that_has_no_news_is_not_later_than_a_commit_by_name() -> None:
+    group = Group()
+    group.coordinator.errors = [errors.CoordinatorLoadInProgressError]
+    group.state.begin_get()
+    by_itself = await begun(group.commits.commit_by_itself({A: at(10)}))
+    group.member.is_taking = False
+    named = await begun(group.commits.commit({A: 8}))
+    await by_itself
+    group.member.is_taking = True
+    group.member.notify()
+    await named
+    assert group.coordinator.commits == [{A: 10}, {A: 10}, {A: 8}]
+
+
+async def test_a_truncation_lowers_only_offsets_behind_the_end_of_the_log() -> None:
+    group = Group()
+    group.member.is_taking = False
+    committing = await begun(group.commits.commit({A: (5, "mine"), B: (6, "mine")}))
+    for tp, ends in ((A, [5]), (B, [4, 7])):
+        for end in ends:
+            group.state.partition(tp).truncated(end)
+    group.member.is_taking = True
+    group.member.notify()
+    await committing
+    assert group.state.partition(A).committed == OffsetAndMetadata(5, "mine")
+    assert group.state.partition(B).committed == at(4)
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "exact"), [((A, B), (), {B}), ((), (A, B), {A}), ((B,), (B,), {B})]
+)
+def test_an_offset_that_is_taken_over_was_named_if_the_other_commit_names_it(
+    own: tuple[TopicPartition, ...], others: tuple[TopicPartition, ...], exact: set[TopicPartition]
+) -> None:
+    commit, other = (
+        PendingCommit(
+            0,
+            {A: at(1), B: at(2)},
+            FIRST,
+            cursors={},
+            view=ClusterView(),
+            is_asked_for=True,
+            exact=named,
+        )
+        for named in (own, others)
+    )
+    commit.take_over(A, other)
+    assert commit.exact == exact
+
+
+@pytest.mark.parametrize(
+    ("is_returned", "committed", "is_settled"),
+    [
+        (True, None, False),
+        (True, 5, False),
+        (True, 10, True),
+        (True, 12, False),  # the application has sought back
+        (False, None, True),
+        (False, 5, True),
+    ],
+)
+async def test_a_commit_of_positions_fails_if_what_was_revoked_is_not_committed(
+    *, is_returned: bool, committed: int | None, is_settled: bool
+) -> None:
+    group = Group()
+    group.member.is_taking = False
+    if not is_returned:
+        group.state.change([A], [A])
+        group.state.seek(group.state.partition(A), 10)
+    cursor = group.state.partition(A)
+    committing = await begun(group.commits.commit())
+    cursor.note_committed(None if committed is None else at(committed), -1, b"")
+    group.state.change([A], [])
+    group.member.is_taking = True
+    group.member.notify()
+    if is_settled:
+        await committing
+    else:
+        with pytest.raises(CommitFailedError, match="the offsets of .*partition=0"):
+            await committing
+    assert group.coordinator.commits == [{B: 10}]
+
+
+@pytest.mark.parametrize("is_same_assignment", [True, False])
+async def test_auto_commit_settles_what_was_given_up_in_the_same_assignment(
+    *, is_same_assignment: bool
+) -> None:
+    group = Group(enable_auto_commit=True)
+    scope = TaskScope("g")
+    group.commits.start_auto_commit(scope)
+    await asyncio.sleep(0)
+    group.state.begin_get()
+    group.coordinator.errors = [errors.CoordinatorLoadInProgressError] * 2
+    group.coordinator.gate.clear()
+    sending = await begun(group.commits.commit_by_itself({A: at(3)}))  # commits wait for it
+    if is_same_assignment:
+        committing = await begun(group.commits.commit())
+        group.state.unsubscribe()
+    else:
+        group.state.unsubscribe()
+        await asyncio.sleep(0.001)
+        group.state.subscribe(["t"])
+        group.give(A, B)
+        committing = await begun(group.commits.commit())
+        group.state.change([A, B], [])
+    assert group.commits.has_departed
+    group.coordinator.gate.set()
+    if is_same_assignment:
+        await committing
+    else:
+        with pytest.raises(CommitFailedError, match="no longer assigned"):
+            await committing
+    assert group.commits.has_departed
+    await sending
+    await scope.close()
 
 
 # --- Reads ---------------------------------------------------------------------------------------

@@ -249,9 +249,13 @@ async def test_what_fits_into_the_metadata_is_the_first_of_the_records() -> None
     assert case.offsets.if_finished(case.cursor(), {first + 3}) is None
     found = case.offsets.if_finished(case.cursor(), {first, first + 3})
     assert found == (at(first + 1), {first})
+    found = case.offsets.if_finished(case.cursor(), {first, first + 1, first + 3})
+    assert found == (at(first + 2), {first, first + 1})
     every = {first + number for number in range(0, 40, 2)}
     found = case.offsets.if_finished(case.cursor(), every)
     assert found == (at(first + 1), {first})
+    case.group.cluster.view = ClusterView(topics={"t": TopicView("t", b"u" * 16)})
+    assert case.offsets.if_finished(case.cursor(), {first}) is None
 
 
 async def test_a_record_that_was_refused_since_is_not_committed() -> None:
