@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final, NamedTuple
 
-from aiokafka_lite.consumer.assignment.cursor import Range
+from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Range
 from aiokafka_lite.structs import OffsetAndMetadata
 
 NAME: Final = "aiokafka-lite/1 "
@@ -137,7 +137,7 @@ def united(
             left[-1] = Range(left[-1].first, max(end, left[-1].end))
         else:
             left.append(Range(first, end))
-    epoch = max((each.leader_epoch for each in found), default=-1)
+    epoch = max((each.leader_epoch for each in found), default=NO_EPOCH)
     return OffsetAndMetadata(offset, encode(topic_id, offset, epoch, left, most_characters))
 
 

@@ -198,7 +198,7 @@ class Run:
         self._sink = OneByOne(self._accept, self._allowance.admit)
         # The feeder waits while so many are ready, unless one is to be tried that has not failed.
         self._enough = 2 * handling.concurrency
-        self._is_new_wanted = False
+        self._is_new_wanted: bool
         self._wants_more = Event()
         self._landed = Event()
         self._ended = Event()
@@ -286,10 +286,6 @@ class Run:
         limits = Limits(max_records=min(taken, self._handling.max_uncommitted))
         try:
             while True:
-                while len(ready) >= enough and not self._is_new_wanted:
-                    self._steps.feed_below = enough
-                    self._wants_more.clear()
-                    await self._wants_more.wait()
                 self._sink.clear()
                 self._is_new_wanted = False
                 try:
@@ -297,6 +293,10 @@ class Run:
                 except DeserializationError as error:
                     await self._take_bad_record(error)
                 self._offer()
+                while len(ready) >= enough and not self._is_new_wanted:
+                    self._steps.feed_below = enough
+                    self._wants_more.clear()
+                    await self._wants_more.wait()
         except ConsumerStoppedError:
             self._note_end(None)
         except Exception as error:  # noqa: BLE001 -- `run` raises it

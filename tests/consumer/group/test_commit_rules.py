@@ -251,6 +251,18 @@ async def test_auto_commit_counts_no_interval_without_news_as_a_commit() -> None
     await scope.close()
 
 
+async def test_auto_commit_keeps_to_its_interval_while_no_record_is_finished_by_itself() -> None:
+    group = Group(enable_auto_commit=True)
+    scope = TaskScope("g")
+    group.commits.start_auto_commit(scope)
+    group.state.begin_get()
+    await asyncio.sleep(4.9)
+    assert group.coordinator.commits == []
+    await asyncio.sleep(0.2)
+    assert group.coordinator.commits == [{A: 10, B: 10}]
+    await scope.close()
+
+
 async def test_no_attempt_is_made_at_the_deadline() -> None:
     group = Group()
     group.coordinator.errors = [errors.CoordinatorLoadInProgressError] * 9

@@ -175,7 +175,10 @@ async def test_an_acknowledgement_tells_a_rebalance_or_a_stop_that_waits() -> No
     assert len(told) == 2
     again, fifth = await reader.read(2)
     assert (again, fifth.offset) == (second, 4)
+    fifth.nack(delay_ms=60_000)
+    assert reader.acks.counts()["waiting_for_retry"] == 1
     await reader.acks.end(10.0)
+    assert reader.acks.counts()["waiting_for_retry"] == 0
     assert not fourth.ack()
     assert not fourth.nack()
     progress = reader.buffers.partition().progress
@@ -242,6 +245,15 @@ async def test_a_pause_gives_the_turn_to_others_and_keeps_the_rest() -> None:
     reader.state.resume(reader.buffers.partition(mine))
     reader.state.pause(reader.buffers.partition(other))
     assert [record.offset for record in await reader.read(9)] == list(range(1, 10))
+
+
+async def test_a_seek_in_another_partition_leaves_what_is_read_one_by_one() -> None:
+    reader = Reader(A, B)
+    (first,) = await reader.read()
+    other = B if first.partition == A.partition else A
+    reader.state.seek(reader.buffers.partition(other), 5)
+    found = [(record.partition, record.offset) for record in await reader.read(9)]
+    assert found == [(first.partition, offset) for offset in range(1, 10)]
 
 
 async def test_a_revocation_ends_reads_and_waits_for_what_is_in_hand_only() -> None:

@@ -122,6 +122,9 @@ def test_what_does_not_fit_is_left_out_from_the_end() -> None:
 
 def test_a_range_that_does_not_fit_alone_is_no_metadata() -> None:
     assert encode(ID, 0, 0, [Range(2**40, 2**41)], len(NAME) + 8) == ""
+    # A shorter one behind it would fit.
+    ranges = [Range(2**40, 2**41), Range(2**41 + 1, 2**41 + 2)]
+    assert encode(ID, 0, 0, ranges, len(NAME) + 16) == ""
 
 
 @pytest.mark.parametrize("most_characters", [3_500, 400, 40, 20, 0])

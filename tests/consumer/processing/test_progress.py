@@ -99,10 +99,17 @@ def test_what_lies_before_another_cannot_be_handed_out() -> None:
             progress.hand_out([offset], [ME])
 
 
+def test_each_record_has_a_holder() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        Progress().hand_out([1, 2], [ME])
+
+
 def test_going_back_keeps_what_lies_before() -> None:
     progress = handed_out(0, 1, 2, 3, 4)
     for offset in (1, 3):
         progress.finish(offset, ME)
+    supposed = progress.if_gone_back_to(3)
+    assert (supposed.uncommitted_count, progress.uncommitted_count) == (3, 5)
     progress.go_back_to(3)
     assert (progress.first_unfinished, progress.uncommitted_count) == (0, 3)
     progress.finish(0, ME)
@@ -147,6 +154,7 @@ def test_what_was_finished_before_and_not_met_again_stays_in_the_commit() -> Non
     assert list(progress.finished_ranges()) == [Range(1, 2), Range(2, 3), Range(6, 9)]
     progress.forget_ahead()
     assert list(progress.finished_ranges()) == [Range(1, 2)]
+    assert not list(handed_out(0, 3, ahead=(Range(1, 4),)).finished_ranges())
 
 
 def test_a_range_of_which_some_was_met_again_stays_for_the_rest() -> None:
@@ -246,9 +254,12 @@ def test_a_hundred_thousand_records_in_reverse_cost_no_more_than_in_order() -> N
 
 
 def test_what_lies_ahead_counts_in_the_epochs_in_which_it_is_verified() -> None:
-    progress = Progress((Range(6, 9),), 4)
+    progress = Progress((Range(6, 9), Range(12, 13)), 4)
+    assert progress.first_ahead == 6
     assert progress.keep_ahead_in(((0, 3), (2, 4)), 4)
+    assert not progress.is_verified
     progress.verify_ahead(9, 5)
+    assert progress.is_verified
     assert progress.keep_ahead_in(((2, 5),), 4)
     assert not progress.keep_ahead_in(((2, 6),), 5)
 
@@ -324,6 +335,14 @@ def test_a_seek_before_which_nothing_is_unfinished_has_nothing_to_keep() -> None
     progress.return_from(13)
     progress.hand_out([13], [ME])
     assert (list(progress.finished_ranges()), progress.ahead_epoch) == ([], NO_EPOCH)
+    assert progress.first_ahead is None
+
+
+def test_what_was_passed_over_before_a_seek_is_in_one_range() -> None:
+    progress = handed_out(1, ahead=AHEAD)
+    assert progress.passes_over(2)
+    progress.return_from(5)
+    assert list(progress.finished_ranges()) == [Range(2, 3), Range(3, 4)]
 
 
 def test_what_was_sought_over_goes_when_the_records_before_it_are_finished() -> None:

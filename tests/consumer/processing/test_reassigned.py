@@ -495,6 +495,36 @@ async def test_a_full_outbox_lets_only_the_record_begin_that_holds_the_commit_ba
         assert len(case.begun) == 4
 
 
+async def test_a_full_outbox_waits_for_no_record_of_a_paused_partition() -> None:
+    case, outbox = with_outbox(order=None, concurrency=1)
+    case.held[B] = asyncio.Event()
+    case.buffers.put({B: batch(0, 1)})
+    async with case.running():
+        await until(lambda: bool(case.begun))
+        for tp, first in ((A, 0), (B, 1)):
+            case.buffers.put({tp: batch(first, 1)})
+            await asyncio.sleep(0.1)
+        assert case.run.counts()["ready"] == 2
+        case.buffers.state.pause(case.buffers.partition(A))
+        outbox.is_full = True
+        case.held.pop(B).set()
+        await asyncio.sleep(1)
+        assert case.begun == [(1, [0])]
+
+
+async def test_a_change_of_a_partition_without_records_counts_nothing() -> None:
+    case = Case(max_uncommitted=1)
+    case.held[A] = asyncio.Event()
+    case.buffers.put({A: batch(0, 2)})
+    async with case.running():
+        await until(lambda: bool(case.begun))
+        assert case.buffers.partition().has_enough
+        case.buffers.state.pause(case.buffers.partition(B))
+        assert case.run.counts()["uncommitted"] == 1
+        case.held.pop(A).set()
+        await until(lambda: len(case.done) == 2)
+
+
 async def test_outputs_of_two_records_that_are_refused_have_each_handled_alone() -> None:
     dead: list[DeadRecord] = []
 
