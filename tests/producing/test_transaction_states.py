@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import re
+import weakref
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -206,6 +208,9 @@ class Delivery(OffsetsOfGroup):
         self.revoked: KafkaError | None = None
         self.unconfirmed: KafkaError | None = None
         self.blocks = 0
+        self.is_alone = False
+        # Whether each outcome came before other commits of its consumer.
+        self.in_turn: list[bool] = []
         self.enlisted: list[bool] = []
 
     def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
@@ -217,7 +222,11 @@ class Delivery(OffsetsOfGroup):
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
         self.blocks += 1
-        yield
+        self.is_alone = True
+        try:
+            yield
+        finally:
+            self.is_alone = False
 
     def topic_ids(self) -> Collection[tuple[TopicPartition, bytes]]:
         return [(TP, each) for each in self.ids]
@@ -234,6 +243,7 @@ class Delivery(OffsetsOfGroup):
 
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
         self.outcomes.append(is_committed)
+        self.in_turn.append(self.is_alone)
 
 
 class Block:
@@ -270,7 +280,7 @@ async def test_the_version_of_the_cluster_decides_which_requests_are_sent(
             assert await tx.commit() is None
             assert tx.asked == [*asked, ("EndTxn", 5 if version == 2 else 4)]
             assert (transaction.is_committed, transaction.is_over) == (True, True)
-            assert (delivery.outcomes, delivery.blocks) == ([True], 1)
+            assert (delivery.outcomes, delivery.blocks, delivery.in_turn) == ([True], 1, [True])
             assert (tx.identity.current == before) is (version < 2)
             assert tx.transactions.state is TransactionStage.READY
             assert tx.transactions.current is None, number
@@ -356,6 +366,21 @@ async def test_deliveries_of_one_source_are_committed_together(tx: Coordinated) 
     offsets = [each.topics[0].partitions[0].committed_offset for each in sent]
     assert offsets == [3, 2]
     assert {(each.producer_id, each.producer_epoch) for each in sent} == {before}
+
+
+async def test_nobody_keeps_the_task_that_has_stored_offsets(tx: Coordinated) -> None:
+    await tx.transactions.begin()
+    tx.held.clear()
+    storing = asyncio.ensure_future(tx.transactions.send_offsets(Delivery()))
+    await tx.turn()
+    (kept,) = [
+        weakref.ref(task) for task in asyncio.all_tasks() if "store offsets" in task.get_name()
+    ]
+    tx.held.set()
+    await storing
+    await tx.turn()
+    gc.collect()
+    assert kept() is None
 
 
 @pytest.mark.parametrize(
@@ -590,7 +615,7 @@ async def test_an_error_of_a_commit_breaks_the_transaction_or_ends_the_producer(
     expected = ProducerFencedError if error is InvalidProducerEpoch else error
     assert isinstance(await tx.commit(), expected)
     assert [type(each) for each in tx.fatal] == [expected] * is_fatal
-    assert len(delivery.outcomes) == 1
+    assert delivery.in_turn == [api == "EndTxn"]
     if is_fatal:
         assert tx.transactions.state is TransactionStage.FATAL
         assert transaction.is_over

@@ -157,6 +157,23 @@ async def test_what_is_given_up_is_committed_or_not_and_both_wake_who_waits_for_
     await scope.close()
 
 
+@pytest.mark.parametrize("is_taken", [True, False])
+async def test_the_stop_commits_what_was_given_up_or_returns_it(*, is_taken: bool) -> None:
+    group = Group(enable_auto_commit=True)
+    scope = TaskScope("g")
+    group.commits.start_auto_commit(scope)
+    await asyncio.sleep(0)
+    group.state.begin_get()
+    group.state.unsubscribe()
+    await group.commits.stop_auto_commit()
+    group.member.is_taking = is_taken
+    left = await group.commits.commit_at_the_end({}, deadline=in_s(1))
+    assert left == ({} if is_taken else {A: at(10), B: at(10)})
+    assert not group.commits.has_departed
+    assert group.coordinator.commits == [{A: 10, B: 10}] * is_taken
+    await scope.close()
+
+
 async def test_a_decided_transaction_wakes_a_last_commit() -> None:
     group = Group()
     for ends in ({A: 5}, {B: 5}):
@@ -314,6 +331,17 @@ async def test_a_commit_without_an_assignment_fails_if_that_was_lost() -> None:
     assert unassigned.coordinator.commits == []
 
 
+async def test_a_commit_of_a_member_that_is_fenced_meanwhile_says_why() -> None:
+    group = Group()
+    group.coordinator.errors = [errors.FencedInstanceIdError]
+    group.coordinator.gate.clear()
+    committing = await begun(group.commits.commit({A: 5}))
+    group.member.is_fenced = True
+    group.coordinator.gate.set()
+    with pytest.raises(CommitFailedError, match="lost"):
+        await committing
+
+
 @pytest.mark.parametrize(
     ("first", "is_stored", "offset", "is_refused"),
     [
@@ -374,6 +402,41 @@ async def test_a_topic_that_the_coordinator_does_not_know_has_metadata_read_agai
         await group.commits.commit({A: 5})
     assert group.coordinator.commits == [{A: 5}] * 4
     assert group.cluster.calls == ["invalidate"]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_positions_of_a_topic_that_no_broker_has_are_dropped_and_offsets_by_name_are_not(
+    *, is_named: bool
+) -> None:
+    group = Group()
+    group.cluster.view = ClusterView(is_of_all=True)
+    group.coordinator.errors = [errors.UnknownTopicOrPartitionError]
+    await group.commits.commit({A: 10, B: 10} if is_named else None)
+    assert group.coordinator.commits == [{A: 10, B: 10}] * (1 + is_named)
+    assert group.cluster.calls == ["invalidate", "refresh"][: 2 - is_named]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_offsets_of_a_recreated_topic_are_not_committed(*, is_named: bool) -> None:
+    group = Group()
+    group.cluster.view = ClusterView(topics={"t": TopicView("t", b"u" * 16)})
+    if is_named:
+        with pytest.raises(CommitFailedError, match="was deleted and recreated"):
+            await group.commits.commit({A: 5})
+    else:
+        assert await group.commits.commit_by_itself({A: at(5)}) == {}
+    assert group.coordinator.commits == []
+
+
+async def test_an_error_that_stays_is_posted_for_the_next_read() -> None:
+    group = Group()
+    for kind, is_posted in (
+        (errors.CommitFailedError, False),
+        (errors.GroupAuthorizationFailedError, True),
+    ):
+        group.coordinator.errors = [kind]
+        assert await group.commits.commit_by_itself({A: at(5)}) == {A: at(5)}
+        assert bool(group.posted) is is_posted
 
 
 async def test_offsets_of_a_topic_that_the_view_does_not_know_yet_are_committed() -> None:

@@ -25,7 +25,7 @@ from aiokafka_lite.errors import (
     OffsetMetadataTooLargeError,
 )
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
-from tests.support.plain_group import A, B, Group, Transaction, at, begun
+from tests.support.plain_group import A, B, Group, Transaction, at, begun, took_s
 
 pytestmark = pytest.mark.virtual_time
 
@@ -239,6 +239,20 @@ async def test_what_is_finished_is_committed_first_if_the_same_may_be_committed_
     for _ in range(2):
         await case.offsets.tell_apart({case.cursor(): at(15)})
         assert case.group.coordinator.commits == [{A: 12}]
+
+
+async def test_metadata_that_are_refused_are_shortened_and_committed_at_once() -> None:
+    case = Case()
+    coordinator = case.group.coordinator
+    receipts = case.one_by_one()
+    for receipt in receipts[1::2]:
+        receipt.ack()
+    coordinator.errors = [OffsetMetadataTooLargeError]
+    assert await took_s(case.commits.commit()) == 0
+    assert coordinator.commits == [{A: 10, B: 10}] * 2
+    coordinator.errors = [OffsetMetadataTooLargeError]
+    with pytest.raises(OffsetMetadataTooLargeError):
+        await case.commits.commit({B: (10, "mine")})
 
 
 async def test_what_fits_into_the_metadata_is_the_first_of_the_records() -> None:
