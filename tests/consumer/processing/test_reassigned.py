@@ -401,6 +401,29 @@ async def test_the_end_comes_with_that_of_the_last_handler(batch_size: int | Non
         assert loop.time() - began_at == pytest.approx(1)
 
 
+@pytest.mark.parametrize("batch_size", [None, 1])
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_the_end_of_a_handler_is_told_if_its_partition_goes_or_went(
+    *, is_lost: bool, batch_size: int | None
+) -> None:
+    case = Case(batch_size=batch_size)
+    state = case.buffers.state
+    case.held[A] = asyncio.Event()
+    case.buffers.put({A: batch(0, 1)})
+    async with case.running():
+        await until(lambda: bool(case.begun))
+        if is_lost:
+            state.change([A], [])
+        else:
+            state.begin_revocation([A])
+        told: list[int] = []
+        state.observers.of_gets.append(lambda: told.append(1))
+        case.held[A].set()
+        await until(lambda: bool(case.done))
+        await asyncio.sleep(0.1)
+        assert told
+
+
 # --- With an outbox ------------------------------------------------------------------------------
 class Outbox:
     """Has what handlers return, and writes nothing of it."""
