@@ -95,6 +95,7 @@ class Transactions:
         self.metadata = ""
         # The records of each time that there was room.
         self.moved: list[list[int]] = []
+        self.told_apart = 0
 
     async def lend(self) -> Transactions:
         return self
@@ -143,7 +144,7 @@ class Transactions:
         self.metadata = ""
 
     async def tell_apart(self, offsets: object) -> None:
-        pass
+        self.told_apart += 1
 
     def note_committed(self, group: object, offsets: object) -> None:
         self.told.append(("noted", []))
@@ -216,6 +217,7 @@ async def test_what_came_meanwhile_shares_a_transaction(
     assert transactions.finished == [0, 1, 2, 3]
     assert [each for each, _ in transactions.told] == ["noted", "noted"]
     assert transactions.moved == [[0], [1, 2, 3]]
+    assert transactions.told_apart == 0
 
 
 async def test_an_entry_whose_record_is_anothers_by_now_is_dropped(
@@ -419,6 +421,7 @@ async def test_metadata_that_are_refused_are_left_out(
     outbox.put(entry(0))
     await settle()
     assert transactions.written == ([["0"]] if is_told else [])
+    assert transactions.metadata == ""
     assert (("OffsetMetadataTooLargeError", []) in transactions.told) is not is_told
 
 
@@ -441,6 +444,8 @@ async def test_nothing_waits_for_a_record_that_is_not_to_be_finished_any_more(
     if is_lost:
         outbox.give_up([TP])
         assert outbox.record_count == 0
+        await outbox.close()
+        assert not outbox.awaits(half.jobs[1])
         return
     cast("Any", half.jobs[1]).is_current = False
     outbox.look_again()
@@ -496,6 +501,25 @@ async def test_a_dead_letter_does_not_wait_for_an_earlier_record(
     await settle()
     await outbox.deliver(cast("Any", FakeJob(3, "a")), cast("Any", FakeOutput("letter")))
     assert transactions.written == [["letter"]]
+
+
+async def test_a_dead_letter_that_is_not_written_is_told_to_its_caller_only(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    job, output = cast("Any", FakeJob(1)), cast("Any", FakeOutput("letter"))
+    transactions.refused_names = {"letter": MessageSizeTooLargeError("letter")}
+    with pytest.raises(MessageSizeTooLargeError):
+        await outbox.deliver(job, output)
+    transactions.gate.clear()
+    outbox.put(entry(0))
+    await settle()
+    waiting = asyncio.ensure_future(outbox.deliver(job, output))
+    await settle()
+    outbox.give_up([OTHER.tp])
+    outbox.give_up([TP])
+    with pytest.raises(CommitFailedError):
+        await waiting
+    assert transactions.told == []
 
 
 async def test_one_for_which_the_metadata_have_no_room_waits_for_those_before_it(
@@ -570,6 +594,7 @@ async def test_it_is_full_from_so_many_bytes_on(transactions: Transactions, outb
     smaller.size = 9
     outbox.put(smaller)
     assert not outbox.is_full
+    assert not list(outbox.troubles())
     last = entry(10)
     last.size = 1
     outbox.put(last)
@@ -671,6 +696,7 @@ async def test_a_producer_that_fails_is_replaced_and_the_group_says_what_was_com
     assert replaceable.finished == ([1] if is_committed else [])
     await deliver(letters, 2)
     assert replaceable.written == [["2"]]
+    assert replaceable.told_apart == 2
 
 
 async def test_an_outcome_that_cannot_be_learned_is_the_error_of_who_waits(
