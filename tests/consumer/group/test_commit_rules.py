@@ -435,7 +435,7 @@ async def test_an_error_that_stays_is_posted_for_the_next_read() -> None:
         (errors.GroupAuthorizationFailedError, True),
     ):
         group.coordinator.errors = [kind]
-        assert await group.commits.commit_by_itself({A: at(5)}) == {A: at(5)}
+        assert await group.commits.commit_by_itself({A: at(10)}) == {A: at(10)}
         assert bool(group.posted) is is_posted
 
 
@@ -618,7 +618,7 @@ async def test_a_commit_of_positions_fails_if_what_was_revoked_is_not_committed(
     if is_settled:
         await committing
     else:
-        with pytest.raises(CommitFailedError, match="the offsets of .*partition=0"):
+        with pytest.raises(CommitFailedError, match=r"the offsets of .*partition=0"):
             await committing
     assert group.coordinator.commits == [{B: 10}]
 
