@@ -170,17 +170,17 @@ def _give_what_is_near(cuts: Iterable[_Cut]) -> None:
     alike: dict[tuple[tuple[str, ...], int], list[_Cut]] = {}
     for cut in cuts:
         alike.setdefault((cut.members, len(cut.numbers)), []).append(cut)
-    for together in alike.values():
+    for (members, count), together in alike.items():
         if len(together) > 1:
-            _give_together(together)
+            _give_together(together, members, count)
         elif together[0].do_racks_matter:
             together[0].give_what_is_near()
 
 
-def _give_together(cuts: Sequence[_Cut]) -> None:
+def _give_together(cuts: Sequence[_Cut], order: Sequence[str], count: int) -> None:
     """Give the same places of topics that are cut alike to the first member near all of them."""
-    members = dict.fromkeys(cuts[0].members)
-    for turn in range(len(cuts[0].numbers)):
+    members = dict.fromkeys(order)
+    for turn in range(count):
         for member in members:
             if all(cut.is_near(member, cut.numbers[turn]) and cut.room(member) for cut in cuts):
                 for cut in cuts:

@@ -53,6 +53,7 @@ def ours(
         for member, topics in subscriptions.items()
     }
     answer = assignor.assign(Topics(counts), members)
+    assert all(numbers for share in answer.values() for _, numbers in share.assignment)
     given_away = {member: assignment.partitions() for member, assignment in answer.items()}
     assert all(len(tps) == len(set(tps)) for tps in given_away.values())
     return {member: {TopicPartition(*tp) for tp in tps} for member, tps in given_away.items()}

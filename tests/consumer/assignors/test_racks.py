@@ -101,6 +101,7 @@ class Case(NamedTuple):
 
     def share_out(self, assignor: type[AbstractPartitionAssignor]) -> Shares:
         answer = assignor.assign(self.cluster, self.metadata)
+        assert all(numbers for share in answer.values() for _, numbers in share.assignment)
         return {
             member: {TopicPartition(*tp) for tp in assignment.partitions()}
             for member, assignment in answer.items()
