@@ -412,7 +412,6 @@ class StandIn:
 
     async def end(self) -> None:
         """End the thread, and wait for that as long as it can be expected to take."""
-        self.abandon()
         if self._task is not None:
             await self._scope.stop(self._task)
 

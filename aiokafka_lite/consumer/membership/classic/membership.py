@@ -177,7 +177,6 @@ class ClassicMembership(GroupedMembership[Member]):
                 joining.add_done_callback(self._joined_at_the_end)
             return {}, await self._commits.commit_at_the_end(offsets, deadline=commit_by)
         finally:
-            joining.remove_done_callback(self._joined_at_the_end)
             await self._scope.stop(joining)
 
     def _joined_at_the_end(self, joining: asyncio.Task[JoinOutcome]) -> None:
