@@ -262,6 +262,11 @@ async def test_an_answer_that_asks_for_an_id_and_gives_none_is_an_error() -> Non
     with pytest.raises(errors.MemberIdRequired):
         await it.take_part(JoinGroupResponse(error_code=errors.MemberIdRequired.errno))
     assert it.rebalance.joining_since is None
+    it = Taking()
+    with pytest.raises(errors.UnknownMemberIdError):
+        await it.take_part(
+            JoinGroupResponse(error_code=errors.UnknownMemberIdError.errno, member_id="me")
+        )
 
 
 async def test_a_member_that_hands_out_beats_while_it_joins_and_nothing_new_begins_no_session() -> (

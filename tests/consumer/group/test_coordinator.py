@@ -100,6 +100,7 @@ class Group:
 async def test_it_is_found_once_for_all_who_ask_and_told() -> None:
     it = Group()
     assert (it.coordinator.node_id, it.coordinator.node) == (None, None)
+    await asyncio.sleep(100)
     with it.events.subscribe() as events:
         await asyncio.gather(*(it.ask() for _ in range(3)))
         told = events_so_far(events)

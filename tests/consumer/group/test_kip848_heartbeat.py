@@ -304,11 +304,12 @@ async def test_a_broker_without_the_protocol_refuses_only_who_joins(is_member: b
     assert it.heartbeat.is_refused is False
 
 
-async def test_a_refusal_says_which_protocol_helps() -> None:
+async def test_a_refusal_says_which_protocol_helps(caplog: pytest.LogCaptureFixture) -> None:
     it = Beating(errors.UnsupportedVersionError("not here"))
     await asyncio.sleep(0.01)
     (error,) = it.errors
     assert "does not offer this protocol: not here. Use group_protocol" in str(error)
+    assert str(error) in caplog.text
     assert it.heartbeat.trouble == str(error)
 
 
@@ -363,6 +364,12 @@ async def test_an_instance_id_that_is_not_released_is_raised_when_its_session_mu
     await asyncio.sleep(7)
     assert it.member.is_member
     assert it.heartbeat.trouble == ""
+    it.coordinator.script += script[:2]
+    assert it.member.drop(it.member.identity, Loss.EPOCH)
+    it.member.enter(MemberState.UNJOINED)
+    it.member.enter(MemberState.JOINING)
+    first, second = await it.sent(2)
+    assert second - first == pytest.approx(0.1, rel=0.21)  # all begins anew
 
 
 # --- A loop that was blocked ------------------------------------------------------------------
@@ -411,6 +418,26 @@ async def test_an_outcome_of_the_thread_counts_as_a_heartbeat() -> None:
     await asyncio.sleep(0.01)
     assert waiting.done()
     assert it.coordinator.is_full(-1)
+
+
+async def test_an_answer_to_the_thread_renews_the_lease_and_an_older_one_takes_nothing_back() -> (
+    None
+):
+    it = Beating()
+    identity = await it.join()
+    await asyncio.sleep(20.5)
+    it.coordinator.script += [lambda: asyncio.sleep(5), lambda: asyncio.sleep(1_000)]
+    (asked_at,) = await it.sent(1)
+    await asyncio.sleep(4)
+    answer = ConsumerGroupHeartbeatResponse(member_epoch=1)
+    heard_at = it.loop.time()
+    it.heartbeat.hear_of_stand_in(Outcome(identity, identity, answer, None, 0.0), heard_at)
+    await asyncio.sleep(2)
+    assert it.heartbeat.last_contact_at == heard_at
+    await asyncio.sleep(asked_at + SESSION_S - it.loop.time())
+    assert not it.gate.holds
+    await asyncio.sleep(heard_at - asked_at)
+    assert it.gate.holds == {Hold.CUT_OFF}
 
 
 @pytest.mark.parametrize(

@@ -94,12 +94,15 @@ async def test_a_member_is_not_stable_while_its_listener_is_told(
         coordinator.give({T: [1, 2]})
         await until(lambda: worker.partitions == tps("t", 1, 2), worker)
         await until(lambda: worker.member.state is MemberState.STABLE, worker)
+        coordinator.give({T: [1, 2, 3]})
+        await until(lambda: len(listener.calls) == 4, worker)
     assert listener.calls == [
         ("assigned", tps("t", 0, 1)),
         ("revoked", tps("t", 0)),
         ("assigned", tps("t", 2)),
+        ("assigned", tps("t", 3)),
     ]
-    assert [state for _, state in listener.seen] == [MemberState.RECONCILING] * 3
+    assert [state for _, state in listener.seen] == [MemberState.RECONCILING] * 4
 
 
 @pytest.mark.parametrize(
@@ -141,17 +144,21 @@ async def test_what_is_new_does_not_wait_for_the_answer_about_what_was_given_bac
         assert assigned_at - revoked_at < 0.5
 
 
-@pytest.mark.parametrize("target", [[1], [1, 2]])
+@pytest.mark.parametrize(
+    ("target", "others"),
+    [([1], {}), ([1, 2], {}), ([1], {NEW: [0]})],
+    ids=["less", "more", "less, and what has no name yet"],
+)
 async def test_the_group_is_told_at_once_of_what_was_given_back_or_taken(
-    coordinator: ScriptedBroker, target: list[int]
+    coordinator: ScriptedBroker, target: list[int], others: dict[bytes, list[int]]
 ) -> None:
     def owned() -> list[int]:
         said = coordinator.asked(Beat)[-1].topic_partitions or ()
         return [number for topic in said for number in topic.partitions]
 
     loop = asyncio.get_running_loop()
-    async with worker_of(coordinator, listener=Noting(0.1), heartbeat_interval_ms=5_000) as worker:
-        coordinator.give({T: target})
+    async with worker_of(coordinator, listener=Noting(0.3), heartbeat_interval_ms=5_000) as worker:
+        coordinator.give({T: target, **others})
         await until(lambda: worker.partitions == tps("t", *target), worker)
         began_at = loop.time()
         await until(lambda: owned() == target, worker)
@@ -218,6 +225,44 @@ async def test_a_topic_that_is_not_in_the_metadata_yet_is_subscribed_to() -> Non
             await until(lambda: len(consumer.assignment()) == 2)
 
 
+async def test_who_joins_again_says_again_at_once_what_it_owns(coordinator: ScriptedBroker) -> None:
+    def full_count() -> int:
+        return sum(beat.topic_partitions is not None for beat in coordinator.asked(Beat))
+
+    coordinator.target = {NEW: [0]}
+    worker = worker_of(coordinator)
+    await worker.connect()
+    for count in (2, 4):  # the join, and then that it owns nothing yet
+        await until(lambda: worker.member.is_member, worker)
+        await asyncio.sleep(0.1)
+        assert full_count() == count
+        await asyncio.sleep(2)
+        assert full_count() == count
+        gone = errors.UnknownMemberIdError.errno
+        coordinator.script(Beat, ConsumerGroupHeartbeatResponse(error_code=gone))
+        await until(lambda: not worker.member.is_member, worker)
+    await worker.die()
+
+
+@pytest.mark.parametrize(
+    ("topics", "target", "interval_s"),
+    [(["t"], {T: [0, 1]}, 0.25), (["t"], {T: [0]}, 0.4), (["t", "unknown"], {T: [0]}, 0.4)],
+)
+async def test_a_settled_member_heartbeats_by_its_share_of_the_partitions_that_are_known(
+    coordinator: ScriptedBroker,
+    topics: list[str],
+    target: dict[bytes, list[int]],
+    interval_s: float,
+) -> None:
+    coordinator.target = target
+    async with worker_of(coordinator, *topics, heartbeat_interval_ms=3_000) as worker:
+        await asyncio.sleep(8)
+        count = len(coordinator.asked(Beat))
+        await asyncio.sleep(10)
+        assert len(coordinator.asked(Beat)) - count == pytest.approx(10 / interval_s, abs=1)
+        assert worker.member.is_member
+
+
 # --- Losses -----------------------------------------------------------------------------------
 async def test_a_loss_is_told_with_the_reason_and_the_member_joins_again(
     coordinator: ScriptedBroker,
@@ -237,6 +282,34 @@ async def test_a_loss_is_told_with_the_reason_and_the_member_joins_again(
     assert listener.calls == [("assigned", both), ("lost", both), ("assigned", both)]
 
 
+@pytest.mark.parametrize(
+    ("instance_id", "kind", "said"),
+    [
+        (None, errors.FencedMemberEpochError, []),
+        ("one", errors.FencedMemberEpochError, [-2]),
+        ("one", errors.UnknownMemberIdError, []),
+    ],
+)
+async def test_only_a_static_member_whose_epoch_is_over_releases_its_name(
+    coordinator: ScriptedBroker,
+    instance_id: str | None,
+    kind: type[errors.BrokerResponseError],
+    said: list[int],
+) -> None:
+    listener = Noting()
+    async with worker_of(coordinator, listener=listener, group_instance_id=instance_id) as worker:
+        coordinator.script(Beat, ConsumerGroupHeartbeatResponse(error_code=kind.errno))
+        await until(lambda: len(listener.calls) == 3, worker)
+        assert goodbyes(coordinator) == said
+
+
+async def test_a_lease_ends_with_the_tasks_of_its_member(coordinator: ScriptedBroker) -> None:
+    worker = await worker_of(coordinator).start()
+    await worker.die()
+    await asyncio.sleep(100)
+    assert not worker.state.gate.holds
+
+
 async def test_a_member_waits_to_be_let_in_since_it_has_subscribed(
     coordinator: ScriptedBroker,
 ) -> None:
@@ -251,11 +324,14 @@ async def test_a_member_waits_to_be_let_in_since_it_has_subscribed(
     joining.release()
     await worker.membership.wait_assigned()
     assert worker.membership.status.joining_since is None
+    assert not worker.membership.status.is_eager
     await worker.close()
 
 
 # --- The application is away ------------------------------------------------------------------
-async def test_a_member_leaves_while_no_records_are_requested(coordinator: ScriptedBroker) -> None:
+async def test_a_member_leaves_while_no_records_are_requested(
+    coordinator: ScriptedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     listener, loop = Noting(0.6), asyncio.get_running_loop()
     async with worker_of(coordinator, listener=listener, max_poll_interval_ms=1_000) as worker:
         began_at = loop.time()
@@ -264,6 +340,7 @@ async def test_a_member_leaves_while_no_records_are_requested(coordinator: Scrip
         # The listener's time at the start does not count, and the work is not waited for.
         assert loop.time() - began_at == pytest.approx(1.0 + 0.6, abs=0.1)
         assert worker.partitions == set()
+        assert "group g: leaving: no records were requested" in caplog.text
         assert listener.calls[-1] == ("revoked", tps("t", 0, 1))
         assert goodbyes(coordinator) == [-1]
         with pytest.raises(MaxPollIntervalError, match="longer than max_poll_interval_ms=1000"):
@@ -276,6 +353,18 @@ async def test_a_member_leaves_while_no_records_are_requested(coordinator: Scrip
         assert worker.partitions == tps("t", 0, 1)
         await asyncio.sleep(5)  # it waits inside a read
         assert not worker.membership.status.sits_out
+
+
+async def test_a_member_leaves_at_the_moment_at_which_it_is_overdue(
+    coordinator: ScriptedBroker,
+) -> None:
+    """And not with the next heartbeat."""
+    loop = asyncio.get_running_loop()
+    settings = {"max_poll_interval_ms": 7_500, "heartbeat_interval_ms": 5_000}
+    async with worker_of(coordinator, **settings) as worker:
+        began_at = loop.time()
+        await until(lambda: worker.membership.status.sits_out, worker)
+        assert loop.time() - began_at == pytest.approx(7.5, abs=0.1)
 
 
 # --- Subscriptions ----------------------------------------------------------------------------
@@ -361,6 +450,32 @@ async def test_a_stop_while_the_member_asks_to_be_let_in_takes_that_back(
         await until(lambda: worker.errors, worker)
     await worker.leave()
     assert goodbyes(coordinator) == ([-1] if is_known else [])
+    await worker.die()
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "most"),
+    [
+        (errors.CoordinatorLoadInProgressError, 2, 4),
+        (errors.GroupAuthorizationFailedError, 1, 1),
+    ],
+)
+async def test_a_goodbye_is_repeated_after_pauses_as_long_as_there_is_time(
+    coordinator: ScriptedBroker, kind: type[errors.BrokerResponseError], least: int, most: int
+) -> None:
+    def refuse(request: Message) -> Response:
+        assert isinstance(request, Beat)
+        if request.member_epoch >= 0:
+            return coordinator.usual(request)
+        return ConsumerGroupHeartbeatResponse(error_code=kind.errno)
+
+    loop = asyncio.get_running_loop()
+    worker = await worker_of(coordinator, retry_backoff_ms=400).start()
+    coordinator.script(Beat, *[refuse] * 50)
+    began_at = loop.time()
+    assert await worker.leave(2.0) == {}
+    assert least <= len(goodbyes(coordinator)) <= most
+    assert loop.time() - began_at < 2.0
     await worker.die()
 
 

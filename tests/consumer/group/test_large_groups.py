@@ -26,7 +26,11 @@ from aiokafka_lite.consumer.assignors.blobs import (
     encode_subscription,
 )
 from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
-from aiokafka_lite.consumer.membership.classic.leader import read_members, share_out
+from aiokafka_lite.consumer.membership.classic.leader import (
+    do_racks_count,
+    read_members,
+    share_out,
+)
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.join_group import (
     JoinGroupRequest,
@@ -195,6 +199,26 @@ async def test_the_length_of_subscriptions_counts_where_partitions_are_assigned(
     await share_out(assignor(), view, members, said=said, partition_count=count)
     (thread,) = assignor.threads
     assert (thread is threading.current_thread()) is is_on_loop
+
+
+class Foreign:
+    """An assignor that knows neither threads nor racks."""
+
+    def __init__(self) -> None:
+        self.threads = list[threading.Thread]()
+
+    def assign(self, cluster: object, members: object) -> dict[str, object]:
+        self.threads.append(threading.current_thread())
+        return {}
+
+
+async def test_an_assignor_that_does_not_know_threads_assigns_on_the_loop() -> None:
+    foreign = Foreign()
+    assignor = cast("Assignor", foreign)
+    members = {"m": ConsumerProtocolMemberMetadata(0, ["t"], rack_id="r")}
+    assert not do_racks_count(assignor, members)
+    await share_out(assignor, ClusterView(), members, said=(), partition_count=100_000)
+    assert foreign.threads == [threading.current_thread()]
 
 
 # --- A hundred members with a thousand partitions each ----------------------------------------

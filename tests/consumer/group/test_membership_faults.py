@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Mapping
+from typing import cast
 
 import pytest
 
@@ -21,7 +23,7 @@ from aiokafka_lite.consumer.assignors.blobs import encode_assignments
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.consumer.events.kinds import Assigned
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.membership.classic.member import MemberState
+from aiokafka_lite.consumer.membership.classic.member import Interruption, MemberState
 from aiokafka_lite.errors import (
     BrokerResponseError,
     FencedInstanceIdError,
@@ -45,7 +47,8 @@ from tests.support.events import events_so_far
 from tests.support.listeners import Calls, Losing
 from tests.support.rows import tps
 from tests.support.scripted_group import ScriptedBroker
-from tests.support.waiting import until
+from tests.support.virtual_time import VirtualTimeLoop
+from tests.support.waiting import is_woken, until
 from tests.support.worker import Worker
 
 TP = TopicPartition("t", 0)
@@ -93,6 +96,7 @@ async def test_a_leader_that_knows_the_topics_asks_for_no_metadata(broker: Scrip
         await worker.membership.wait_assigned()
         assert worker.membership.generation == 2
         assert len(broker.asked(MetadataRequest)) == count
+        assert worker.membership.status.is_eager
 
 
 async def test_requests_carry_the_instance_id(broker: ScriptedBroker) -> None:
@@ -444,8 +448,47 @@ async def test_an_error_the_application_must_know_is_raised_from_the_start_and_r
         assert [type(error) for error in worker.errors] == [kind]
 
         await until(lambda: worker.membership.is_settled, worker)  # it was granted meanwhile
+        worker.state.subscribe(["t"])
+        await worker.membership.wait_assigned()  # and is no error any more
+        broker.script(JoinGroupRequest, refused(kind)[JoinGroupRequest])
+        worker.state.subscribe(["t"])
+        with pytest.raises(GroupAuthorizationFailedError):
+            await worker.membership.wait_assigned()
+        worker.state.unsubscribe()
+        await until(lambda: worker.member.state is MemberState.UNJOINED, worker)
+        joining = broker.hold(JoinGroupRequest)
+        worker.state.subscribe(["t"])
+        await joining.came()
+        joining.release()
+        await worker.membership.wait_assigned()
     finally:
         await worker.close()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("kind", "pause_s"),
+    [(errors.CoordinatorLoadInProgressError, 0.02), (GroupAuthorizationFailedError, 1.0)],
+)
+async def test_a_join_that_failed_is_tried_again_after_a_pause(
+    broker: ScriptedBroker, kind: type[BrokerResponseError], pause_s: float
+) -> None:
+    loop, times = asyncio.get_running_loop(), list[float]()
+
+    def refuse(_: Message) -> Response:
+        times.append(loop.time())
+        return refused(kind)[JoinGroupRequest]
+
+    def let_in(request: Message) -> Response:
+        times.append(loop.time())
+        return broker.usual(request)
+
+    broker.script(JoinGroupRequest, refuse, let_in)
+    worker = worker_of(broker)
+    await worker.connect()
+    await until(lambda: worker.membership.is_settled, worker)
+    assert times[1] - times[0] == pytest.approx(pause_s, rel=0.25)
+    await worker.close()
 
 
 async def test_a_fenced_member_fails_for_good(broker: ScriptedBroker) -> None:
@@ -461,6 +504,25 @@ async def test_a_fenced_member_fails_for_good(broker: ScriptedBroker) -> None:
         deadline=asyncio.get_running_loop().time() + 1, offsets={TP: OffsetAndMetadata(3, "")}
     ) == {TP: OffsetAndMetadata(3, "")}
     assert broker.asked(OffsetCommitRequest) == []
+    await worker.die()
+
+
+async def test_a_member_that_unsubscribes_while_it_hears_that_it_is_fenced_has_failed(
+    broker: ScriptedBroker,
+) -> None:
+    class Unsubscribing(Losing):
+        async def on_partitions_lost(self, lost: set[TopicPartition]) -> None:
+            await super().on_partitions_lost(lost)
+            worker.state.unsubscribe()
+
+    calls = Unsubscribing()
+    worker = worker_of(broker, group_instance_id="static")
+    worker.state.listener = calls
+    await worker.start()
+    broker.script(HeartbeatRequest, refused(FencedInstanceIdError)[HeartbeatRequest])
+    await asyncio.wait_for(worker.failed.wait(), 5)
+    assert isinstance(worker.scope.failure, FencedInstanceIdError)
+    assert calls.calls == [("revoked", set()), ("assigned", BOTH), ("lost", BOTH)]
     await worker.die()
 
 
@@ -516,13 +578,22 @@ async def test_a_topic_without_leader_for_a_while_is_no_reason_to_rebalance(
 
 
 async def test_a_member_without_gets_leaves_and_comes_back_at_the_next_get(
-    broker: ScriptedBroker,
+    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
+    class Slow(Losing):
+        async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+            await asyncio.sleep(0.01)
+            await super().on_partitions_revoked(revoked)
+
+    calls = Slow()
     async with worker_of(broker, max_poll_interval_ms=100) as worker:
+        worker.state.listener = calls
         leaving = broker.hold(LeaveGroupRequest)
         await leaving.came()
+        assert calls.calls == [("revoked", BOTH)]
         (leave,) = broker.asked(LeaveGroupRequest)
         assert "max_poll_interval_ms" in (leave.members[0].reason or "")
+        assert "group g: leaving: no records were requested" in caplog.text
         with pytest.raises(MaxPollIntervalError):
             await worker.commits.commit({TP: 1})
         leaving.release()
@@ -577,8 +648,71 @@ async def test_who_has_unsubscribed_asks_for_no_topics_and_keeps_only_a_static_i
         await until(lambda: worker.member.state is MemberState.UNJOINED, worker)
         assert calls.calls == [("revoked", BOTH)]
         assert worker.membership.member_id == ("" if instance_id is None else "scripted-1")
+        assert worker.membership.generation == -1
+        assert len(broker.asked(LeaveGroupRequest)) == (instance_id is None)
         await worker.cluster.refresh()
         assert broker.asked(MetadataRequest)[-1].topics == []
+
+
+@pytest.mark.virtual_time
+async def test_a_static_member_that_is_back_keeps_the_id_of_its_first_attempt_to_join(
+    broker: ScriptedBroker,
+) -> None:
+    async with worker_of(broker, group_instance_id="one") as worker:
+        worker.state.unsubscribe()
+        await until(lambda: worker.member.state is MemberState.UNJOINED, worker)
+        joins = len(broker.asked(JoinGroupRequest))
+        kind = errors.RebalanceInProgressError
+        broker.script(SyncGroupRequest, refused(kind)[SyncGroupRequest])
+        worker.state.subscribe(["t"])
+        await worker.membership.wait_assigned()
+        again = [request.member_id for request in broker.asked(JoinGroupRequest)[joins:]]
+        assert again == ["", "scripted-1"]
+
+
+@pytest.mark.virtual_time
+async def test_a_pattern_is_matched_before_the_join_with_new_metadata_if_need_be(
+    broker: ScriptedBroker,
+) -> None:
+    broker.topics.clear()
+    worker = Worker(f"127.0.0.1:{broker.port}", "g", (), {"metadata_max_age_ms": 60_000})
+    worker.state.subscribe_pattern(re.compile("t"))
+    async with worker:
+        assert worker.partitions == set()
+        broker.topics["t"] = 2
+        worker.state.subscribe_pattern(re.compile("t.*"))
+        await worker.membership.wait_assigned()
+        assert worker.partitions == BOTH
+        count = len(broker.asked(MetadataRequest))
+        worker.state.subscribe_pattern(re.compile("t"))
+        await worker.membership.wait_assigned()
+        assert len(broker.asked(MetadataRequest)) == count
+
+
+@pytest.mark.virtual_time
+async def test_partitions_are_being_revoked_when_reads_go_on_after_a_loss(
+    broker: ScriptedBroker,
+) -> None:
+    seen, holds = list[list[bool]](), list[frozenset[Hold]]()
+
+    class Looking(Losing):
+        async def on_partitions_lost(self, lost: set[TopicPartition]) -> None:
+            holds.append(worker.state.gate.holds)
+
+    async with worker_of(broker) as worker:
+        gate, state = worker.state.gate, worker.state
+        state.listener = Looking()
+
+        def look() -> None:
+            if not gate.holds:
+                seen.append([cursor.is_revoking for cursor in state.assignment.values()])
+
+        gate.on_change(look)
+        gone = refused(errors.UnknownMemberIdError)[HeartbeatRequest]
+        broker.script(HeartbeatRequest, gone)
+        await until(lambda: holds, worker)
+        assert seen[0] == [True, True]
+        assert holds == [frozenset()]  # it may read what it assigns itself
 
 
 @pytest.mark.virtual_time
@@ -676,6 +810,7 @@ async def test_a_cooperative_member_that_gave_partitions_back_joins_again(
         await until(lambda: worker.membership.generation == 3, worker)
         await worker.membership.wait_assigned()
         assert worker.partitions == BOTH
+        assert not worker.membership.status.is_eager
     zero, one = tps("t", 0), tps("t", 1)
     assert calls.calls == [
         ("assigned", zero | one), ("revoked", one), ("assigned", set()), ("assigned", one),
@@ -738,6 +873,105 @@ async def test_what_is_kept_is_lost_if_the_member_is_fenced_while_its_listener_i
     both, other = BOTH, tps("u", 0)
     assert calls.calls == [("assigned", both | other), ("revoked", other), ("lost", both)]
     assert worker.partitions == set()
+    with pytest.raises(FencedInstanceIdError):
+        await worker.commits.commit({TP: 1})
+    assert broker.asked(OffsetCommitRequest) == []
+    await worker.die()
+
+
+@pytest.mark.virtual_time
+async def test_what_is_kept_is_lost_before_the_join_if_the_member_is_removed_while_it_revokes(
+    broker: ScriptedBroker,
+) -> None:
+    class Removed(Losing):
+        async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+            await super().on_partitions_revoked(revoked)
+            gone = refused(errors.UnknownMemberIdError)[HeartbeatRequest]
+            broker.script(HeartbeatRequest, gone)
+            await until(lambda: worker.member.interruption is not None)
+
+    broker.topics["u"] = 1
+    calls = Removed()
+    worker = cooperative(broker, calls)
+    worker.state.subscribe(["t", "u"], calls)
+    async with worker:
+        joins = len(broker.asked(JoinGroupRequest))
+        worker.state.subscribe(["t"], calls)
+        await until(lambda: worker.membership.generation == 2, worker)
+        await worker.membership.wait_assigned()
+        assert broker.asked(JoinGroupRequest)[joins].member_id == ""
+    other = tps("u", 0)
+    assert calls.calls == [
+        ("assigned", BOTH | other), ("revoked", other), ("lost", BOTH), ("assigned", BOTH),
+    ]  # fmt: skip
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("is_removed", [True, False])
+async def test_what_is_new_is_not_taken_if_the_member_goes_while_it_revokes(
+    broker: ScriptedBroker, is_removed: bool
+) -> None:
+    """The group removes it, or its listener unsubscribes."""
+
+    class Going(Losing):
+        async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+            await super().on_partitions_revoked(revoked)
+            worker.state.unsubscribe()
+
+    async def remove(request: Message) -> HeartbeatResponse:
+        await until(lambda: worker.membership.status.awaited_work is not None, worker)
+        return HeartbeatResponse(error_code=errors.UnknownMemberIdError.errno)
+
+    def give(*share: tuple[str, list[int]]) -> None:
+        assignment = encode_assignments({"": ConsumerProtocolMemberAssignment(0, share)})[""]
+        broker.script(SyncGroupRequest, SyncGroupResponse(assignment=assignment))
+
+    broker.topics["u"] = 1
+    calls = Going()
+    worker = cooperative(broker, calls)
+    worker.state.subscribe(["t", "u"], calls)
+    give(("t", [0, 1]))
+    async with worker:
+        if is_removed:
+            worker.work(TopicPartition("t", 1), 5)
+            broker.script(HeartbeatRequest, remove)
+        give(("t", [0]), ("u", [0]))
+        worker.state.subscribe(["t", "u"], calls)
+        await until(lambda: len(calls.calls) >= 3, worker)
+        how = "lost" if is_removed else "revoked"
+        assert calls.calls[:3] == [
+            ("assigned", BOTH), (how, tps("t", 1)), (how, tps("t", 0)),
+        ]  # fmt: skip
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("kind", "is_committed"),
+    [(errors.RebalanceInProgressError, True), (errors.IllegalGenerationError, False)],
+)
+async def test_a_stop_commits_what_was_kept_unless_the_rebalance_says_that_it_is_lost(
+    broker: ScriptedBroker, kind: type[BrokerResponseError], is_committed: bool
+) -> None:
+    syncing, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def refuse(_: Message) -> Response:
+        syncing.set()
+        await may_answer.wait()
+        return refused(kind)[SyncGroupRequest]
+
+    calls = Losing()
+    worker = await cooperative(broker, calls).start()
+    worker.work(TP, 5)
+    broker.script(SyncGroupRequest, refuse)
+    worker.state.subscribe(["t"], calls)
+    await syncing.wait()
+    leaving = asyncio.create_task(worker.leave(commit=True))
+    await asyncio.sleep(0.1)
+    assert not leaving.done()
+    may_answer.set()
+    left = {TP: OffsetAndMetadata(5, "")}
+    assert await leaving == ({} if is_committed else left)
+    assert broker.offsets == ({("t", 0): (5, "")} if is_committed else {})
     await worker.die()
 
 
@@ -863,12 +1097,101 @@ async def test_a_consumer_can_stop_at_any_moment_of_its_start(broker: ScriptedBr
         assert worker.member.state is MemberState.LEFT
         assert "g:heartbeat" not in worker.scope.task_names
         assert "g:group" not in worker.scope.task_names
+        assert "g:rebalance" not in worker.scope.task_names
         await worker.die()
         assert worker.scope.failure is None
         if is_stable:
             break
         step += 1
     assert states >= {MemberState.UNJOINED, MemberState.JOINING, MemberState.SYNCING}
+    left = [each.member_id for said in broker.asked(LeaveGroupRequest) for each in said.members]
+    assert "" not in left
+
+
+@pytest.mark.virtual_time
+async def test_a_stop_that_finds_the_member_removed_commits_nothing_and_tells_nobody(
+    broker: ScriptedBroker,
+) -> None:
+    worker = await worker_of(broker).start()
+    worker.work(TP, 5)
+    worker.member.interrupt(worker.member.identity, Interruption.LOST_MEMBERSHIP)
+    assert await worker.leave(commit=True) == {TP: OffsetAndMetadata(5, "")}
+    assert broker.asked(OffsetCommitRequest) == []
+    assert broker.asked(LeaveGroupRequest) == []
+    await worker.die()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("instance_id", "count"), [(None, 1), ("one", 0)])
+async def test_a_dynamic_member_that_nobody_holds_says_that_it_goes_without_waiting(
+    broker: ScriptedBroker, instance_id: str | None, count: int
+) -> None:
+    worker = await worker_of(broker, group_instance_id=instance_id).start()
+    assert await is_woken(worker.member, worker.membership.wake_waiters)
+    await asyncio.sleep(0.05)
+    worker.membership.leave_nowait("collected")
+    await asyncio.sleep(0.05)
+    leaves = broker.asked(LeaveGroupRequest)
+    assert [leave.members[0].reason for leave in leaves] == ["collected"] * count
+    await worker.leave()
+    count = len(broker.asked(LeaveGroupRequest))
+    worker.membership.leave_nowait("collected")  # it is none any more
+    await asyncio.sleep(0.05)
+    assert len(broker.asked(LeaveGroupRequest)) == count
+    await worker.die()
+
+
+@pytest.mark.virtual_time
+async def test_nothing_is_committed_by_the_clock_while_a_member_says_that_it_leaves(
+    broker: ScriptedBroker,
+) -> None:
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 200}
+    worker = await worker_of(broker, **settings).start()
+    worker.work(TP, 5)
+    worker.state.begin_get()
+    leaving = broker.hold(LeaveGroupRequest)
+    stopping = asyncio.create_task(worker.leave())
+    await leaving.came()
+    await asyncio.sleep(1)
+    assert broker.asked(OffsetCommitRequest) == []
+    leaving.release()
+    await stopping
+    await worker.die()
+
+
+@pytest.mark.virtual_time
+async def test_a_stop_gives_the_callback_that_runs_half_of_its_time(
+    broker: ScriptedBroker,
+) -> None:
+    loop, began, ended_at = asyncio.get_running_loop(), asyncio.Event(), list[float]()
+
+    class Hanging(Calls):
+        async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+            began.set()
+            try:
+                await asyncio.sleep(100)
+            finally:
+                ended_at.append(loop.time())
+
+    worker = worker_of(broker)
+    worker.state.listener = Hanging()
+    await worker.connect()
+    await began.wait()
+    await asyncio.sleep(10)
+    stopped_at = loop.time()
+    await worker.leave(4)
+    assert ended_at == [pytest.approx(stopped_at + 2, abs=0.1)]
+    await worker.die()
+
+
+@pytest.mark.virtual_time
+async def test_a_get_after_a_block_finds_at_once_that_the_session_is_over(
+    broker: ScriptedBroker,
+) -> None:
+    async with worker_of(broker) as worker:
+        cast("VirtualTimeLoop", asyncio.get_running_loop()).pass_time(20)
+        worker.state.enter_get()
+        assert Hold.CUT_OFF in worker.state.gate.holds
 
 
 async def test_stopping_while_the_join_is_held_leaves_the_group(broker: ScriptedBroker) -> None:

@@ -29,6 +29,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 from aiokafka_lite.consumer.membership.lease import Lease
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.stand_in import (
+    END_S,
     IDLE_S,
     TURN_S,
     LoopClosedError,
@@ -222,7 +223,12 @@ def test_it_stops_when_the_application_has_been_away_for_too_long(
     assert caplog.text.count("heartbeats are no longer sent") == 2  # once each time
 
 
-def test_it_stops_at_the_very_moment(stage: Stage) -> None:
+def test_it_speaks_and_stops_at_the_very_moment(stage: Stage) -> None:
+    stage.speaker.claim(stage.pulse()._replace(due_at=stage.clock.now, interval_s=1 / 32))
+    stage.clock.now += 1 / 64
+    stage.speaker.turn()
+    assert stage.voice.sent_as == [ME]
+    stage = Stage()
     stage.speaker.claim(stage.pulse(over_s=0.2))
     stage.clock.now += 0.2
     stage.speaker.turn()
@@ -234,6 +240,14 @@ def test_it_is_silent_if_the_loop_has_spoken_while_it_was_asked(stage: Stage) ->
     stage.on_post = lambda: stage.speaker.claim(stage.pulse())
     stage.turns(2)
     assert stage.voice.sent_as == []
+
+
+def test_it_begins_nothing_if_it_is_to_end_while_the_loop_is_asked(stage: Stage) -> None:
+    stage.speaker.claim(stage.pulse()._replace(due_at=stage.clock.now, interval_s=1 / 32))
+    stage.on_post = stage.speaker.end
+    stage.clock.now += 1
+    stage.speaker.turn()
+    assert stage.cluster.connected == []
 
 
 @pytest.mark.parametrize("error", [KafkaConnectionError("lost"), RequestTimedOutError("busy")])
@@ -368,6 +382,7 @@ def test_an_end_cuts_off_what_is_on_its_way(stage: Stage) -> None:
     stage.turns(0.152)
     assert stage.cluster.close_count == 1
     assert stage.voice.sent_as == [ME]  # and it is not tried again
+    assert stage.cluster.connected == [NODE]
 
 
 def test_nothing_is_sent_by_a_connection_that_is_made_while_it_ends(stage: Stage) -> None:
@@ -394,11 +409,14 @@ def test_the_thread_wakes_when_there_is_something_to_do() -> None:
     assert stage.voice.is_heard.wait(PATIENCE_S)
     speaker.claim(None)
     assert stage.pause is not None
+    paused_at = time.monotonic()
     stage.pause(0.02)
+    assert time.monotonic() - paused_at >= 0.02
     speaker.end()
     thread.join(PATIENCE_S)
     assert 0.02 < time.monotonic() - began_at < IDLE_S
     assert stage.cluster.close_count == 2  # the connection, and all of them
+    assert stage.post_count < 100  # it sleeps in between
 
 
 # --- What a member of KIP-848 says by a thread ---------------------------------------------------
@@ -615,6 +633,9 @@ async def test_a_thread_is_silent_until_the_next_heartbeat_of_the_loop_is_due() 
     it.stand_in.start()
     await asyncio.sleep(0)
     assert it.note_next(10)
+    time.sleep(0.02)  # noqa: ASYNC251 -- the loop is blocked
+    assert it.note_next(0.01)
+    it.stand_in.rest()
     time.sleep(0.04)  # noqa: ASYNC251 -- the loop is blocked
     assert it.voice.sent_as == []
     await it.stand_in.end()
@@ -622,10 +643,14 @@ async def test_a_thread_is_silent_until_the_next_heartbeat_of_the_loop_is_due() 
 
 async def test_an_end_waits_for_a_thread_that_is_speaking() -> None:
     it = Standing()
-    it.voice.on_beat = lambda: time.sleep(0.03)
-    await it.speak()
+    may_end, seen = threading.Event(), list[bool]()
+    it.voice.on_beat = lambda: seen.append(may_end.wait(2))
+    began_at = await it.speak()
+    it.loop.call_later(0.01, may_end.set)  # the loop goes on meanwhile
     await it.stand_in.end()
     assert it.threads == 0
+    assert seen == [True]
+    assert it.loop.time() - began_at < END_S
 
 
 async def test_a_thread_ends_with_the_tasks_of_its_consumer() -> None:
