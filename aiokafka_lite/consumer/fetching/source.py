@@ -162,7 +162,7 @@ class Source:
         # Lent with the next request, as far as that may ask for them.
         self._ready: dict[Cursor, None] = {}
         self._backing_off: dict[Cursor, None] = {}
-        # In flight, but not to be asked for again as they are.
+        # In flight, but perhaps not to be asked for again as they are.
         self._recalled: dict[Cursor, None] = {}
         # When the next backoff of a cursor ends; None: there is none, or an answer comes first.
         self._retry_at: float | None = None
@@ -222,8 +222,8 @@ class Source:
             self._session.end(cursor.tp)
             if self._quick is not None:
                 self._quick.end(cursor)
-        elif cursor.loan is not None and cursor.loan.is_outdated:
-            # Not at once: what is being sent of it is good.
+        else:
+            # Perhaps its loan is outdated. Not at once: what is being sent of it is good.
             self._recalled[cursor] = None
         if place is Place.READY and cursor.is_fetchable:
             self._ready[cursor] = None
