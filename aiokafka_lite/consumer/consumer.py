@@ -565,8 +565,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             await self._until_assigned()
         for tp in wanted:
             self._state.require_known(tp)
-        if not self._state.has_any(wanted):
-            self._state.partition(wanted[0])
         # The record is deserialised.
         return await self._gets.one(frozenset(wanted))  # type: ignore[return-value]
 
