@@ -293,7 +293,7 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
                 if answer.error_code:
                     error = for_code(answer.error_code)
                     yield tp, error(f"offsets of partition {tp} cannot be looked up")
-                elif answer.offset < 0 and questions.get(tp, 0) < 0:
+                elif answer.offset < 0 and tp in questions and questions[tp] < 0:
                     text = f"the leader of {tp} returned no offset for timestamp {questions[tp]}"
                     yield tp, KafkaTimeoutError(text)
                 else:
