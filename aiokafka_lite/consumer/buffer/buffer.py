@@ -782,7 +782,6 @@ class Buffer:
             return  # on_bad_record comes first, and may not want it raised
         if chunk.is_error_only and not chunk.is_sticky:
             self._remove_first(partition)
-            chunk.close()
             partition.chunks_changed()
         self._errors.raise_error(chunk, error)
 
