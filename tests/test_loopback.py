@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from aiokafka_lite._loopback import is_loopback
@@ -30,3 +32,10 @@ def test_this_machine_is_known_however_it_is_written(host: str) -> None:
 )
 def test_whatever_may_be_elsewhere_is_not_taken_for_this_machine(host: str) -> None:
     assert not is_loopback(host)
+
+
+def test_names_are_told_from_addresses_without_the_module_for_these(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ipaddress", None)
+    assert not is_loopback("broker-1.example.org")

@@ -237,3 +237,15 @@ async def test_going_by_getone_skips_and_raises_what_an_async_for_does() -> None
             for error in (RecordTooLargeError, KafkaError, StopAsyncIteration):
                 with pytest.raises(error):
                     await anext(each)
+
+
+async def test_an_iteration_goes_by_a_getone_that_was_replaced_after_the_start() -> None:
+    record = Record("t", 0, 8, 0, 0, None, None, None, -1, -1, ())
+
+    async def getone(*partitions: TopicPartition) -> Record:
+        return record
+
+    consumer = AIOKafkaConsumer()
+    consumer.getone = getone  # type: ignore[method-assign]
+    assert await anext(aiter(consumer)) is record
+    await consumer.stop()

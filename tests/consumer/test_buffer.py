@@ -4,6 +4,7 @@ import asyncio
 import gc
 import itertools
 import weakref
+from typing import Any, cast
 
 import pytest
 
@@ -116,6 +117,15 @@ async def test_partitions_take_turns() -> None:
     turns = [next(iter(await buffers.poll(max_records=1))) for _ in range(4)]
     assert sorted(turns) == [A, A, B, B]
     assert turns[0] != turns[1]
+
+
+async def test_a_read_that_leaves_out_no_partition_moves_only_the_first_behind_the_others() -> None:
+    c = TopicPartition("t", 2)
+    buffers = Buffers(A, B, c)
+    buffers.put({tp: batch(0, 3) for tp in (A, B, c)})
+    assert (await buffers.gets.many((), 0, None, 1)).keys() == {A, B, c}
+    turns = [next(iter(await buffers.poll(max_records=1))) for _ in range(3)]
+    assert turns == [B, c, A]
 
 
 async def test_partitions_take_turns_one_answer_of_each_in_gets_of_one_record() -> None:
@@ -353,6 +363,7 @@ async def test_records_ahead_of_a_corrupt_batch_come_first_then_the_error_each_t
             await buffers.poll()
         assert (raised.value.tp, raised.value.offset) == (A, 3)
         assert buffers.partition().position == 3
+        assert buffers.partition().retry_at > asyncio.get_running_loop().time()
     buffers.state.seek(buffers.partition(), 6)
     buffers.put({A: batch(6, 1)})
     assert await buffers.poll() == {A: [6]}
@@ -723,6 +734,19 @@ async def test_room_is_made_of_paused_partitions_but_not_of_errors() -> None:
     assert buffers.buffer.sticky_error(buffers.partition(B)) is error
 
 
+async def test_room_is_made_of_partitions_in_open_batches_if_a_read_waits() -> None:
+    buffers = Buffers(A, B)
+    buffers.put({A: batch(0, 3)})
+    buffers.partition(A).enter_work(cast("Any", object()), is_enough=True)
+    buffers.buffer.make_room(is_behind=False)
+    assert buffers.partition(A).fetched == 3
+    get = asyncio.ensure_future(buffers.gets.one({B}))
+    await asyncio.sleep(0)
+    buffers.buffer.make_room(is_behind=False)
+    assert buffers.partition(A).fetched == 0
+    get.cancel()
+
+
 async def test_what_was_cleared_under_the_cursor_may_be_closed() -> None:
     buffers = Buffers()
     buffers.put({A: batch(0, 1)})
@@ -730,6 +754,17 @@ async def test_what_was_cleared_under_the_cursor_may_be_closed() -> None:
     buffers.buffer.clear()
     buffers.ready.close()
     assert buffers.partition().position == 1
+
+
+@pytest.mark.parametrize(("most", "of_each", "count"), [(3, None, 3), (7, 1, 2), (None, 4, 6)])
+async def test_no_more_records_are_decoded_than_a_read_returns(
+    most: int | None, of_each: int | None, count: int
+) -> None:
+    decoded: list[bytes | None] = []
+    buffers = Buffers(A, B, value_deserializer=decoded.append)
+    buffers.put({A: batch(0, 2), B: batch(0, 5)})
+    found = await buffers.gets.many((), 0, most, of_each)
+    assert sum(map(len, found.values())) == len(decoded) == count
 
 
 async def test_what_a_limit_by_partition_leaves_out_is_not_counted() -> None:

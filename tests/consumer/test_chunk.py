@@ -162,3 +162,18 @@ async def test_an_error_waits_for_on_bad_record_only_once_all_ahead_of_it_was_ta
     assert (chunk.is_undecided, chunk.needs_application) == (True, True)
     chunk.end_work()
     assert chunk.state is ChunkState.UNDECIDED
+
+
+async def test_what_was_decompressed_for_records_that_are_all_skipped_is_not_held() -> None:
+    def refuse(value: bytes | None) -> object:
+        raise ValueError("bad")
+
+    buffers = Buffers(value_deserializer=refuse, on_bad_record="skip")
+    buffers.put({A: batch(0, 3, codec="gzip") + batch(3, 3, codec="gzip")})
+    chunk = chunk_of(buffers)
+    held = []
+    for _ in range(2):
+        for _ in range(3):
+            chunk.decode(3)
+        held.append(chunk.held_bytes)
+    assert held[0] == held[1] > 0

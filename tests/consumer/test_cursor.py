@@ -128,6 +128,24 @@ def test_what_is_paused_or_given_back_is_not_lent(cursor: Cursor, switch: str, u
     cursor.lend(10)
 
 
+@pytest.mark.parametrize(("switch", "undo"), [("pause", "resume"), ("begin_revocation", "keep")])
+def test_a_source_is_told_of_each_switch(
+    cursor: Cursor, keeper: Keeper, switch: str, undo: str
+) -> None:
+    moves = keeper.moves
+    for call in (switch, undo):
+        getattr(cursor, call)()
+        moves += 1
+        assert keeper.moves == moves
+
+
+def test_a_position_is_fetched_from_once_the_leader_has_confirmed_it(cursor: Cursor) -> None:
+    started(cursor).await_validation()
+    assert cursor.place is Place.UNPOSITIONED
+    cursor.validated(4)
+    assert cursor.place is Place.READY
+
+
 CALLS_IN: dict[str, Callable[[Cursor], object]] = {
     "a seek": lambda cursor: cursor.start_at(0, -1, -1, is_in_work=False),
     "a reset": lambda cursor: cursor.await_reset(-1, ""),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from aiokafka_lite._transaction import BlockInTransaction
@@ -11,6 +13,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
     Cursor,
     EpochStart,
     Range,
+    Sought,
 )
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -68,6 +71,7 @@ def test_an_offset_has_the_epoch_of_the_record_before_it() -> None:
     ("sought", "leader_epoch", "known"),
     [
         pytest.param(10, NO_EPOCH, (3, 3, 3), id="the start"),
+        pytest.param(12, NO_EPOCH, (3, 3, 3), id="the start of an epoch"),
         pytest.param(13, NO_EPOCH, (3, 4, 4), id="between returned records"),
         pytest.param(13, 4, (3, 4, 4), id="in the same epoch"),
         pytest.param(13, 7, (3, 4, 7), id="in another log"),
@@ -171,6 +175,22 @@ def test_a_comparison_of_epochs_ends_with_them_and_another_search_goes_on() -> N
     search = cursor.search
     cursor.forget_epochs(8)
     assert cursor.search is search
+
+
+def test_in_another_log_a_search_for_the_committed_offset_goes_on_and_others_begin_anew() -> None:
+    cursor = Cursor(TopicPartition("t", 0))
+    cursor.forget_log(OTHER)
+    assert cursor.search is not None
+    assert cursor.search.is_first
+    cursor = read()
+    cursor.await_reset(-1, "")
+    cursor.forget_log(OTHER)
+    assert cursor.search is not None
+    assert (cursor.search.sought, cursor.search.timestamp) == (Sought.RESET, None)
+    cursor = read()
+    cursor.forget_log(OTHER)
+    assert cursor.search is not None
+    assert (cursor.search.sought, cursor.position, cursor.processed) == (Sought.RESET, None, None)
 
 
 # --- Returned and committed offsets ------------------------------------------------------------
@@ -302,6 +322,22 @@ def test_a_name_that_a_lagging_broker_still_uses_does_not_replace_the_new_topics
     assert cursor.topic_id == old
     cursor.keep_sought()
     assert cursor.topic_id == new
+
+
+def test_moves_by_the_application_are_counted_unless_a_rebalance_is_under_way() -> None:
+    cursor = read()
+    counts = [cursor.seeks]
+    for move in (
+        cursor.keep_sought,
+        lambda: cursor.await_reset(-1, ""),
+        lambda: cursor.await_reset(-1, "out of range"),
+        cursor.begin_revocation,
+        cursor.keep_sought,
+        lambda: cursor.await_reset(-1, ""),
+    ):
+        move()
+        counts.append(cursor.seeks)
+    assert [b != a for a, b in pairwise(counts)] == [True, True, False, False, False, False]
 
 
 # --- Open transactions -------------------------------------------------------------------------

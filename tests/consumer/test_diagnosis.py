@@ -68,6 +68,7 @@ class Examined:
         self.failing: KafkaError | None = None
         self.in_flight_since: float | None = None
         self.connecting, self.delay_s = False, 0.0
+        self.ids = [-1, 1, 2]
         self.lost: dict[int, float] = {}
         # The buffer.
         self.left_out = self.untaken = self.is_short_of_bytes = self.is_settling = False
@@ -90,7 +91,7 @@ class Examined:
         return self.failing
 
     def node_ids(self) -> list[int]:
-        return [-1, 1, 2]
+        return self.ids
 
     def lost_at(self, node_id: int) -> float | None:
         return self.lost.get(node_id)
@@ -364,6 +365,8 @@ def test_brokers_that_cannot_be_reached_are_named_unless_there_are_no_others(
     assert found.is_said("node 2 at h:1 has not been reachable for 4.0 s: refused")
     found.lost = {1: NOW - 5, 2: NOW - 4}
     assert found.is_said("no broker has been reachable for 4.0 s: refused")
+    found.ids, found.lost = [-1, 0], {0: NOW - 5}
+    assert found.is_said("no broker has been reachable for 5.0 s: refused")
 
 
 def test_a_partition_in_trouble_is_named_though_a_fetch_is_in_flight(found: Examined) -> None:

@@ -6,9 +6,11 @@ import ast
 import asyncio
 import gc
 import itertools
+import random
 import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -16,14 +18,20 @@ from aiokafka_lite import AIOKafkaConsumer, consumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
-from aiokafka_lite.consumer.life import MOVES, OVER, WITH_PARTS, Life, Stage
+from aiokafka_lite.consumer.buffer.decode import make_delivery
+from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.life import MOVES, OVER, WITH_PARTS, Engine, Life, Stage
+from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
 from aiokafka_lite.errors import (
+    CommitFailedError,
     ConsumerStoppedError,
+    FencedInstanceIdError,
     IllegalStateError,
     KafkaConnectionError,
+    KafkaError,
     KafkaTimeoutError,
 )
-from aiokafka_lite.events import LoopBlocked, TaskRestarted
+from aiokafka_lite.events import ConsumerEvent, LoopBlocked, TaskRestarted
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle
@@ -143,6 +151,79 @@ async def test_what_an_async_with_was_left_by_is_told_unless_it_was_stopped_befo
         assert [event async for event in events] == []  # they end with the stop
 
 
+# --- What the engine passes on ----------------------------------------------------------------
+class Parts:
+    """Stands in for the parts of a started consumer."""
+
+    def __init__(self, refusal: KafkaError | None = None) -> None:
+        self.sources = self.commits = self
+        self.told: list[str] = []
+        self._refusal = refusal
+
+    def budget_released(self) -> None:
+        self.told.append("bytes")
+
+    def choose_anew(self) -> None:
+        self.told.append("choice")
+
+    def watch_topics(self) -> None:
+        """Do nothing."""
+
+    async def commit(self, offsets: object) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+
+
+def engine_with(parts: Parts, *stages: Stage) -> Engine:
+    config, state = ConsumerConfig(max_buffered_bytes=1_000), SubscriptionState()
+    delivery = make_delivery(config, state.events)
+    engine = Engine(config, state, delivery, LoopProbe(state), random.Random(1))
+    for stage in stages:
+        engine.life.enter(stage)
+    engine.parts = engine.current = cast("Any", parts)
+    return engine
+
+
+async def test_sources_are_told_of_bytes_that_they_lack_and_of_partitions_that_reads_wait_for() -> (
+    None
+):
+    parts = Parts()
+    engine = engine_with(parts, Stage.STARTING)
+    held = engine.budget.reserve(1_000, 1_000)
+    assert held is not None
+    assert engine.budget.reserve(1, 1) is None
+    held.release()
+    assert parts.told == ["bytes"]
+    engine.state.assign_from_user([TP, OTHER])
+    reading = asyncio.ensure_future(engine.gets.one({TP}))
+    await asyncio.sleep(0)
+    engine.buffer.make_room(is_behind=True)
+    assert parts.told == ["bytes", "choice"]
+    reading.cancel()
+    await asyncio.wait([reading])
+    await asyncio.sleep(0)
+    engine.current = None
+    engine.buffer.make_room(is_behind=True)
+
+
+@pytest.mark.parametrize(
+    ("stages", "refusal", "raised"),
+    [
+        ([Stage.STARTING], KafkaError("refused"), KafkaError),
+        ([Stage.STARTING, Stage.STOPPING], KafkaError("refused"), CommitFailedError),
+        ([Stage.STARTING], FencedInstanceIdError("fenced"), FencedInstanceIdError),
+        ([Stage.STARTING, Stage.STOPPING], FencedInstanceIdError("fenced"), FencedInstanceIdError),
+    ],
+)
+async def test_a_commit_that_a_stop_cuts_off_says_so_unless_another_member_has_the_place(
+    stages: list[Stage], refusal: KafkaError, raised: type[KafkaError]
+) -> None:
+    engine = engine_with(Parts(refusal), *stages)
+    with pytest.raises(KafkaError) as caught:
+        await engine.commit(None)
+    assert type(caught.value) is raised
+
+
 # --- While it runs ----------------------------------------------------------------------------
 @pytest.mark.virtual_time
 async def test_what_waits_for_a_partition_sees_each_change_at_once(broker: Broker) -> None:
@@ -217,6 +298,55 @@ async def test_a_stop_leaves_a_fifth_of_its_time_to_commits(broker: Broker) -> N
 
 
 @pytest.mark.virtual_time
+async def test_a_stop_waits_for_a_block_as_long_as_that_takes(broker: Broker) -> None:
+    loop = asyncio.get_running_loop()
+    made = consumer_of(broker, "t", group_id="g", rebalance_hold_ms=60_000)
+    await made.start()
+    entered, left_s = asyncio.Event(), list[float]()
+
+    async def work() -> None:
+        async with made.batch() as batch:
+            entered.set()
+            await batch.revoking
+            left_s.append(batch.revoking.left_s)
+            await asyncio.sleep(1.0)
+
+    working = asyncio.ensure_future(work())
+    await entered.wait()
+    began_at = loop.time()
+    assert await made.stop(timeout=10) == {}
+    assert loop.time() - began_at == pytest.approx(1.0, abs=0.5)
+    assert left_s == [pytest.approx(8.0, abs=0.1)]
+    await working
+
+
+@pytest.mark.virtual_time
+async def test_no_partition_is_revoked_between_the_begin_of_a_stop_and_its_commit(
+    broker: Broker,
+) -> None:
+    async def end_slowly() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(3.0)
+
+    broker.create_topic("two", 2)
+    made, other = (
+        consumer_of(broker, "two", group_id="g", heartbeat_interval_ms=100) for _ in range(2)
+    )
+    await made.start()
+    inside.supervise(made, "fetch", end_slowly, name="slow", first_delay_s=0.01)
+    await asyncio.sleep(0.1)
+    stopping = asyncio.ensure_future(made.stop())
+    starting = asyncio.ensure_future(other.start())
+    await asyncio.sleep(2.0)
+    assert not stopping.done()
+    assert len(made.assignment()) == 2
+    await asyncio.wait([stopping, starting])
+    await other.stop()
+
+
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("turns", [1, 5, 10])
 async def test_a_start_that_is_stopped_ends_with_that(broker: Broker, turns: int) -> None:
     made = consumer_of(broker, "t")
@@ -226,6 +356,7 @@ async def test_a_start_that_is_stopped_ends_with_that(broker: Broker, turns: int
     assert not starting.done()
     first, second = await asyncio.gather(made.stop(), made.stop())
     assert first == second == {}
+    assert asyncio.get_running_loop().time() < 5.0
     with pytest.raises(ConsumerStoppedError, match=r"stopped before start\(\) returned"):
         await starting
     assert await made.stop() == {}
@@ -266,14 +397,15 @@ async def test_the_holder_of_a_consumer_that_was_given_up_may_stop_it(
     told: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
 
-    async def use() -> None:
+    async def use() -> AsyncIterator[ConsumerEvent]:
         made = consumer_of(broker, "t")
         await made.start()
         await made.getone()
+        return made.events()
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        await use()
+        events = await use()
         gc.collect()
     (context,) = told
     held = context.pop("consumer")
@@ -282,6 +414,7 @@ async def test_the_holder_of_a_consumer_that_was_given_up_may_stop_it(
         await asyncio.sleep(0.1)
         assert repr(held).endswith(", abandoned>")
         assert held.metrics()["buffered_bytes"] == 0
+        assert [event async for event in events] == []
     assert await held.stop() == {}
     await asyncio.sleep(0.1)
     assert len(told) == 1

@@ -253,6 +253,19 @@ async def test_a_seek_while_it_is_asked_for_is_asked_for_once_that_is_answered(
     assert await fetching.poll() == {0: [50]}
 
 
+async def test_a_backoff_that_ends_with_the_long_poll_is_left_to_the_next_one(
+    start: Start,
+) -> None:
+    fetching = start(retry_backoff_ms=100)
+    long_poll = await beside_a_long_poll(fetching)
+    long_poll.answer(answer(0, error_code=OffsetNotAvailableError.errno), session_id=5)
+    short_poll = await fetching.cluster.next_sent()
+    await asyncio.sleep(short_poll.request.max_wait_ms / 1000 + 0.01)
+    assert await asks_nothing_quickly(fetching)
+    short_poll.answer(session_id=5)
+    assert (await fetching.cluster.next_sent()).offsets == {0: 100}
+
+
 # --- What goes wrong -------------------------------------------------------------------------
 async def test_a_quick_answer_that_does_not_come_is_left_to_the_long_poll(start: Start) -> None:
     fetching = start()

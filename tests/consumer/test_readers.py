@@ -7,6 +7,7 @@ import contextvars
 import gc
 import weakref
 from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
 
 import pytest
 
@@ -586,6 +587,27 @@ async def test_a_task_does_not_read_alone_while_another_one_waits(reading: Readi
     assert reading.state.are_several_reading()
     await reading.elsewhere(lambda: reading.state.leave_get(0.0))
     assert not reading.state.are_several_reading()
+
+
+async def test_what_the_first_task_reads_one_by_one_is_brought_back_when_a_second_one_reads(
+    reading: Reading,
+) -> None:
+    closed: list[bool] = []
+    reading.state.set_settler(lambda: None, lambda: closed.append(True))
+    reading.read(A, 0, 1)
+    assert closed == []
+    await reading.elsewhere(reading.come_back)
+    assert closed == [True]
+
+
+async def test_a_run_forgets_who_has_read_before_it(reading: Reading) -> None:
+    reading.read(A, 0, 1)
+    await reading.elsewhere(lambda: reading.read(B, 0, 3))
+    reading.state.open_processing(cast("Any", object()))
+    told: list[bool] = []
+    reading.state.observers.of_gets.append(lambda: told.append(True))
+    await reading.end_other()
+    assert (told, reading.processed()) == ([], {A.partition: 1, B.partition: 3})
 
 
 @pytest.mark.parametrize("who", ["first", "second"])

@@ -31,6 +31,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     OffsetOutOfRangeError,
     UnknownLeaderEpochError,
+    UnsupportedVersionError,
 )
 from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -260,6 +261,17 @@ async def test_metadata_are_asked_for_when_a_leader_does_not_know_its_epoch_yet(
         reasons = [cursor.retry_reason for cursor in started.cursors]
         assert reasons == ["UnknownLeaderEpochError", ""]
         started.state.seek(started.cursors[0], 1)
+
+
+async def test_a_position_that_no_broker_can_compare_is_good_in_the_leaders_epoch() -> None:
+    async with starting("latest") as started:
+        started.refusal = UnsupportedVersionError()
+        for cursor in started.cursors:
+            started.state.start_at(cursor, 7, 3)
+            started.state.request_validation(cursor)
+        await asyncio.sleep(10 * MOMENT_S)
+        assert [cursor.search for cursor in started.cursors] == [None, None]
+        assert [cursor.validated_epoch for cursor in started.cursors] == [5, 5]
 
 
 async def test_an_error_that_does_not_pass_is_raised_by_the_next_read() -> None:

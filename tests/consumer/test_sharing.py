@@ -176,6 +176,31 @@ async def test_partitions_that_gather_at_a_broker_by_hints_are_shared_out() -> N
 
 
 @pytest.mark.virtual_time
+async def test_partitions_stay_with_their_session_if_that_has_room_for_them() -> None:
+    leaders = {number: 1 if number < 100 else 2 for number in range(240)}
+    fetching = Fetching(ScriptedCluster(view(leaders)), range(240))
+    cluster, loop = fetching.cluster, asyncio.get_running_loop()
+
+    async def read_until(end_s: float) -> list[object]:
+        while loop.time() < end_s:
+            sent = await cluster.next_sent()
+            if 100 in sent.offsets:
+                sent.answer(answer(100, batch(sent.offsets[100], 1)))
+                await fetching.poll()
+            await asyncio.sleep(0.05)
+        return [fetching.sources.of(cursor) for cursor in fetching.state.assignment.values()]
+
+    assert sorted(Counter(await read_until(2.5)).values()) == [40, 100, 100]
+    cluster.apply_leader_hints({TopicPartition("t", number): (2, 5) for number in range(100)})
+    before = await read_until(2.9)
+    assert sorted(Counter(before).values()) == [100, 140]
+    after = await read_until(3.5)
+    assert sorted(Counter(after).values()) == [40, 100, 100]
+    assert sum(one is not other for one, other in zip(before, after, strict=True)) == 40
+    await fetching.close()
+
+
+@pytest.mark.virtual_time
 @pytest.mark.parametrize(("partitions", "looks"), [(100, 0), (101, 3)])
 async def test_a_broker_of_which_many_partitions_are_read_is_looked_at_once_a_second(
     monkeypatch: pytest.MonkeyPatch, partitions: int, looks: int
@@ -204,6 +229,22 @@ async def test_a_thousand_partitions_are_read_by_one_session() -> None:
     fetching = Fetching(ScriptedCluster(view(dict.fromkeys(range(1_000), 1))), range(1_000))
     assert len((await fetching.cluster.next_sent()).offsets) == 1_000
     assert await fetching.cluster.sends_nothing()
+    await fetching.close()
+
+
+@pytest.mark.parametrize(("fetch_bytes", "counts"), [(1_000, [1, 1_000]), (1_001, [1_001])])
+async def test_a_session_is_added_only_if_each_has_its_part_of_the_memory(
+    fetch_bytes: int, counts: list[int]
+) -> None:
+    fetching = Fetching(
+        ScriptedCluster(view(dict.fromkeys(range(1_001), 1))),
+        range(1_001),
+        max_buffered_bytes=4_000,
+        max_partition_fetch_bytes=fetch_bytes,
+    )
+    await fetching.cluster.next_sent()
+    sources = Counter(fetching.sources.of(each) for each in fetching.state.assignment.values())
+    assert sorted(sources.values()) == counts
     await fetching.close()
 
 

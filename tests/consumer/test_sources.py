@@ -958,6 +958,35 @@ async def test_a_broker_is_overdue_a_second_after_its_long_poll(start: Start) ->
     assert source.is_overdue(sent_at + 5.01)
 
 
+@pytest.mark.virtual_time
+async def test_a_broker_whose_answer_is_overdue_is_suspected(start: Start) -> None:
+    fetching = start()
+    await fetching.cluster.next_sent()
+    await asyncio.sleep(3.5)
+    assert fetching.cluster.pool.suspects == {1}
+    assert fetching.cluster.invalidations > 0
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("error", "is_stale", "may_be_gone"),
+    [
+        (RequestTimedOutError("silent"), True, True),
+        (NotLeaderForPartitionError("moved"), True, False),
+        (UnknownError("refused"), False, False),
+    ],
+)
+async def test_metadata_are_asked_for_after_errors_by_which_a_broker_may_be_gone(
+    start: Start, error: KafkaError, *, is_stale: bool, may_be_gone: bool
+) -> None:
+    fetching = start(retry_backoff_ms=1_000)
+    (await fetching.cluster.next_sent()).response.set_exception(error)
+    await asyncio.sleep(0.5)
+    assert (fetching.cluster.invalidations > 0) is is_stale
+    assert (fetching.cluster.search_count > 0) is may_be_gone
+    assert (source_of(fetching).failing_since is not None) is may_be_gone
+
+
 async def test_a_task_without_partitions_ends(start: Start) -> None:
     fetching = start({0: 1})
     sent = await fetching.cluster.next_sent()
@@ -1012,6 +1041,16 @@ async def test_a_throttled_broker_is_asked_when_the_time_is_over(
     assert (await fetching.cluster.next_sent()).offsets == {0: 0}
     assert loop.time() >= pool.muted_until[1]
     assert pool.question_count - asked_before <= 3  # slept through, not asked again and again
+
+
+async def test_a_throttle_is_told_when_it_begins(start: Start) -> None:
+    fetching = start()
+    counts = []
+    for throttle_ms in (500, 500, 0, 0, 500):
+        (await fetching.cluster.next_sent()).answer(throttle_ms=throttle_ms)
+        await fetching.cluster.settle()
+        counts.append(fetching.state.events.counts.get("throttled", 0))
+    assert counts == [1, 1, 1, 1, 2]
 
 
 @pytest.mark.virtual_time
@@ -1104,6 +1143,19 @@ async def test_a_paused_partition_is_forgotten_and_asked_for_again(start: Start)
     sent.answer(session_id=5)
     sent = await fetching.cluster.next_sent()
     assert (sent.session, sent.offsets, sent.forgotten) == ((5, 2), {0: 0}, [])
+
+
+async def test_a_partition_that_is_resumed_before_the_answer_stays_in_the_session(
+    start: Start,
+) -> None:
+    fetching = start({0: 1, 1: 1})
+    partition = fetching.state.partition(TopicPartition("t", 0))
+    sent = await fetching.cluster.next_sent()
+    fetching.state.pause(partition)
+    fetching.state.resume(partition)
+    sent.answer(answer(0), answer(1), session_id=5)
+    sent = await fetching.cluster.next_sent()
+    assert (sent.session, sent.offsets, sent.forgotten) == ((5, 1), {}, [])
 
 
 async def test_a_partition_taken_away_is_forgotten(start: Start) -> None:

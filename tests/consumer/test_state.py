@@ -4,19 +4,21 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from aiokafka_lite._transaction import BlockInTransaction
 from aiokafka_lite.client.view import ClusterView, TopicView
-from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Range, Sought
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
-from aiokafka_lite.consumer.assignment.finished_ranges import decode
+from aiokafka_lite.consumer.assignment.finished_ranges import decode, encode
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import match_pattern
+from aiokafka_lite.consumer.caller import Callback, enter
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
@@ -479,9 +481,11 @@ def read_to(state: SubscriptionState, tp: TopicPartition, first: int, end: int) 
 
 
 def test_records_without_a_commit_are_lost_with_their_partition(state: SubscriptionState) -> None:
+    unread, foreign = TopicPartition("t", 2), TopicPartition("u", 0)
+    state.add_from_user([unread])
     read_to(state, A, 0, 5)
     read_to(state, B, 0, 5).note_committed(OffsetAndMetadata(5, ""), -1, b"")
-    state.change([A, B], ())
+    state.change([foreign, unread, A, B], ())
     assert state.delivery().lost == {A}
     state.forget_lost([A, B])
     assert not state.delivery().lost
@@ -548,10 +552,51 @@ def test_records_before_a_position_sought_in_a_rebalance_are_processed_at_the_ne
     assert state.processed_offsets()[A].offset == 4
 
 
+def test_nothing_is_being_processed_of_a_partition_that_was_taken_away(
+    state: SubscriptionState,
+) -> None:
+    read_to(state, A, 0, 5)
+    assert state.being_processed() == {A: (0, 5)}
+    state.change([A], ())
+    assert state.being_processed() == {}
+
+
+def test_a_partition_sought_to_its_commit_in_a_rebalance_starts_from_what_is_committed_then(
+    state: SubscriptionState,
+) -> None:
+    state.begin_revocation([A])
+    state.seek_to_committed(state.partition(A), OffsetAndMetadata(3, ""))
+    state.change([A], [A], is_unbroken=True)
+    assert state.partition(A).position is None
+
+
+def test_what_is_finished_behind_a_commit_that_is_sought_is_compared_with_a_newer_leader(
+    state: SubscriptionState,
+) -> None:
+    a, topic_id = state.partition(A), b"0123456789abcdef"
+    a.read_from(None, 5, topic_id)
+    seeks = a.seeks
+    metadata = encode(topic_id, 3, 2, [Range(5, 7)])
+    state.seek_to_committed(a, OffsetAndMetadata(3, metadata))
+    assert a.seeks > seeks
+    assert a.progress is not None
+    assert list(a.progress.finished_ranges(3)) == [(5, 7)]
+    assert a.search is not None
+    assert a.search.sought is Sought.VALIDATION
+
+
 def test_a_partition_that_is_assigned_again_is_not_paused(state: SubscriptionState) -> None:
     state.pause(state.partition(B))
     state.change([A, B], [A, B])
     assert not any(cursor.is_paused for cursor in state.assignment.values())
+
+
+def test_a_partition_that_nobody_has_moved_in_a_rebalance_starts_from_its_commit(
+    state: SubscriptionState,
+) -> None:
+    read_to(state, A, 0, 10)
+    state.change([A], [A], is_unbroken=True)
+    assert state.partition(A).position is None
 
 
 # --- What is being worked on -------------------------------------------------------------------
@@ -644,6 +689,26 @@ def test_offsets_that_a_transaction_commits_count_for_the_assignment_of_the_reco
     assert [state.processed_offsets()[tp].offset for tp in (A, B)] == [5, 0]
     state.finish_delivery(DeliveredRecords({state.partition(B): 4}))
     assert state.processed_offsets()[B].offset == 4
+
+
+def test_an_offset_that_commit_would_commit_is_committed_with_what_is_finished_behind_it(
+    state: SubscriptionState,
+) -> None:
+    a = read_to(state, A, 0, 5)
+    a.topic_id = b"0123456789abcdef"
+    state.hand_out_each(a, records(*range(5)), (), lambda record: record.offset)
+    for offset in (0, 1, 3):
+        state.finish(a, offset, offset)
+    for exactly in (OffsetAndMetadata(1, ""), OffsetAndMetadata(2, "note")):
+        assert state.finish_named({A: exactly}) == ({A: exactly}, {A})
+    offsets, exact = state.finish_named({A: OffsetAndMetadata(2, "")})
+    finished = decode(a.topic_id, *offsets[A])
+    assert finished is not None
+    assert (finished.ranges, exact) == (((3, 4),), set())
+    for offset in (2, 4):
+        state.finish(a, offset, offset)
+    end = OffsetAndMetadata(5, "")
+    assert state.finish_named({A: end}) == ({A: end}, set())
 
 
 def test_rebalances_are_told_that_the_application_has_finished_something(
@@ -771,6 +836,26 @@ def test_records_behind_a_new_position_are_given_to_handlers_again(
     assert state.processed_offsets()[A].offset == 3
 
 
+def test_a_handler_commits_its_own_records_and_no_others(state: SubscriptionState) -> None:
+    a = state.partition(A)
+    state.seek(a, 0)
+    state.open_processing(cast(Any, SimpleNamespace(own_records=lambda: {a: {0: 0, 1: 1}})))
+    state.hand_out_each(a, records(*range(5)), (), lambda record: record.offset)
+    state.put_into_processing(a, is_enough=True)
+    state.hand_out(a, 0, 5, ())
+    moved: list[Cursor] = []
+    state.observers.on_partition_change(moved.append)
+    for tp, offset in ((B, OffsetAndMetadata(0, "")), (A, OffsetAndMetadata(3, ""))):
+        with pytest.raises(IllegalStateError):
+            state.finish_named({tp: offset})
+    with pytest.raises(IllegalStateError):
+        state.finish_named({A: OffsetAndMetadata(1, "note")})
+    for offset in (1, 2):
+        finished = OffsetAndMetadata(offset, "")
+        assert state.finish_named({A: finished}) == ({A: finished}, set())
+    assert moved == [a, a]
+
+
 def test_records_of_a_partition_that_is_taken_away_are_nobodys(
     state: SubscriptionState, handled: Cursor
 ) -> None:
@@ -849,6 +934,28 @@ async def test_idle_time_is_that_between_gets(state: SubscriptionState) -> None:
     assert state.idle_s(200.0) == 0.0
     state.leave_get(200.0)
     assert state.idle_s(207.0) == 7.0
+
+
+async def test_reads_of_a_rebalance_listener_finish_no_records_and_end_no_idle_time(
+    state: SubscriptionState,
+) -> None:
+    read_to(state, A, 0, 10)
+    assert state.idle_s(100.0) == 0.0
+    callback = Callback("on_partitions_assigned")
+
+    async def read_in_listener() -> None:
+        enter(callback)
+        state.enter_get()
+        state.leave_get(150.0)
+
+    await asyncio.create_task(read_in_listener())
+    assert state.idle_s(200.0) == 100.0
+    assert state.processed_offsets()[A].offset == 0
+    state.enter_get()  # while the listener runs, this task does not
+    state.leave_get(200.0)
+    callback.end()
+    assert state.idle_s(207.0) == 7.0
+    assert state.processed_offsets()[A].offset == 10
 
 
 def test_a_hand_out_without_a_get_of_its_own_ends_the_idle_time(state: SubscriptionState) -> None:

@@ -15,6 +15,7 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
 from aiokafka_lite.consumer.positions import watchdog
+from aiokafka_lite.consumer.positions.log_ends import STALE_S, LogEnds
 from aiokafka_lite.consumer.positions.watchdog import LONG_S, Watchdog
 from aiokafka_lite.errors import NotLeaderForPartitionError
 from aiokafka_lite.structs import TopicPartition
@@ -191,3 +192,19 @@ async def test_very_many_partitions_are_looked_at_some_at_a_time(
     await asyncio.sleep(1.5)
     assert looked.asked == [[first, second, third]]
     await looked.end()
+
+
+async def test_the_end_of_a_log_is_stale_unless_a_broker_has_named_it_lately_or_is_about_to() -> (
+    None
+):
+    asked: set[Cursor] = set()
+    nothing = cast("Any", None)
+    ends = LogEnds(nothing, nothing, nothing, asked.__contains__, scope=nothing, rng=nothing)
+    cursor = Cursor(TopicPartition("t", 0))
+    assert not ends.is_stale(cursor, 100.0)  # its position is looked up
+    cursor.start_at(5, -1, -1, is_in_work=False)
+    assert ends.is_stale(cursor, 100.0)
+    cursor.answered(100.0, 9, 9, 0)
+    assert [ends.is_stale(cursor, 100.0 + STALE_S + more_s) for more_s in (0, 1)] == [False, True]
+    asked.add(cursor)
+    assert not ends.is_stale(cursor, 200.0)

@@ -315,12 +315,15 @@ def test_reader_of_committed_records_gets_exactly_the_committed_rows(at_a_time: 
     assert content.next_offset == 16
 
 
-def test_columns_are_full_before_they_would_exceed_the_byte_limit() -> None:
+@pytest.mark.parametrize(("byte_limit", "rows"), [(39, [3, 3, 3, 1]), (40, [4, 4, 2])])
+def test_columns_are_full_before_they_would_exceed_the_byte_limit(
+    byte_limit: int, rows: list[int]
+) -> None:
     content = record_set(records.build_batch([(1, b"k" * 5, b"v" * 5, ())] * 10))
-    arrow = ArrowColumns(byte_limit=39)
+    arrow = ArrowColumns(byte_limit=byte_limit)
     counts = []
     while added := content.take_columns(arrow.columns, 100):
-        assert arrow.columns.size_bytes == 10 * added <= 39
+        assert arrow.columns.size_bytes == 10 * added <= byte_limit
         assert arrow.columns.is_full == (content.next_offset < 10)
         if arrow.columns.is_full:
             assert content.take_columns(arrow.columns, 100) == 0
@@ -328,7 +331,7 @@ def test_columns_are_full_before_they_would_exceed_the_byte_limit() -> None:
         counts.append(added)
         arrow.finish()
         assert not arrow.columns.is_full
-    assert counts == [3, 3, 3, 1]
+    assert counts == rows
 
 
 def test_a_record_beyond_the_byte_limit_is_a_row_by_itself() -> None:

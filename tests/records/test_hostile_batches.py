@@ -168,6 +168,24 @@ def test_impossible_batch_length_is_corruption(length: int) -> None:
     assert_corrupt(batch(3) + bytes(content), ahead=3)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        message(3, None, magic=0),
+        message(3, None, magic=1),
+        raw_batch(b"", count=0, base_offset=2, last_offset_delta=1),
+        message(3, gzip.compress(message(3, None, magic=0)), magic=0, attributes=1),
+        message(3, gzip.compress(message(0, None, magic=1)), magic=1, attributes=1),
+    ],
+    ids=["magic 0", "magic 1", "magic 2", "inside magic 0", "inside magic 1"],
+)
+def test_the_smallest_batch_of_each_format_is_read(content: bytes) -> None:
+    smallest = record_set(content)
+    taken = take_all(smallest)
+    assert offsets(taken) == [3] * (content[16] < 2)
+    assert smallest.next_offset == records.end_offset(memoryview(content)) == 4
+
+
 # --- claims of magic 0 and 1 ---------------------------------------------------------------------
 
 

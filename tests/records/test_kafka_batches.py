@@ -5,8 +5,19 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite import records
+from aiokafka_lite.records.batch import BatchHeader, read_header
+from aiokafka_lite.records.messages import wrapped_value
+from aiokafka_lite.records.transactions import end_marker
 from tests.records.recorded import FIXTURES
-from tests.support.crafted import FIRST_TIMESTAMP, Record, offsets, record_set, take_all
+from tests.support.crafted import (
+    FIRST_TIMESTAMP,
+    Record,
+    aborted,
+    message,
+    offsets,
+    record_set,
+    take_all,
+)
 
 COUNT = 20
 
@@ -141,3 +152,41 @@ def patched(name: str, base_offset: int) -> bytes:
     content = bytearray(fixture(name))
     records.patch_batch(content, base_offset=base_offset, leader_epoch=3)
     return bytes(content)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_what_a_message_lacks_of_a_batchs_header_is_minus_one(magic: int) -> None:
+    content = message(5, b"v", magic=magic, timestamp=17)
+    timestamp = 17 if magic else -1
+    assert read_header(memoryview(content), 0) == BatchHeader(
+        base_offset=5,
+        batch_length=len(content) - 12,
+        leader_epoch=-1,
+        magic=magic,
+        crc=int.from_bytes(content[12:16], "big"),
+        attributes=0,
+        last_offset_delta=0,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        count=-1,
+    )
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_the_value_of_a_wrapper_may_be_empty(magic: int) -> None:
+    content = memoryview(message(0, b"", magic=magic, attributes=1))
+    header = read_header(content, 0)
+    assert header is not None
+    assert wrapped_value(header, content) == b""
+
+
+def test_the_first_record_of_a_log_may_end_a_transaction() -> None:
+    content = memoryview(aborted(7, 0))
+    header = read_header(content, 0)
+    assert header is not None
+    marker = end_marker(header, content)
+    assert marker is not None
+    assert marker.type is records.ControlType.ABORT

@@ -77,6 +77,8 @@ def test_other_frames_are_left_to_the_stream() -> None:
         bytes(linked.finish()),
         frame + frame,
         frame[:-1],
+        frame[:6] + b"\x83" + frame[7:],
+        bytes(with_correct_checksum(memoryview(frame[:5] + b"\x30" + frame[6:]))),
         b"",
     ):
         assert blocks(other) is None

@@ -57,6 +57,8 @@ def test_take_goes_over_batches_until_it_has_enough() -> None:
     several = record_set(batch(3) + batch(3, base_offset=3, codec="zstd") + batch(3, base_offset=6))
     assert offsets(several.take(7)) == [0, 1, 2, 3, 4, 5, 6]
     assert offsets(several.take(7)) == [7, 8]
+    packed = record_set(batch(3, codec="zstd") + batch(3, base_offset=3, codec="zstd"))
+    assert offsets(packed.take(4)) == [0, 1, 2, 3]
 
 
 def test_set_that_is_taken_in_part_can_be_collected_with_a_cycle() -> None:
@@ -79,6 +81,11 @@ def test_nothing_is_taken_when_nothing_is_asked_for() -> None:
     assert untouched.take(0) == []
     assert untouched.take(-1) == []
     assert offsets(untouched.take(5)) == [0, 1, 2]
+    broken = record_set(corrupted(batch(3)))
+    for _ in range(2):
+        assert broken.take(0) == []
+    with pytest.raises(CorruptRecordException):
+        broken.take(1)
 
 
 def test_empty_record_set_is_exhausted() -> None:

@@ -14,6 +14,7 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer.buffer.chunk import serialized
 from aiokafka_lite.deserializers import AsyncDeserializer, Serialized
 from aiokafka_lite.errors import (
     IllegalStateError,
@@ -25,6 +26,7 @@ from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.reading import consumer_of
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 from tests.support.required import unavailable
 from tests.support.waiting import eventually, until
@@ -223,6 +225,28 @@ async def test_a_letter_that_is_refused_keeps_its_record_until_it_is_taken() -> 
             await eventually(lambda: consumer.committed(tp), 5)
             assert consumer.health().is_ok
         assert len(await letters(kafka, dead, 1)) == 1
+
+
+async def test_records_keep_no_bytes_for_dead_letters_after_a_run() -> None:
+    handled: list[object] = []
+
+    async def handle(record: ConsumerRecord[object, object]) -> None:
+        handled.append(record.value)
+
+    async def drop(dead: DeadRecord) -> None:
+        """Drop it."""
+
+    async with Broker() as broker:
+        broker.create_topic("t")
+        broker.produce("t", b"1")
+        async with consumer_of(broker, "t", value_deserializer=json.loads) as consumer:
+            run = asyncio.create_task(consumer.run(handle, dead_letter=drop))
+            await until(lambda: handled == [1])
+            run.cancel()
+            await asyncio.wait([run])
+            broker.produce("t", b"2")
+            record = await consumer.getone()
+    assert serialized(record) == (None, record.value)
 
 
 # --- What is too large, or old -------------------------------------------------------------------

@@ -84,6 +84,7 @@ def test_only_who_holds_a_record_finishes_it() -> None:
     progress.go_back_to(1)
     again = object()
     progress.hand_out([1], [again])
+    assert progress.holder_of_first() is ME
     assert progress.is_held_by(1, again)
     assert not progress.is_held_by(1, ME)
     progress.finish(0, ME)
@@ -202,6 +203,7 @@ def test_every_order_commits_what_is_finished_from_the_start(
 def test_what_was_passed_over_behind_an_unfinished_record_stays_in_the_next_commit() -> None:
     progress = handed_out(0, ahead=(Range(1, 3),))
     assert [progress.passes_over(offset) for offset in (1, 2)] == [True, True]
+    assert list(progress.finished_ranges()) == [Range(1, 3)]
     progress.hand_out([3], [ME])
     assert list(progress.finished_ranges()) == [Range(1, 3)]
     progress.interrupt(0)
