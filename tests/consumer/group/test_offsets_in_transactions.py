@@ -24,8 +24,9 @@ from aiokafka_lite.errors import (
     CommitFailedError,
     OffsetMetadataTooLargeError,
 )
+from aiokafka_lite.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
-from tests.support.plain_group import A, B, Group, Transaction, at, begun, took_s
+from tests.support.plain_group import A, B, Group, Transaction, at, begun, in_s, took_s
 
 pytestmark = pytest.mark.virtual_time
 
@@ -255,6 +256,13 @@ async def test_metadata_that_are_refused_are_shortened_and_committed_at_once() -
         await case.commits.commit({B: (10, "mine")})
 
 
+async def test_offsets_are_committed_if_the_group_has_all_of_them() -> None:
+    case = Case()  # whose group has 7 and 8
+    for offset, is_committed in ((8, True), (9, False)):
+        wanted = {case.cursor(): at(7), case.cursor(B): at(offset)}
+        assert await case.offsets.are_committed(wanted) is is_committed
+
+
 async def test_what_fits_into_the_metadata_is_the_first_of_the_records() -> None:
     case = Case()
     receipts = case.one_by_one(count=40)
@@ -301,6 +309,12 @@ async def test_offsets_of_a_topic_that_is_gone_are_refused(way: str) -> None:
     case.group.cluster.view = ClusterView(topics={"t": TopicView("t", b"u" * 16)})
     with pytest.raises(CommitFailedError, match="topics were deleted"):
         delivery.to_commit()
+    another = MetadataResponseTopic(name="t", topic_id=b"u" * 16, partitions=[])
+    case.group.cluster.answers = [
+        MetadataResponse(brokers=[], cluster_id="c", controller_id=1, topics=[another])
+    ]
+    with pytest.raises(CommitFailedError, match="topics were deleted"):
+        await delivery.confirm_topics(in_s(1))
 
 
 # --- The outcome ---------------------------------------------------------------------------------
