@@ -245,6 +245,13 @@ async def test_records_without_keys_change_partitions_with_a_batchs_worth_of_byt
         assert sorted(sending.waiting) == [*others, count]
 
 
+async def test_records_of_a_key_go_to_one_partition() -> None:
+    sending = Sending(3, max_batch_size=65)
+    for _ in range(5):
+        sending.accumulator.append("t", b"k", b"v", None, 0, ())
+    assert sorted(sending.waiting) == [0, 0, 5]
+
+
 async def test_records_without_keys_go_where_somebody_leads() -> None:
     sending = Sending(3)
     sending.lead(range(1, 2), 3)

@@ -300,11 +300,17 @@ class TestGroups:
         assert tries[5] == 3
 
     async def test_a_group_with_what_ends_the_process_ends_run_by_it(self) -> None:
+        dead: list[DeadRecord] = []
+
         async def handle(record: Record) -> None:
             raise GROUP("of tasks", [ValueError(), GeneratorExit()])
 
+        async def bury(record: DeadRecord) -> None:
+            dead.append(record)
+
         with pytest.raises(GROUP):
-            await handle_all(handle)
+            await handle_all(handle, bury=bury)
+        assert not dead
 
     async def test_a_handler_that_is_cut_off_in_a_task_group_is_cancelled_and_no_failure(
         self,

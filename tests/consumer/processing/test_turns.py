@@ -111,6 +111,34 @@ def test_workers_without_time_in_a_turn_cost_no_callbacks_in_each(batch_size: in
 
 
 @pytest.mark.parametrize("batch_size", [None, 1])
+def test_workers_without_time_in_a_turn_begin_in_later_ones(batch_size: int | None) -> None:
+    loop = CountingLoop()
+    begun = 0
+
+    async def handle(given: Record | list[Record]) -> None:
+        nonlocal begun
+        begun += 1
+        loop.pass_time(1.5 * SLICE_S)
+        await asyncio.sleep(100)
+
+    async def begin_all() -> None:
+        buffers = Buffers(A)
+        buffers.put({A: batch(0, 50)})
+        run = run_of(buffers, handle, batch_size)
+        with run.opened():
+            task = asyncio.ensure_future(run.run())
+            await asyncio.sleep(10)
+            assert begun == 50
+            await run.end(loop.time())
+            await asyncio.wait([task])
+
+    try:
+        loop.run_until_complete(begin_all())
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
 def test_workers_find_records_in_each_turn_and_none_waits(batch_size: int | None) -> None:
     count, longest_s = callbacks_a_record(2000, 0.5 * SLICE_S / HANDLERS, batch_size)
     assert count < 1.6  # one of them is the handler's own
