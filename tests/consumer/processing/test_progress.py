@@ -87,9 +87,11 @@ def test_only_who_holds_a_record_finishes_it() -> None:
     assert progress.holder_of_first() is ME
     assert progress.is_held_by(1, again)
     assert not progress.is_held_by(1, ME)
+    assert progress.holder_of_first() is ME
     progress.finish(0, ME)
     assert not progress.finish(1, ME)
     assert progress.first_unfinished == 1
+    assert progress.holder_of_first() is again
     assert progress.finish(1, again)
 
 
