@@ -277,6 +277,11 @@ async def test_auto_commit_keeps_to_its_interval_while_no_record_is_finished_by_
     assert group.coordinator.commits == []
     await asyncio.sleep(0.2)
     assert group.coordinator.commits == [{A: 10, B: 10}]
+    group.state.hand_out(group.state.partition(A), 10, 20, ())
+    group.state.begin_get()
+    await group.commits.stop_auto_commit()
+    await asyncio.sleep(10)
+    assert group.coordinator.commits == [{A: 10, B: 10}]
     await scope.close()
 
 
@@ -750,6 +755,14 @@ def test_the_oldest_answers_say_of_partitions_what_concerns_the_group() -> None:
     assert commit_error_code(response) == 0
     response.topics[0].partitions[1].error_code = errors.GroupAuthorizationFailedError.errno
     assert commit_error_code(response) == errors.GroupAuthorizationFailedError.errno
+
+
+def test_requests_give_ids_if_each_topic_has_one() -> None:
+    ids = TopicIds({A: b"t" * 16, B: b"u" * 16})
+    assert ids.are_known
+    assert ids.name_of("", b"u" * 16) == B.topic
+    for unknown in (b"", bytes(16)):
+        assert not TopicIds({A: b"t" * 16, B: unknown}).are_known
 
 
 # --- Which topics these are ----------------------------------------------------------------------

@@ -317,6 +317,14 @@ async def test_offsets_of_a_topic_that_is_gone_are_refused(way: str) -> None:
         await delivery.confirm_topics(in_s(1))
 
 
+async def test_offsets_of_records_of_an_earlier_assignment_are_refused() -> None:
+    case = Case()
+    case.state.change([A], [A])
+    named = case.offsets.group().name({A: (10, "", -1)})
+    with pytest.raises(CommitFailedError, match="records of an earlier assignment"):
+        named.to_commit()
+
+
 # --- The outcome ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("is_committed", [True, False, None])
 async def test_receipts_and_blocks_of_a_delivery_hear_of_its_transaction(
@@ -392,6 +400,8 @@ async def test_a_refusal_of_offsets_is_noted_as_of_whom_they_were_sent() -> None
     delivery = case.deliver({case.cursor(): 10})
     delivery.refused(errors.UnknownMemberIdError("before"))
     assert case.group.member.refusals == []
+    delivery.enlist(case.transaction)
+    assert case.cursor().decided_to(10) == 0
     delivery.to_commit()
     delivery.refused(errors.UnknownMemberIdError("no"))
     case.offsets.group().name({A: (8, "", -1)}).refused(errors.IllegalGenerationError("no"))
@@ -519,6 +529,22 @@ async def test_a_commit_that_waits_says_of_each_partition_what_is_finished_by_th
     group.member.notify()
     await committing
     assert group.coordinator.commits == [{A: 10, B: 12}]
+
+
+async def test_a_commit_that_waits_keeps_its_offset_though_the_application_has_sought_back() -> (
+    None
+):
+    case = Case()
+    group = case.group
+    for receipt in case.one_by_one()[:2]:
+        receipt.ack()
+    group.member.is_taking = False
+    committing = await begun(group.commits.commit())
+    group.state.seek(case.cursor(), 5)
+    group.member.is_taking = True
+    group.member.notify()
+    await committing
+    assert group.coordinator.commits == [{A: 12, B: 10}]
 
 
 async def test_a_commit_leaves_out_what_a_transaction_may_have_committed() -> None:

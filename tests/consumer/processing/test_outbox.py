@@ -20,6 +20,7 @@ from aiokafka_lite.consumer.processing.outbox import (
     MOST_BYTES,
     MOST_ENTRIES,
     Entry,
+    GivenProducer,
     Outbox,
 )
 from aiokafka_lite.errors import (
@@ -625,6 +626,30 @@ async def test_once_its_task_has_failed_a_letter_fails_by_the_same_error(
     assert transactions.told == [("ZeroDivisionError", [])]
     with pytest.raises(ZeroDivisionError):
         await outbox.deliver(cast("Any", FakeJob(1)), cast("Any", FakeOutput("letter")))
+
+
+class Lending:
+    """A producer that is lent, and its lease."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def lend(self, why: str) -> Lending:
+        self.calls.append("lend")
+        return self
+
+    def release(self) -> None:
+        self.calls.append("release")
+
+
+async def test_the_producer_of_the_application_is_lent_once_until_it_is_dismissed() -> None:
+    lending = Lending()
+    source = GivenProducer(cast("Any", lending))
+    for _ in range(2):
+        await source.dismiss()
+        for _ in range(2):
+            assert cast("Any", await source.lend()) is lending
+    assert lending.calls == ["lend", "release", "lend"]
 
 
 # --- With a producer of its own, and callers that wait --------------------------------------------
