@@ -187,6 +187,18 @@ async def test_an_acknowledgement_tells_a_rebalance_or_a_stop_that_waits() -> No
     assert progress.uncommitted_count == 4  # what was not returned is in nobody's hands
 
 
+async def test_a_record_in_a_transaction_is_finished_by_that() -> None:
+    reader = Reader(A)
+    (record,) = await reader.read()
+    (receipt,) = reader.acks.receipts()
+    receipt.enlist(object())
+    assert record.ack()
+    assert reader.in_hand() == {A: Range(0, 1)}
+    receipt.enlist(None)
+    assert record.ack()
+    assert reader.in_hand() == {}
+
+
 async def test_a_reader_that_has_ended_is_kept_by_no_refused_record() -> None:
     reader = Reader(A)
     (record,) = await reader.read()

@@ -131,6 +131,7 @@ async def test_without_a_breaker_only_what_is_dead_is_put_before_others() -> Non
 
 async def test_what_failed_before_others_succeeded_waits_for_no_probe() -> None:
     tries = Tries(breaker=CircuitBreaker())
+    tries.succeed()
     failed, new = tries.begin(Job(0)), Job(1)
     tries.fail(failed)
     assert not tries.is_free(failed)

@@ -97,12 +97,13 @@ class Transactions:
         # The records of each time that there was room.
         self.moved: list[list[int]] = []
         self.told_apart = 0
+        self.tell_end: Callable[[], None] = lambda: None
 
     async def lend(self) -> Transactions:
         return self
 
-    def on_end(self, tell: object) -> None:
-        pass
+    def on_end(self, tell: Callable[[], None]) -> None:
+        self.tell_end = tell
 
     async def dismiss(self) -> None:
         pass
@@ -539,6 +540,30 @@ async def test_one_for_which_the_metadata_have_no_room_waits_for_those_before_it
     outbox.put(entry(5))
     await settle()
     assert transactions.written[1:] == [["7", "3", "9", "5"]]
+
+
+async def test_a_later_record_waits_for_no_room_of_an_earlier_one_in_another_transaction(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    transactions.room_to = 5
+    large = entry(7)
+    large.size = MOST_BYTES  # it fills a transaction
+    outbox.put(large)
+    await settle()
+    outbox.put(entry(4))
+    await settle()
+    assert transactions.written == [["4"]]
+
+
+async def test_the_end_of_the_producer_ends_an_outbox_without_entries(
+    transactions: Transactions, outbox: Outbox
+) -> None:
+    await settle()
+    transactions.fatal_error = KafkaTimeoutError("not known")
+    transactions.tell_end()
+    await settle()
+    assert transactions.told == [("KafkaTimeoutError", [])]
+    assert not outbox.is_busy
 
 
 async def test_an_error_that_passes_is_tried_again_and_one_that_stays_ends_it(
