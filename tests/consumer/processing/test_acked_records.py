@@ -190,6 +190,7 @@ async def test_an_acknowledgement_tells_a_rebalance_or_a_stop_that_waits() -> No
 async def test_a_record_in_a_transaction_is_finished_by_that() -> None:
     reader = Reader(A)
     (record,) = await reader.read()
+    assert reader.in_hand() == {A: Range(0, 1)}
     (receipt,) = reader.acks.receipts()
     receipt.enlist(object())
     assert record.ack()

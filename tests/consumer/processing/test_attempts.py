@@ -144,6 +144,16 @@ async def test_what_failed_before_others_succeeded_waits_for_no_probe() -> None:
     assert not tries.is_free(failed)
 
 
+async def test_each_success_counts_once_against_failures() -> None:
+    tries = Tries(breaker=CircuitBreaker(min_calls=4, failure_rate=0.5))
+    tries.fail(tries.begin(Job(0)))
+    for _ in range(2):
+        tries.succeed()
+    assert tries.breaker.is_closed
+    tries.fail(tries.begin(Job(1)))
+    assert not tries.breaker.is_closed
+
+
 async def test_one_timer_looks_for_a_probe_and_none_while_there_is_one() -> None:
     await asyncio.sleep(100)
     tries = Tries(breaker=CircuitBreaker(min_calls=1, first_pause_ms=1_000))

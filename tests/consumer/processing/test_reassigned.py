@@ -424,6 +424,18 @@ async def test_the_end_of_a_handler_is_told_if_its_partition_goes_or_went(
         assert told
 
 
+async def test_a_record_behind_others_is_said_to_wait_for_its_turn() -> None:
+    case = Case(concurrency=1)
+    case.held[A] = asyncio.Event()
+    case.buffers.put({A: batch(0, 1), B: batch(0, 1)})
+    async with case.running():
+        await until(lambda: bool(case.begun))
+        explained = case.run.explain(case.buffers.partition(B), 0.0)
+        assert "t/1 offset 0, key b'0', waits for its turn" in explained
+        case.held.pop(A).set()
+        await until(lambda: len(case.done) == 2)
+
+
 # --- With an outbox ------------------------------------------------------------------------------
 class Outbox:
     """Has what handlers return, and writes nothing of it."""
@@ -566,6 +578,19 @@ async def test_outputs_of_two_records_that_are_refused_have_each_handled_alone()
         await until(lambda: bool(dead))
     assert [(each.record.offset, each.attempts) for each in dead] == [(0, 1)]
     assert case.buffers.state.processing_totals["failed_total"] == 1
+
+
+async def test_without_dead_letters_outputs_that_are_refused_end_the_run() -> None:
+    case, outbox = with_outbox()
+    case.buffers.put({A: batch(0, 1)})
+
+    async def run() -> None:
+        async with case.running():
+            await until(lambda: bool(outbox.entries))
+            case.run.refused(outbox.entries[0].jobs, ValueError("too large"))
+
+    with pytest.raises(ValueError, match="too large"):
+        await run()
 
 
 @pytest.mark.parametrize("batch_size", [None, 1])
