@@ -856,6 +856,24 @@ def test_a_handler_commits_its_own_records_and_no_others(state: SubscriptionStat
     assert moved == [a, a]
 
 
+def test_records_of_a_partition_that_came_back_are_the_handlers_alone(
+    state: SubscriptionState,
+) -> None:
+    run = cast(Any, SimpleNamespace(undone=lambda partitions: {}))
+    state.seek(state.partition(A), 0)
+    state.open_processing(run)
+    for first in (0, 3):
+        a = state.partition(A)
+        each = range(first, 5)
+        state.hand_out_each(a, records(*each), (), lambda record: record.offset)
+        state.put_into_processing(a, is_enough=True)
+        state.hand_out(a, first, 5, ())
+        assert state.being_processed() == {}
+        state.begin_revocation([A])
+        state.seek(a, 3)
+        state.change([A], [A], is_unbroken=True)
+
+
 def test_records_of_a_partition_that_is_taken_away_are_nobodys(
     state: SubscriptionState, handled: Cursor
 ) -> None:
