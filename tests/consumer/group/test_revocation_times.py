@@ -203,15 +203,24 @@ class Going:
 
 
 async def test_each_work_is_waited_for_as_long_as_it_may_hold_up_a_rebalance() -> None:
+    await asyncio.sleep(5)
     works = [Task(C), Task(A, hold_s=2), Task(A, B), Task(B, hold_s=60)]
     going = Going(*works)
     assert await going.give_back(A, B) == pytest.approx(TIMEOUT_S * (1 - HOLD_MARGIN) - 0.1)
     assert [work.wanted_until for work in works] == [
         [],  # it has nothing that goes
-        [2],
-        [4],
-        [pytest.approx(TIMEOUT_S * (1 - HOLD_MARGIN) - 0.1)],  # or the group would go on
+        [5 + 2],
+        [5 + 4],
+        [pytest.approx(5 + TIMEOUT_S * (1 - HOLD_MARGIN) - 0.1)],  # or the group would go on
     ]
+
+
+async def test_a_work_is_waited_for_no_longer_than_there_is_time() -> None:
+    await asyncio.sleep(5)
+    work = Task(A, hold_s=60)
+    going = Going(work)
+    await going.revocation.give_back({A}, "a test", deadline=10, why_lost=lambda: None)
+    assert work.wanted_until == [pytest.approx(10 - HOLD_MARGIN * TIMEOUT_S)]
 
 
 async def test_a_handler_may_take_as_long_as_the_group_waits_and_the_rest_has_half_a_timeout() -> (
@@ -272,6 +281,19 @@ async def test_what_gets_have_returned_of_other_partitions_is_waited_for_next_to
     cursor = going.state.partition(B)
     going.state.hand_out(cursor, 0, 3, ())
     assert await going.give_back(A, B) == 4
+
+
+async def test_what_a_work_that_has_ended_leaves_is_waited_for_as_what_gets_have_returned() -> None:
+    work = Task(A)
+    going = Going(work)
+    going.state.hand_out(going.state.partition(A), 0, 3, ())
+
+    def end() -> None:
+        work.is_open = False
+        going.notify()
+
+    going.loop.call_later(1, end)
+    assert await going.give_back(A) == 4
 
 
 async def test_a_get_wakes_no_task_while_no_partition_is_revoked() -> None:
@@ -350,6 +372,13 @@ async def test_a_work_that_is_given_up_has_a_moment_to_end(
     going.state.observers.of_gets[-1]()  # a get begins
     assert await revoking == took_s
     assert ("were cancelled but have not ended" in caplog.text) is (ends_after_s > took_s)
+
+
+async def test_the_moment_is_shorter_where_little_time_is_left() -> None:
+    await asyncio.sleep(5)
+    going = Going(Task(A, ends_after_s=3))
+    await going.revocation.give_back({A}, "a test", deadline=7, why_lost=lambda: None, waits=False)
+    assert going.loop.time() == 5.5
 
 
 async def test_the_listener_has_what_the_commit_leaves_of_the_time() -> None:
