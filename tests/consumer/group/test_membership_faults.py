@@ -829,6 +829,27 @@ async def test_what_was_unsubscribed_for_a_moment_is_read_on(broker: ScriptedBro
     assert calls.calls == [("assigned", BOTH), ("assigned", set())]
 
 
+@pytest.mark.virtual_time
+async def test_what_is_kept_through_two_rebalances_was_nobody_elses(broker: ScriptedBroker) -> None:
+    calls = Losing()
+    async with cooperative(broker, calls) as worker:
+        before = worker.member.identity
+
+        def subscribe_again(request: Message) -> Response:
+            worker.state.subscribe(["t"], calls)
+            return broker.usual(request)
+
+        broker.script(SyncGroupRequest, subscribe_again)
+        worker.state.subscribe(["t"], calls)
+        await until(lambda: worker.membership.generation == 3, worker)
+        await worker.membership.wait_assigned()
+        member = worker.member
+        sender = member.commits_as(before, has_waited=False, is_departed=False)
+        assert sender == member.identity
+        metadata = broker.asked(JoinGroupRequest)[-1].protocols[0].metadata
+        assert decode_versioned(ConsumerProtocolSubscription, metadata).generation_id == 2
+
+
 async def test_a_stop_that_follows_an_unsubscribe_at_once_tells_the_listener(
     broker: ScriptedBroker,
 ) -> None:
