@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,16 +25,17 @@ TESTS = Path(__file__).parent
 @pytest.mark.parametrize(
     ("nodeid", "scope"),
     [
-        ("tests/spark/test_session.py::test_a", "heavy"),
-        ("tests/spark/test_batch.py::TestB::test_c[embedded-1]", "heavy"),
-        ("tests/spark/alike/test_alike.py::test_e[c]", "heavy"),
-        ("tests/spark/pipeline/test_storage.py::test_f", "heavy"),
+        ("tests/spark/test_session.py::test_a", "of the session"),
+        ("tests/spark/test_batch.py::TestB::test_c[embedded-1]", "of the session"),
+        ("tests/spark/alike/test_alike.py::test_e[c]", "of the session"),
+        ("tests/spark/pipeline/test_storage.py::test_f", "of the session"),
+        ("tests/spark/chaos/test_kills.py::test_h", "of the session"),
         ("tests/chaos/test_real.py::test_g[4.0]", "heavy"),
         ("tests/spark/planning/test_planner.py::test_d", None),
         ("tests/client/test_view.py::test_e[tests/spark/test_x.py::y]", None),
     ],
 )
-def test_heavy_tests_share_a_worker(nodeid: str, scope: str | None) -> None:
+def test_heavy_tests_share_two_workers(nodeid: str, scope: str | None) -> None:
     assert one_scope(nodeid) == scope
 
 
@@ -50,8 +52,8 @@ def test_files_that_use_the_session_are_known() -> None:
 @pytest.mark.parametrize(
     ("is_long", "ordered"),
     [
-        (False, ["heavy", "b.py", "a.py", "new.py", "newer.py"]),
-        (True, ["a.py", "heavy", "b.py", "new.py", "newer.py"]),
+        (False, ["of the session", "b.py", "a.py", "new.py", "newer.py"]),
+        (True, ["a.py", "of the session", "b.py", "new.py", "newer.py"]),
     ],
 )
 def test_scopes_that_take_longest_are_begun_first(*, is_long: bool, ordered: list[str]) -> None:
@@ -62,15 +64,15 @@ def test_scopes_that_take_longest_are_begun_first(*, is_long: bool, ordered: lis
         "tests/spark/test_session.py": Durations(all_s=2.0, long_s=2.0),
     }
     queue: OrderedDict[str, dict[str, bool]] = OrderedDict(
-        (scope, {}) for scope in ("new.py", "a.py", "newer.py", "b.py", "heavy")
+        (scope, {}) for scope in ("new.py", "a.py", "newer.py", "b.py", "of the session")
     )
     put_longest_first(queue, seconds_by_scope(durations, is_long=is_long))
     assert list(queue) == ordered
 
 
 def test_every_file_is_collected_by_one_worker_or_by_all() -> None:
-    seconds = {"heavy": 50.0, "test_a.py": 40.0, "test_b.py": 40.0, "test_c.py": 20.0}
-    assert shares(seconds, 2) == [{"heavy"}, {"test_a.py", "test_c.py"}]
+    seconds = {"of the session": 50.0, "test_a.py": 40.0, "test_b.py": 40.0, "test_c.py": 20.0}
+    assert shares(seconds, 2) == [{"of the session"}, {"test_a.py", "test_c.py"}]
     files = ["tests/spark/test_batch.py", "test_a.py", "test_b.py", "test_c.py", "test_new.py"]
     heavy, other = (
         [file for file in files if not each.pytest_ignore_collect(ROOT / file)]
@@ -88,6 +90,7 @@ class Worker:
         self.shutting_down = False
         self.given: list[str] = []
         self.done = 0
+        self.gateway = SimpleNamespace(id="gw0")
 
     def send_runtest_some(self, indices: list[int]) -> None:
         self.given += [self.collection[index] for index in indices]
@@ -134,3 +137,16 @@ def test_a_worker_that_replaces_another_one_gets_work_when_it_has_collected() ->
     scheduling.workqueue = OrderedDict(scope={"test": False})
     scheduling._assign_work_unit(object())
     assert list(scheduling.workqueue) == ["scope"]
+
+
+def test_an_id_that_differs_between_processes_is_named(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytestconfig.option, "tx", ["popen"])
+    scheduling = SchedulingWithHeavyOnes(pytestconfig)
+    worker = Worker(["a.py::test[1]"])
+    scheduling.add_node(worker)
+    scheduling.add_node_collection(worker, worker.collection)
+    scheduling.workqueue = OrderedDict({"a.py": {"a.py::test[1]": False, "a.py::test[2]": False}})
+    with pytest.raises(RuntimeError, match=r"gw0 has no test a\.py::test\[2\]"):
+        scheduling._assign_work_unit(worker)

@@ -20,6 +20,7 @@ from tests.support.rounds import LONG
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
+_SESSION_SCOPE: Final = "of the session"
 _HEAVY_SCOPE: Final = "heavy"
 SHARED: Final = (0.55, 0.80)
 """Which scopes belong to all workers: those between these parts of the time, longest first."""
@@ -60,14 +61,19 @@ BY_THEMSELVES: Final = frozenset(
 )
 """The files whose tests start a cluster or a Spark session in other processes."""
 
+_AFTER_SESSION: Final = "tests/spark/chaos/test_kills.py"
+
 
 def one_scope(nodeid: str) -> str | None:
     """Return the scope that a test shares with those of other files; None if it has its file's."""
     # Those that share a session, which takes a gigabyte, and half a minute of CPU time until its
     # code is compiled, have to be one worker's. The others keep two cores busy by themselves, and
-    # beside one another they come to their timeouts.
+    # beside one another they come to their timeouts. One worker would run them all for longer than
+    # an hour: the longest of them is run after those of the session.
     file = nodeid.partition("::")[0]
-    return _HEAVY_SCOPE if file in SHARE_SPARK or file in BY_THEMSELVES else None
+    if file in SHARE_SPARK or file == _AFTER_SESSION:
+        return _SESSION_SCOPE
+    return _HEAVY_SCOPE if file in BY_THEMSELVES else None
 
 
 def seconds_by_scope(durations: Mapping[str, Durations], *, is_long: bool) -> Mapping[str, float]:
@@ -197,6 +203,10 @@ class SchedulingWithHeavyOnes(LoadFileScheduling):  # type: ignore[misc]  # xdis
             return
         unit = self.assigned_work[node][scope] = self.workqueue.pop(scope)
         index = self._indices[node]
+        if missing := [nodeid for nodeid in unit if nodeid not in index]:
+            raise RuntimeError(
+                f"{node.gateway.id} has no test {missing[0]}: its id differs between processes"
+            )
         node.send_runtest_some([index[nodeid] for nodeid, is_done in unit.items() if not is_done])
 
     def _next_scope(self, node: WorkerController) -> str | None:
