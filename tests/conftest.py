@@ -2,9 +2,10 @@
 
 A test that asks for the fixture `kafka` runs against the embedded broker and against a real one,
 on asyncio's loop and on uvloop. One that asks for `decoder` runs with both decoders too. The long
-form (make test-all, AIOKAFKA_LITE_TEST_LONG=1) has every combination. The short form (make test)
-has one loop for each broker: the marker `every_loop` is for tests whose outcome the loop decides.
-Every row of a test's other parameters runs on the embedded broker, one of them on a real Kafka.
+form (make test-all, AIOKAFKA_LITE_TEST_LONG=1) has every combination, and reports each failure in
+out/failures.txt when it happens. The short form (make test) has one loop for each broker: the
+marker `every_loop` is for tests whose outcome the loop decides. Every row of a test's other
+parameters runs on the embedded broker, one of them on a real Kafka.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from aiokafka_lite.broker import Broker
 from tests.support import shared_kafka
 from tests.support.bytecode import compile_share
 from tests.support.cluster import KafkaHandle
+from tests.support.failures import FailuresAtOnce
 from tests.support.java import JavaTools
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 from tests.support.required import summary, unavailable
@@ -73,6 +75,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "real_time: it races with the clock, whatever its module is marked with"
     )
+    if LONG and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailuresAtOnce())
 
 
 _SHARED_KAFKA = pytest.StashKey[shared_kafka.SharedKafka]()
