@@ -67,8 +67,17 @@ def strings(node: ast.AST) -> Iterator[ast.Constant | ast.JoinedStr]:
             for part in child.values:
                 if isinstance(part, ast.FormattedValue):
                     yield from strings(part)
-        elif not (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)):
+        elif not is_docstring(child) and not is_type_alias(child):
             yield from strings(child)
+
+
+def is_docstring(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def is_type_alias(node: ast.AST) -> bool:
+    """A type alias is a string where it names types that are defined later."""
+    return isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation).endswith("TypeAlias")
 
 
 def spelled(node: ast.JoinedStr) -> str:

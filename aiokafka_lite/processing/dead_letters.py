@@ -214,8 +214,9 @@ class DeadLetters:
             return PlainWriter(make, self._given)
         if run.offsets is None:
             raise IllegalStateError(
-                "dead letters with a transactional_id commit offsets in their transactions: the "
-                "consumer needs a group_id and enable_auto_commit=True"
+                "with a transactional_id, the producer of the dead letters commits the consumer's "
+                "offsets in its transactions: the consumer needs a group_id and "
+                "enable_auto_commit=True"
             )
         outbox = Outbox(OwnProducer(make), run.offsets, run.finish, _rng)
         return OutboxWriter(outbox, is_own=True)

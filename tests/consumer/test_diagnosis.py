@@ -232,7 +232,7 @@ def test_returned_records_are_unfinished_until_their_task_reads(found: Examined)
 # --- The position ------------------------------------------------------------------------------
 def test_a_position_is_looked_up_in_the_group_or_at_the_leader(found: Examined) -> None:
     found.a.await_committed()
-    found.check(Cause.AWAITING_COMMITTED, "without a group_id, auto_offset_reset")
+    found.check(Cause.AWAITING_COMMITTED, "no group_id, so auto_offset_reset")
     found.status = STABLE._replace(coordinator_id=None)
     found.check(Cause.AWAITING_COMMITTED, "the coordinator of group g is being looked up")
     found.status = STABLE

@@ -538,7 +538,7 @@ async def test_a_partition_that_the_request_in_flight_does_not_have(kafka: Kafka
         await until(lambda: not inside.is_in_flight(consumer, tp))
         await until_cause(consumer, other, Cause.AT_END)
         consumer.resume(tp)
-        assert "a fetch without this partition" in await until_cause(
+        assert "was sent without this partition" in await until_cause(
             consumer, tp, Cause.AWAITING_ANSWER
         )
         await until_cause(consumer, tp, Cause.AT_END)

@@ -350,8 +350,8 @@ def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis |
         status = running.membership.status
         if status is None:
             text = (
-                "the partition has no position yet: without a group_id, auto_offset_reset "
-                "determines the starting offset"
+                "the partition has no position yet: the consumer has no group_id, so "
+                "auto_offset_reset determines the starting offset"
             )
         elif status.coordinator_id is None:
             text = (
@@ -489,8 +489,8 @@ def _in_flight(
     if partition.place is not Place.IN_FLIGHT:
         return Diagnosis(
             Cause.AWAITING_ANSWER,
-            f"a fetch without this partition has been in flight to node {node.node_id} for "
-            f"{seconds(for_s)}: the next fetch includes the partition",
+            f"waiting for the next fetch: the fetch to node {node.node_id}, in flight for "
+            f"{seconds(for_s)}, was sent without this partition",
         )
     end, stable = partition.high_watermark, partition.last_stable_offset
     if end is None:

@@ -91,7 +91,8 @@ HELP: Final[Mapping[str, str]] = {
     "processing_at_work": "Records that handlers of run() are processing, or that were returned "
     "and are neither acknowledged nor rejected yet.",
     "processing_dead_total": "Failed records that run() has written to the dead letters.",
-    "processing_failed_total": "Failed attempts of handlers, and records that were rejected.",
+    "processing_failed_total": "Failed handler attempts, and records that the application "
+    "rejected.",
     "processing_finished_total": "Records that handlers finished, or that were acknowledged.",
     "processing_passed_over_total": "Records that were not returned again, because they were "
     "already finished.",
