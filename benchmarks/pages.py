@@ -31,10 +31,12 @@ _BLOCK: Final = re.compile(
 )
 _NO_RUN: Final = "(No run is stored yet. Run `make {}`, then `make figures`.)"
 _NOT_MEASURED: Final = (
-    "(`make {0} ARGS='--scenario {1}'` measures the benchmark family `{1}`, "
-    "of which no result is stored.)"
+    "(`make {0} ARGS='--scenario {1}'` runs the `{1}` benchmarks. "
+    "Their results are not stored in the repository.)"
 )
-_QUICK: Final = "**A quick run** with less work and fewer rounds: an order of magnitude only"
+_QUICK: Final = (
+    "**A quick run** with less work and fewer rounds, which shows only orders of magnitude"
+)
 _UVLOOP: Final = ", uvloop"
 _MISSING: Final = "–"
 
@@ -306,8 +308,8 @@ def spark_rule(runs: Shown) -> str:
     named = [run.label for run in runs.runs if any(each is run for each in counting)]
     several = "If runs differ, the table gives the smallest and the largest speed-up. "
     return (
-        "A speed-up is the JVM connector's best time divided by aiokafka_lite's best time in one "
-        f"run. {several if len(named) > 1 else ''}The table shows these runs: "
+        "A speed-up is the JVM connector's best time divided by aiokafka_lite's best time in the "
+        f"same run. {several if len(named) > 1 else ''}The figures are from these runs: "
         f"{'; '.join(named)}.\n"
     )
 
@@ -342,7 +344,10 @@ def _range(ratios: Sequence[float]) -> str:
 
 def spark_tables(runs: Shown) -> str:
     """Return the figures of the newest runs, a table for each kind of scenario."""
-    parts = [about(runs), "The tables give the best round, with the median in brackets.\n"]
+    rule = (
+        "The tables show each contestant's best round, with the median of its rounds in brackets.\n"
+    )
+    parts = [about(runs), rule]
     return "\n".join(parts + [family(runs, name, "median") for name in runs.families])
 
 
