@@ -324,14 +324,14 @@ _C_ONLY: Final = Refused("only C programs can use this setting")
 _RETRIES: Final = Unneeded(
     "the backoff between attempts grows from `retry_backoff_ms` to a fixed limit, with jitter"
 )
-_VERSIONS: Final = Unneeded("request versions are negotiated with every broker")
-_LOGGING: Final = Unneeded("the loggers are those of Python's `logging`, below `aiokafka_lite`")
-_SYSTEM: Final = Unneeded("the system's default")
+_VERSIONS: Final = Unneeded("API versions are negotiated with every broker")
+_LOGGING: Final = Unneeded("log lines use Python's `logging`, with loggers below `aiokafka_lite`")
+_SYSTEM: Final = Unneeded("the buffers have the system's default sizes")
 _KERBEROS: Final = Unneeded("Kerberos is not supported: `sasl.mechanism` refuses GSSAPI")
 _BUFFERING: Final = Unneeded("records up to `max_buffered_bytes` are fetched in advance")
 _REFRESHED: Final = Unneeded("metadata is refreshed immediately for missing leaders and new topics")
 _REBOOTSTRAP: Final = Unneeded(
-    "if all known brokers are unreachable, the bootstrap servers are asked again"
+    "if all known brokers are unreachable, the client connects to the bootstrap servers again"
 )
 _ASSERTIONS: Final = (
     "algorithm", "private.key.file", "private.key.passphrase", "private.key.pem", "file",
@@ -357,13 +357,15 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         "security.protocol": _same("security.protocol", _one_of(_PROTOCOLS), "both"),
         "sasl.mechanisms": Translated("sasl_mechanism", _mechanism),
         "sasl.mechanism": _same("sasl.mechanism", _mechanism, "both", "GSSAPI is refused"),
-        "sasl.username": Translated("sasl_plain_username", _text, note="for SCRAM too"),
-        "sasl.password": Translated("sasl_plain_password", _text, note="for SCRAM too"),
+        "sasl.username": Translated("sasl_plain_username", _text, note="also used for SCRAM"),
+        "sasl.password": Translated("sasl_plain_password", _text, note="also used for SCRAM"),
         "oauth_cb": Translated(
-            "sasl_oauth_token_provider.callback", _as_given, note="called in a thread"
+            "sasl_oauth_token_provider.callback",
+            _as_given,
+            note="the callback is called in a thread",
         ),
         "sasl.oauthbearer.config": Translated(
-            "sasl_oauth_token_provider.config", _text, note="the argument of `oauth_cb`"
+            "sasl_oauth_token_provider.config", _text, note="the argument of the callback"
         ),
         "ssl.ca.location": Translated("ssl_context.ca", _text),
         "ssl.ca.pem": Translated("ssl_context.cadata", _text),
@@ -371,7 +373,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         "ssl.key.location": Translated("ssl_context.keyfile", _text),
         "ssl.key.password": Translated("ssl_context.password", _text),
         "ssl.crl.location": Translated("ssl_context.crl", _text),
-        "ssl.cipher.suites": Translated("ssl_context.ciphers", _text, note="up to TLS 1.2"),
+        "ssl.cipher.suites": Translated("ssl_context.ciphers", _text, note="for TLS 1.2 and older"),
         # The consumer
         "group.id": _same("group.id", _text, "consumer"),
         "group.instance.id": _same("group.instance.id", _text, "consumer"),
@@ -383,7 +385,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "partition.assignment.strategy",
             _assignors,
             "consumer",
-            "names become assignor classes. The group uses the classic protocol",
+            "the names become assignor classes, and the group uses the classic protocol",
         ),
         "session.timeout.ms": _same("session.timeout.ms", _number, "consumer"),
         "heartbeat.interval.ms": _same("heartbeat.interval.ms", _number, "consumer"),
@@ -419,12 +421,12 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "max_buffered_bytes",
             _kbytes,
             "consumer",
-            "the argument is in bytes, for all partitions together",
+            "the argument is in bytes, and limits all partitions together",
         ),
         # The producer
         "request.required.acks": Translated("acks", _one_of(_ACKS), "producer"),
         "acks": _same(
-            "acks", _one_of(_ACKS), "producer", "0 and 1 have the effect of `all`"
+            "acks", _one_of(_ACKS), "producer", "0 and 1 have the same effect as `all`"
         ),
         "enable.idempotence": _same(
             "enable.idempotence",
@@ -435,7 +437,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         "transactional.id": _same("transactional.id", _text, "producer"),
         "transaction.timeout.ms": _same("transaction.timeout.ms", _number, "producer"),
         "queue.buffering.max.ms": Translated("linger_ms", _number, "producer"),
-        "linger.ms": _same("linger.ms", _number, "producer", "whole milliseconds"),
+        "linger.ms": _same("linger.ms", _number, "producer", "rounded to whole milliseconds"),
         "queue.buffering.max.kbytes": Translated(
             "buffer_memory",
             _kbytes,
@@ -457,7 +459,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "partitioner",
             _partitioner,
             "producer",
-            "a key has the same partition as in librdkafka. Records without a key have no fixed "
+            "keys have the same partitions as in librdkafka. Records without a key have no fixed "
             "partition. `murmur2` and `murmur2_random` select this producer's default",
         ),
         # Unneeded: the cluster
@@ -488,28 +490,28 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             _REFRESHED,
         ),
         **dict.fromkeys(("socket.send.buffer.bytes", "socket.receive.buffer.bytes"), _SYSTEM),
-        "socket.keepalive.enable": Unneeded("every connection has keep-alive"),
+        "socket.keepalive.enable": Unneeded("TCP keep-alive is enabled on every connection"),
         "socket.nagle.disable": Unneeded("asyncio disables the Nagle algorithm"),
         "socket.connection.setup.timeout.ms": Unneeded(
-            "connecting takes at most 10 s, or `request_timeout_ms` if shorter"
+            "a connection attempt takes at most 10 s, or `request_timeout_ms` if that is shorter"
         ),
         **dict.fromkeys(
             ("socket.max.fails", "socket.blocking.max.ms"),
-            Unneeded("a connection with a failed request is closed"),
+            Unneeded("a connection is closed after its first failed request"),
         ),
         **dict.fromkeys(
             ("broker.address.ttl", "broker.address.family", "client.dns.lookup"),
-            Unneeded("names are resolved for every connection, and all addresses are tried"),
+            Unneeded("host names are resolved for every connection, and all addresses are tried"),
         ),
         "receive.message.max.bytes": Unneeded(
-            "a response has at most 100 MiB, or `fetch_max_bytes` if that is larger"
+            "a response may have up to 100 MiB, or `fetch_max_bytes` if that is larger"
         ),
         "message.copy.max.bytes": Unneeded("keys and values are always copied"),
         **dict.fromkeys(
             ("max.in.flight.requests.per.connection", "max.in.flight"),
-            Unneeded("up to five requests are in flight, and records keep their order"),
+            Unneeded("up to five requests are in flight, and records are always sent in order"),
         ),
-        "builtin.features": Unneeded("the value describes librdkafka"),
+        "builtin.features": Unneeded("the value only lists features of librdkafka"),
         "enable.metrics.push": Unneeded("metrics are read with `metrics()`, not sent to brokers"),
         "statistics.interval.ms": Unneeded("call `metrics()`, which is always up to date"),
         "default.topic.config": Unneeded("the settings inside this value are translated"),
@@ -523,7 +525,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         ),
         **dict.fromkeys(
             ("internal.termination.signal", "enable.random.seed", "enabled_events"),
-            Unneeded("only threads of librdkafka use this setting"),
+            Unneeded("the setting only affects librdkafka's own threads"),
         ),
         # Unneeded: security
         **dict.fromkeys(
@@ -536,7 +538,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         ),
         "ssl.ca.certificate.stores": Unneeded("Python loads the system's certificates"),
         # Unneeded: the consumer
-        "group.protocol.type": Unneeded("always `consumer`"),
+        "group.protocol.type": Unneeded("the protocol type is always `consumer`"),
         **dict.fromkeys(("queued.min.messages", "fetch.queue.backoff.ms"), _BUFFERING),
         "consume.callback.max.messages": Unneeded("`rd_kafka_consume_callback` exists only in C"),
         "max.poll.records": Unneeded("only librdkafka's share consumers use this setting"),
@@ -544,19 +546,20 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         # Unneeded: the producer
         **dict.fromkeys(
             ("message.send.max.retries", "retries"),
-            Unneeded("records are retried until `delivery_timeout_ms`, without duplicates"),
+            Unneeded("records are retried for `delivery_timeout_ms`, without duplicates"),
         ),
         "queue.buffering.max.messages": Unneeded("`buffer_memory` limits the bytes instead"),
         "queue.buffering.backpressure.threshold": Unneeded(
             "records are batched while requests are in flight"
         ),
-        "batch.num.messages": Unneeded("`max_batch_size` limits batches"),
+        "batch.num.messages": Unneeded("`max_batch_size` limits the bytes of a batch instead"),
         "request.timeout.ms": Unneeded(
-            "brokers wait for acknowledgements of replicas for up to 80 % of `request_timeout_ms`"
+            "brokers wait for replicas for up to 80 % of `request_timeout_ms`"
         ),
-        "compression.level": Unneeded("the codec's default"),
+        "compression.level": Unneeded("the codec's default level is used"),
         "sticky.partitioning.linger.ms": Unneeded(
-            "records without a key change partition every 10 ms, or with `murmur2` after each batch"
+            "the partition of records without a key changes every 10 ms, or with `murmur2` after "
+            "each batch"
         ),
         **dict.fromkeys(
             ("delivery.report.only.error", "produce.offset.report"),
@@ -637,7 +640,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             _OIDC,
         ),
         # Refused: the rest
-        "plugin.library.paths": Refused("plugins of librdkafka cannot be loaded"),
+        "plugin.library.paths": Refused("librdkafka's plugins cannot be loaded"),
         "topic.blacklist": Refused("subscribe with a pattern that excludes the blacklisted topics"),
         "enable.partition.eof": Refused(
             "compare `position` with `highwater`", "consumer", unless=("false", "f", "0")
@@ -655,7 +658,9 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         "enable.gapless.guarantee": Refused(
             "use a transaction", "producer", unless=("false", "f", "0")
         ),
-        "queuing.strategy": Refused("records keep their order", "producer", unless=("fifo",)),
+        "queuing.strategy": Refused(
+            "records are always sent in order", "producer", unless=("fifo",)
+        ),
     }
 )  # fmt: skip
 

@@ -251,7 +251,7 @@ def test_one_error_names_every_setting_that_has_no_equal() -> None:
         "- fetch.min.bytes: the value must be a number, not 'many'",
         "- partition.assignment.strategy: every assignor must be one of range, roundrobin, "
         "cooperative-sticky, not sticky",
-        "- plugin.library.paths: plugins of librdkafka cannot be loaded",
+        "- plugin.library.paths: librdkafka's plugins cannot be loaded",
         "- session.timeuot.ms: librdkafka has no such setting; did you mean session.timeout.ms?",
     ]
 
