@@ -326,12 +326,12 @@ _RETRIES: Final = Unneeded(
 )
 _VERSIONS: Final = Unneeded("API versions are negotiated with every broker")
 _LOGGING: Final = Unneeded("log lines use Python's `logging`, with loggers below `aiokafka_lite`")
-_SYSTEM: Final = Unneeded("the buffers have the system's default sizes")
+_SYSTEM: Final = Unneeded("the system's default sizes")
 _KERBEROS: Final = Unneeded("Kerberos is not supported: `sasl.mechanism` refuses GSSAPI")
 _BUFFERING: Final = Unneeded("records up to `max_buffered_bytes` are fetched in advance")
 _REFRESHED: Final = Unneeded("metadata is refreshed immediately for missing leaders and new topics")
 _REBOOTSTRAP: Final = Unneeded(
-    "if all known brokers are unreachable, the client connects to the bootstrap servers again"
+    "if all known brokers are unreachable, the bootstrap servers are tried again"
 )
 _ASSERTIONS: Final = (
     "algorithm", "private.key.file", "private.key.passphrase", "private.key.pem", "file",
@@ -538,7 +538,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         ),
         "ssl.ca.certificate.stores": Unneeded("Python loads the system's certificates"),
         # Unneeded: the consumer
-        "group.protocol.type": Unneeded("the protocol type is always `consumer`"),
+        "group.protocol.type": Unneeded("always `consumer`"),
         **dict.fromkeys(("queued.min.messages", "fetch.queue.backoff.ms"), _BUFFERING),
         "consume.callback.max.messages": Unneeded("`rd_kafka_consume_callback` exists only in C"),
         "max.poll.records": Unneeded("only librdkafka's share consumers use this setting"),
@@ -556,7 +556,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         "request.timeout.ms": Unneeded(
             "brokers wait for replicas for up to 80 % of `request_timeout_ms`"
         ),
-        "compression.level": Unneeded("the codec's default level is used"),
+        "compression.level": Unneeded("the codec's default level"),
         "sticky.partitioning.linger.ms": Unneeded(
             "the partition of records without a key changes every 10 ms, or with `murmur2` after "
             "each batch"
