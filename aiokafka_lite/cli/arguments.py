@@ -73,7 +73,7 @@ def names(text: str) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in text.split(","))
     if not all(parts):
         raise argparse.ArgumentTypeError(
-            f"{text!r} has an empty name: write names with commas, such as a,b"
+            f"{text!r} has an empty name: write one comma between two names, as in a,b"
         )
     return parts
 
@@ -82,7 +82,8 @@ def name_and_value(text: str) -> tuple[str, str]:
     """Parse NAME=VALUE; the value may be anything."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise argparse.ArgumentTypeError(f"{name!r} has no value: write NAME=VALUE")
+        problem = f"{name!r} has no value" if name.strip() else "the name is missing"
+        raise argparse.ArgumentTypeError(f"{problem}: write NAME=VALUE")
     return name.strip(), value
 
 

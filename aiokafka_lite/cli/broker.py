@@ -94,7 +94,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "broker",
         description=(
-            "Runs a Kafka broker for tests and laptops, until Ctrl-C. It accepts clients "
+            "Run a Kafka broker for tests and laptops, until Ctrl-C. The broker accepts clients "
             "without a password unless security options are given, and its nodes share one "
             "process: do not use it in production."
         ),

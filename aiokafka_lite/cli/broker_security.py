@@ -95,8 +95,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=listen_option,
         action="append",
         metavar="[[NAME=]PROTOCOL://]HOST:PORT",
-        help=f"the address to listen on (default: {DEFAULT_LISTEN}). Port 0 is a free port. The "
-        "first node uses this port, and further nodes use the following ports. PROTOCOL is "
+        help=f"the address to listen on (default: {DEFAULT_LISTEN}). Port 0 selects a free port. "
+        "The first node uses this port, and further nodes use the following ports. PROTOCOL is "
         "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (default: --security-protocol). Repeatable "
         "with different values of NAME (default: PROTOCOL)",
     )
@@ -104,7 +104,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--allow-remote",
         action="store_true",
         help="allow --listen addresses that other machines can reach (without SASL, every client "
-        "that reaches one can read, write and delete all data)",
+        "that reaches such an address can read, write and delete all data)",
     )
     group = parser.add_argument_group("listeners with TLS or SASL")
     group.add_argument(
@@ -142,7 +142,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--oauth-allow-unsecured-tokens",
         action="store_true",
-        help="with OAUTHBEARER, also accept unsigned tokens, as Kafka's default does",
+        help="with OAUTHBEARER, also accept unsigned tokens, as Kafka does by default",
     )
     group.add_argument(
         "--tls-cert",
@@ -223,13 +223,13 @@ def security_of(options: argparse.Namespace) -> BrokerSecurity:
     if found.out_dir is None:
         if found.has_throw_away_certificates:
             raise CommandError(
-                "clients need a CA that they can trust: give the broker's certificate with "
-                "--tls-cert, or a directory for a temporary CA with --write-credentials"
+                "clients cannot verify a temporary certificate without its CA: give a directory "
+                "for the CA with --write-credentials, or a certificate of your own with --tls-cert"
             )
     elif not (found.has_throw_away_certificates or found.has_tokens):
         raise CommandError(
-            "--write-credentials has no files to write: it needs temporary certificates "
-            "(--listen SSL://…) or tokens (--sasl-mechanism OAUTHBEARER)"
+            "there are no files for --write-credentials: it writes temporary certificates "
+            "(--listen SSL://…) and tokens (--sasl-mechanism OAUTHBEARER)"
         )
     return found
 
@@ -328,8 +328,8 @@ def write_credentials(broker: Broker, security: BrokerSecurity) -> list[str]:
         if security.has_throw_away_certificates:
             files = broker.certificates.write(folder)
             said.append(
-                f"certificates: the CA for clients to trust is {files.ca}, and a client "
-                f"certificate is {files.client}"
+                f"certificates: {files.ca} (the CA that clients must trust), "
+                f"{files.client} (a client certificate with its key)"
             )
         if security.has_tokens:
             tokens = [_write_token(broker, folder, name) for name in security.users or ("client",)]

@@ -127,7 +127,8 @@ def add_options(
         "--timeout",
         type=positive_seconds,
         metavar="SECONDS",
-        help=f"the time limit to connect and for each response (default: {DEFAULT_TIMEOUT_S:g})",
+        help="the time limit for connecting and for each response "
+        f"(default: {DEFAULT_TIMEOUT_S:g})",
     )
 
 

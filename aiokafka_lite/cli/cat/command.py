@@ -40,7 +40,7 @@ FORMATS: Final = ("text", "json", "hex", "raw")
 TAIL_LAST: Final = 10
 
 _DESCRIPTION: Final = """\
-Print the records of a topic, one per line, from its beginning to its present end. With -f, continue
+Print the records of a topic, one per line, from its beginning to its current end. With -f, continue
 with new records. Records are in order within a partition, but not across partitions."""
 _EXAMPLES: Final = """\
 examples:
@@ -88,7 +88,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--until",
         type=place,
         metavar="WHERE",
-        help="stop before this position (default: the topic's present end)",
+        help="stop before this position (default: the topic's current end)",
     )
     which.add_argument(
         "-n",
@@ -115,16 +115,16 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--grep",
         metavar="REGEX",
-        help="only records with a match in the value, or in a header that is printed",
+        help="only records whose value, or a header that is printed, matches",
     )
-    which.add_argument("--key", metavar="REGEX", help="only records with a match in the key")
+    which.add_argument("--key", metavar="REGEX", help="only records whose key matches")
     which.add_argument(
         "--header",
         action="append",
         type=name_and_value,
         default=[],
         metavar="NAME=REGEX",
-        help="only records with a header NAME and a match in its value (repeatable)",
+        help="only records with a header NAME whose value matches (repeatable)",
     )
     which.add_argument(
         "-F",
@@ -133,7 +133,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help=("search for the text itself, not for a regular expression"),
     )
     which.add_argument(
-        "-i", "--ignore-case", action="store_true", help="treat upper and lower case as equal"
+        "-i", "--ignore-case", action="store_true", help="ignore case in --grep, --key and --header"
     )
     which.add_argument(
         "-v",
@@ -248,7 +248,7 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("--from and --last both set the start: leave one out")
     is_table = options.output is not None and options.output.suffix in TABLES
     if is_table and options.format is not None:
-        raise UsageError(f"{options.output} is a table: leave out --format")
+        raise UsageError(f"{options.output} is written as a table: leave out --format")
     if options.unpack and options.format != "json":
         raise UsageError("--unpack needs --json")
     if options.delimiter is not None and options.format not in (None, "text"):
@@ -256,7 +256,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.format == "raw" and _fields(options):
         raise UsageError("--format raw prints only values: leave out -k, -H, -t, -o and -a")
     if options.invert_match and not _filters(options):
-        raise UsageError("-v needs --grep, --key or --header, whose matches it leaves out")
+        raise UsageError("-v needs --grep, --key or --header, because it inverts these filters")
 
 
 def _filters(options: argparse.Namespace) -> bool:

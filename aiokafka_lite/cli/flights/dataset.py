@@ -148,7 +148,9 @@ def _parse(row: list[str]) -> Flight:
     try:
         return Flight._make([convert(text) for convert, text in zip(_CONVERTERS, row, strict=True)])
     except ValueError as error:
-        raise DatasetError(f"the data set has a row with a wrong value ({error}): {row}") from None
+        raise DatasetError(
+            f"the data set has a row with an invalid value ({error}): {row}"
+        ) from None
 
 
 @lru_cache(maxsize=64)  # rows are ordered by day, so a small cache answers nearly all of them

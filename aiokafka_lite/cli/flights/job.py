@@ -132,7 +132,7 @@ async def ensure_loaded(
         ranges = await loader.find_loaded()
         if ranges is not None:
             reporter.say(
-                f"Topic {topic!r} already contains the data set, which is not loaded again"
+                f"Topic {topic!r} already contains the data set, so it is not loaded again"
             )
             return ranges
         with reporter.progress(f"Loading {topic!r}", expectation.flights) as bar:

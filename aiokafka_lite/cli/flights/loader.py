@@ -103,7 +103,7 @@ class Loader:
             if loaded is not None:
                 return loaded
         raise LoadError(
-            f"topic {self._admin.name!r} could not be loaded in {ATTEMPTS} attempts "
+            f"cannot load the flights into topic {self._admin.name!r} in {ATTEMPTS} attempts "
             f"({last_error or 'the topic has more or fewer records than were written'}): check "
             "that no other client writes to the topic, and that the broker is reachable"
         ) from last_error

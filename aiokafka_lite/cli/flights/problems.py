@@ -19,8 +19,8 @@ class ForeignTopicError(FlightsError):
     def __init__(self, topic: str, reason: str) -> None:
         self.topic = topic
         super().__init__(
-            f"topic {topic!r} has records that this command did not write ({reason}) and was not "
-            f"changed: choose another topic with --topic, or delete topic {topic!r}"
+            f"topic {topic!r} is left unchanged because it has records that this command did not "
+            f"write ({reason}): choose another topic with --topic, or delete topic {topic!r}"
         )
 
 

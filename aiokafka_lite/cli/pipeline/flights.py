@@ -158,9 +158,9 @@ def differences(expected: FlightTables, found: FlightTables) -> list[str]:
     for name, text in (
         ("raw", "rows of the raw table"),
         ("distinct", "distinct records in the raw table"),
-        ("quarantine", "rows of the quarantine"),
+        ("quarantine", "rows of the quarantine table"),
         ("late", "late rows"),
-        ("aggregate_rows", "rows of the aggregate"),
+        ("aggregate_rows", "rows of the aggregate table"),
     ):
         wanted, got = getattr(expected, name), getattr(found, name)
         if wanted != got:

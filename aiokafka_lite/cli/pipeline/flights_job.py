@@ -79,7 +79,8 @@ def _directory(wanted: PipelineOptions, options: PipelineJobOptions) -> Path:
     """Return where the tables are, which are checked by reading the files themselves."""
     if "://" in wanted.out or options.metrics is None:
         raise TablesElsewhereError(
-            f"--flights reads the tables' files, so --out must be a local path, not {wanted.out}"
+            "--flights checks the tables by reading their files, so --out must be a local path, "
+            f"not {wanted.out}"
         )
     return Path(wanted.out)
 
@@ -89,6 +90,6 @@ def _delete_earlier(directory: Path, reporter: Reporter) -> None:
     if (directory / "_pipeline" / "settings.json").is_file():
         shutil.rmtree(directory)
         reporter.say(
-            f"Deleted {directory}: an earlier run wrote these tables from an embedded broker that "
-            "no longer exists"
+            f"Deleted the tables in {directory}: an earlier run read their records from an "
+            "embedded broker that no longer exists"
         )

@@ -75,7 +75,7 @@ def plot(delays: Mapping[CarrierHour, Delays], names: Mapping[str, str], directo
     flights = sum(each.flights for each in carriers.values())
     figure.suptitle(
         f"Mean departure delay of {flights:,} flights from New York City in 2013, "
-        f"from {len(delays):,} carrier-hours"
+        f"from {len(delays):,} rows (one per carrier and hour)"
     )
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / FILE_NAME

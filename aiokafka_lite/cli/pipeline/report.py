@@ -32,7 +32,7 @@ def show_tables(console: Console, tables: FlightTables, directory: Path) -> None
     table.add_row(
         "aggregate",
         f"{tables.aggregate_rows:,}",
-        f"one row per carrier and hour, without {tables.late:,} late rows",
+        f"one row per carrier and hour ({tables.late:,} late rows are left out)",
     )
     table.add_row("quarantine", f"{tables.quarantine:,}", "records that are not flights")
     console.print(table)
@@ -74,8 +74,8 @@ def _show_worst(
     busy.sort(key=lambda item: item[1].mean_departure_delay_min or 0.0, reverse=True)
     table = _table(
         console,
-        "The longest mean delays of a carrier in an hour "
-        f"(of {len(busy):,} hours with at least {_LEAST_FLIGHTS} departures)",
+        "The highest mean delays per carrier and hour "
+        f"(among {len(busy):,} with at least {_LEAST_FLIGHTS} departures)",
     )
     table.add_column("hour in UTC", no_wrap=True)
     table.add_column("carrier", no_wrap=True, max_width=24)

@@ -66,8 +66,8 @@ async def test_users_of_a_file_log_in_over_tls(tmp_path: Path, users: Path, mech
     ) as (servers, said):  # fmt: skip
         out = tmp_path / "out"
         assert said == [
-            f"certificates: the CA for clients to trust is {out}/ca.pem, and a client "
-            f"certificate is {out}/client.pem",
+            f"certificates: {out}/ca.pem (the CA that clients must trust), "
+            f"{out}/client.pem (a client certificate with its key)",
         ]
         settings = {
             "security_protocol": "SASL_SSL",
@@ -154,7 +154,10 @@ async def test_given_certificates_ask_clients_for_theirs(tmp_path: Path, trusted
         (["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"], "same name"),
         (["--listen", "127.0.0.1:65535", "--nodes", "2"], "port"),
         (["--listen", "127.0.0.1:0", "--set", "queued_max_requests=0"], "queued_max_requests"),
-        (["--listen", "127.0.0.1:0", "--write-credentials", "d"], "no files to write"),
+        (
+            ["--listen", "127.0.0.1:0", "--write-credentials", "d"],
+            "no files for --write-credentials",
+        ),
         (["--oauth-allow-unsecured-tokens", "--listen", "SASL_SSL://127.0.0.1:0"], "OAUTHBEARER"),
     ],
 )

@@ -308,7 +308,7 @@ async def test_missing_topic_is_named_with_the_one_that_may_be_meant(
         (["--unpack"], "--unpack needs --json"),
         (["--json", "-d", ","], "--delimiter applies only to --format text, not to json"),
         (["--format", "raw", "-k"], "raw prints only values"),
-        (["--json", "--output", "x.parquet"], "is a table: leave out --format"),
+        (["--json", "--output", "x.parquet"], "is written as a table: leave out --format"),
     ],
 )
 async def test_wrong_usage_is_said_before_anything_is_done(

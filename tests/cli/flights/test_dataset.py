@@ -84,7 +84,7 @@ def test_record_is_keyed_by_carrier_at_event_time_with_null_for_missing(tmp_path
     [
         (("carrier,flight", "UA,1"), "columns"),
         ((",".join(COLUMNS), "2013,1,1"), "3 instead of 19 columns"),
-        ((",".join(COLUMNS), FIRST_ROW.replace("1545", "fifteen")), "a row with a wrong value"),
+        ((",".join(COLUMNS), FIRST_ROW.replace("1545", "fifteen")), "a row with an invalid value"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, lines: tuple[str, ...], message: str) -> None:

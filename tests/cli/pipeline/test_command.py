@@ -34,6 +34,7 @@ def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         (["--window", "soon"], "'soon' is not a duration"),
         (["--window", "0s"], "'0s' is not a duration above 0"),
         (["--conf", "spark.x"], "'spark.x' has no value: write NAME=VALUE"),
+        (["--conf", "=secret"], ": the name is missing: write NAME=VALUE"),
         (["--key", "a,,b"], "has an empty name"),
         (["--once", "--continuous"], "not allowed with argument"),
     ],
