@@ -95,7 +95,8 @@ class ClusterSecurity:
         """
         if self._tokens is None:
             raise KafkaConfigurationError(
-                "no listener offers OAUTHBEARER: add it to the sasl_mechanisms of a listener"
+                "the broker issues no tokens because no listener offers OAUTHBEARER: "
+                "add OAUTHBEARER to the sasl_mechanisms of a listener"
             )
         return self._tokens
 

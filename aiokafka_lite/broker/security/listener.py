@@ -117,7 +117,7 @@ def check_listeners(
         if not 0 <= listener.port <= listener.port + nodes - 1 <= MAX_PORT:
             raise ValueError(
                 f"port must be 0 to {MAX_PORT - nodes + 1}, not {listener.port} "
-                f"(one port per node, nodes={nodes})"
+                f"(the nodes use consecutive ports, and nodes={nodes})"
             )
         if not listener.is_remote:
             continue

@@ -133,7 +133,7 @@ class SaslSession:
         is_on_offer = self._authenticator.handshake(mechanism, version)
         if not is_on_offer and self.username is not None:
             raise KafkaProtocolError(
-                "the client re-authenticates with a mechanism that the listener does not offer"
+                "the client re-authenticates with a SASL mechanism that the listener does not offer"
             )
         names = [mechanism.value for mechanism in self._authenticator.mechanisms]
         return NoError if is_on_offer else UnsupportedSaslMechanismError, names

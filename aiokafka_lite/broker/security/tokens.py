@@ -91,8 +91,10 @@ class TokenAuthority:
         expires_s = _seconds(claims.get("exp"))
         now_s = self._clock() / MS_PER_S
         begins = [_seconds(claims[name]) for name in ("iat", "nbf") if name in claims]
-        if now_s >= expires_s or any(now_s < begins_s for begins_s in begins):
-            raise InvalidTokenError("the token has expired, or is not valid yet (exp, iat, nbf)")
+        if now_s >= expires_s:
+            raise InvalidTokenError("the token has expired (exp)")
+        if any(now_s < begins_s for begins_s in begins):
+            raise InvalidTokenError("the token is not valid yet: iat or nbf is in the future")
         return ValidToken(subject, int(expires_s * MS_PER_S), _scope(claims.get("scope")))
 
     def _claims(self, token: str) -> Mapping[str, object]:

@@ -240,6 +240,18 @@ def test_unsecured_token_with_bad_claims_is_refused(claims: str) -> None:
         authority(allow_unsecured=True).check(unsecured_jws(claims))
 
 
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ('{"sub":"alice","exp":1}', r"has expired \(exp\)"),
+        ('{"sub":"alice","exp":99999999999,"nbf":99999999998}', "not valid yet: iat or nbf"),
+    ],
+)
+def test_token_outside_its_time_is_refused_with_the_claim(claims: str, reason: str) -> None:
+    with pytest.raises(InvalidTokenError, match=reason):
+        authority(allow_unsecured=True).check(unsecured_jws(claims))
+
+
 def test_unsecured_token_is_taken_if_allowed_and_without_a_signature_only() -> None:
     token = unsecured_jws('{"sub":"alice","exp":99999999999,"iat":0,"scope":["a","b"]}')
     assert authority(allow_unsecured=True).check(token) == ("alice", 99999999999_000, "a b")
