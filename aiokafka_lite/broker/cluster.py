@@ -132,7 +132,8 @@ class EmbeddedCluster(DirectAccess):
         node = self.nodes.get(self.coordinator_of(group_id))
         if node is None:
             raise CoordinatorNotAvailableError(
-                f"no running node is the coordinator of group {group_id!r}"
+                f"group {group_id!r} has no coordinator: no running node leads the group's "
+                f"partition of {GROUP_METADATA_TOPIC}"
             )
         node.groups.expire_session(group_id, member_id)
 
@@ -319,8 +320,8 @@ class EmbeddedCluster(DirectAccess):
         more = total - topic.partition_count
         if more < 1:
             raise InvalidPartitionsError(
-                f"topic {name!r} has {topic.partition_count} partitions. This number can only "
-                f"grow, so it cannot become {total}"
+                f"the number of partitions of topic {name!r} cannot be set to {total}: it is "
+                f"{topic.partition_count}, and a topic can only gain partitions"
             )
         self.catalog.add_partitions(topic, self.place_replicas(more, replication))
 

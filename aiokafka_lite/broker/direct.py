@@ -207,7 +207,7 @@ class DirectAccess(ABC):
         is_so: Callable[[], bool],
         *,
         timeout_s: float = WAIT_S,
-        what: Callable[[], str] = lambda: "the condition is still False",
+        what: Callable[[], str] = lambda: "the condition was still False",
     ) -> None:
         """Wait until `is_so()` returns True, and call it every 5 ms. Cancellation has no effect.
 
@@ -275,7 +275,7 @@ class DirectAccess(ABC):
             if topic not in self.topics:
                 return f"there is no topic {topic!r}"
             lags = ", ".join(f"{lag} of {topic}-{tp.partition}" for tp, lag in missing().items())
-            return f"group {group!r} has uncommitted records: {lags}"
+            return f"group {group!r} has not committed all records. Uncommitted: {lags}"
 
         await self.wait_until(
             lambda: topic in self.topics and not missing(), timeout_s=timeout_s, what=text

@@ -167,7 +167,7 @@ class Leadership:
         if node_id not in partition.replicas or node_id == partition.leader_id:
             raise BrokerNotAvailableError(
                 f"node {node_id} is not a follower of {partition.topic}-{partition.index}: "
-                f"it leads the partition, or has no replica"
+                f"it leads the partition, or has no replica of the partition"
             )
         partition.held[node_id] = partition.high_watermark
         self._leave(partition, node_id)

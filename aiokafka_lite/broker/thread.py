@@ -145,8 +145,8 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
             return self._await(coro)
         coro.close()
         raise RuntimeError(
-            f"{name}() would block this event loop while it waits: await "
-            f"asyncio.to_thread(broker.{name}, ...)"
+            f"{name}() would block this event loop. Call it in a thread: "
+            f"await asyncio.to_thread(broker.{name}, ...)"
         )
 
     def call(self, function: Callable[[Broker], T]) -> T:

@@ -254,7 +254,7 @@ def _bytes(what: str, given: object) -> bytes | None:
         return bytes(given)
     raise TypeError(
         f"a record's {what} must be bytes, a str (written in UTF-8) or None, not "
-        f"{type(given).__name__}: convert it to a str, for example with json.dumps(...)"
+        f"{type(given).__name__}: convert the {what} to a str, for example with json.dumps(...)"
     )
 
 

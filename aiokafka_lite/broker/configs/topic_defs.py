@@ -120,7 +120,7 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "max.compaction.lag.ms", _LONG, str(LONG_MAX), _POSITIVE,
-            "The time after which a record must be compacted.",
+            "The longest time that a record stays uncompacted.",
             "log.cleaner.max.compaction.lag.ms",
         ),
         ConfigDef(
@@ -149,7 +149,8 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "min.compaction.lag.ms", _LONG, "0", _NATURAL,
-            "The time for which a record cannot be compacted.", "log.cleaner.min.compaction.lag.ms",
+            "The shortest time that a record stays uncompacted.",
+            "log.cleaner.min.compaction.lag.ms",
         ),
         ConfigDef(
             "min.insync.replicas", _INT, "1", _POSITIVE,
@@ -161,11 +162,11 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "remote.log.copy.disable", _BOOLEAN, "false", None,
-            "Whether uploads to the remote tier stop, so that its data is read-only.",
+            "Whether copying to the remote tier is disabled, so that its data is read-only.",
         ),
         ConfigDef(
             "remote.log.delete.on.disable", _BOOLEAN, "false", None,
-            "Whether tiered data is deleted when tiering is disabled.",
+            "Whether the data in the remote tier is deleted when remote storage is disabled.",
         ),
         ConfigDef(
             "remote.storage.enable", _BOOLEAN, "false", None,
@@ -190,7 +191,9 @@ TOPIC_CONFIGS: Final = by_name(
         ),
         ConfigDef(
             "segment.jitter.ms", _LONG, "0", _NATURAL,
-            "The maximum random time that is subtracted from segment.ms.", "log.roll.jitter.ms",
+            "The maximum of the random time that is subtracted from segment.ms, so that segments "
+            "are closed at different times.",
+            "log.roll.jitter.ms",
         ),
         ConfigDef(
             "segment.ms", _LONG, "604800000", _POSITIVE,

@@ -429,7 +429,8 @@ class GroupCoordinator:
         if isinstance(key, OffsetCommitKey):
             if not (value is None or isinstance(value, OffsetCommitValue)):
                 raise TypeError(
-                    f"a record has an offset commit key, but a value of type {type(value).__name__}"
+                    f"a record of {OFFSETS_TOPIC} has the key of an offset commit, "
+                    f"but a value of type {type(value).__name__}"
                 )
             if value is not None and key.group not in self._groups:
                 # A group that only stores offsets here.
@@ -445,7 +446,10 @@ class GroupCoordinator:
             self._end(key.group)
             return
         if not isinstance(value, GroupMetadataValue):
-            raise TypeError(f"a record has a group key, but a value of type {type(value).__name__}")
+            raise TypeError(
+                f"a record of {OFFSETS_TOPIC} has the key of a group, "
+                f"but a value of type {type(value).__name__}"
+            )
         group = self._groups[key.group] = self._classic.new_group(key.group)
         restore_group(group, value)
 

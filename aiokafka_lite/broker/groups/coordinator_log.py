@@ -200,8 +200,8 @@ class CoordinatorLog:
             yield entries
             if offset == start:
                 raise KafkaProtocolError(
-                    f"{OFFSETS_TOPIC}-{partition} has no batch at offset {offset}, "
-                    f"but its high watermark is {log.high_watermark}"
+                    f"cannot load {OFFSETS_TOPIC}-{partition}: no batch can be read at "
+                    f"offset {offset}, but the high watermark is {log.high_watermark}"
                 )
 
 

@@ -127,8 +127,8 @@ def _append(
         needed = min(topic.config.min_insync_replicas, len(partition.replicas))
         if acks == ALL_REPLICAS and len(partition.isr) < needed:
             raise NotEnoughReplicasError(
-                f"{len(partition.isr)} replicas are in sync, "
-                f"but at least {needed} are required (min.insync.replicas)"
+                f"the number of in-sync replicas is {len(partition.isr)}, "
+                f"but acks=all requires at least {needed} (min.insync.replicas)"
             )
         now_ms = ctx.cluster.clock()
         header, batch = validated_batch(item.records, ctx.api_version, topic.config, now_ms)

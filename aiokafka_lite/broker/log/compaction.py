@@ -112,7 +112,7 @@ def compact_all(topics: Iterable[Topic], now_ms: int) -> Steps[None]:
             except (KafkaError, OSError) as error:
                 partition.log.is_uncleanable = True
                 logger.error(
-                    "compaction of %s-%d failed, and is not tried again before a restart: %s",
+                    "compaction of %s-%d failed, and is disabled until the broker restarts: %s",
                     topic.name, partition.index, error,
                 )  # fmt: skip
             yield

@@ -205,7 +205,7 @@ class PartitionLog:
         if offset > self.high_watermark:
             raise OffsetOutOfRangeError(
                 f"cannot delete records before offset {offset}: "
-                f"the high watermark is {self.high_watermark}"
+                f"this offset is above the high watermark ({self.high_watermark})"
             )
         if offset > self._start_offset:
             # The last segment stays, as in Kafka, which would have to roll it first.

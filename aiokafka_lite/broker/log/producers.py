@@ -145,7 +145,7 @@ class ProducerStates:
         if producer is not None and header.producer_epoch < producer.epoch:
             raise InvalidProducerEpoch(
                 f"producer {header.producer_id} has epoch {producer.epoch}, but the batch has "
-                f"epoch {header.producer_epoch}"
+                f"the older epoch {header.producer_epoch}"
             )
         if header.base_sequence != NO_SEQUENCE:
             self._check_sequence(header, producer)

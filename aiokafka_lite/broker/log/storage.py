@@ -277,8 +277,8 @@ class _Recovery:
     def _warn(self, first: int, end: int, where: str) -> None:
         self._is_clean = False
         log.warning(
-            "the log of %s lacks offsets %d to %d %s. Restore the files from a backup, otherwise "
-            "these records are lost",
+            "the log of %s is missing offsets %d to %d %s. Restore the files from a backup, "
+            "otherwise these records are lost",
             self._partition, first, end - 1, where,
         )  # fmt: skip
 
@@ -295,7 +295,7 @@ class _Recovery:
         end_offset = max(self._end_offset, self._start_offset)
         if end_offset < self._state.log_end_offset:
             place = f"in {self._folder}" if self._latest is None else f"after {self._latest.path}"
-            saved = f"the last saved log end offset is {self._state.log_end_offset}"
+            saved = f"the log ended at offset {self._state.log_end_offset} when its state was saved"
             self._warn(end_offset, self._state.log_end_offset, f"{place} ({saved})")
         self._epochs.truncate(end_offset + 1)
         return LoadedLog(
@@ -318,5 +318,7 @@ def _whole_batches(
         yield from iter_batches(segment.stored(start, end), check_crcs=True)
     except KafkaError as error:
         log.warning(
-            "%s has a damaged batch, so its later records are not loaded: %s", segment.path, error
+            "a batch in %s is damaged, so this batch and the rest of the file are not loaded: %s",
+            segment.path,
+            error,
         )

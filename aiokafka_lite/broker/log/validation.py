@@ -120,6 +120,6 @@ def _check_header(header: BatchHeader) -> None:
         raise InvalidRecordError(f"a new batch must have base offset 0, not {header.base_offset}")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise InvalidRecordError(
-            f"a batch with producer id {header.producer_id} needs a sequence number, "
-            f"not {header.base_sequence}"
+            f"a batch with producer id {header.producer_id} needs a sequence number of at least "
+            f"0, not {header.base_sequence}"
         )

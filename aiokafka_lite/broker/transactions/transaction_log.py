@@ -174,7 +174,7 @@ class TransactionLog:
                 yield [record for record in decoded if record is not None]
             if found.next_offset <= offset:
                 raise KafkaProtocolError(
-                    f"{TRANSACTION_STATE_TOPIC}-{partition} has no batch at offset {offset}, "
-                    f"but its high watermark is {log.high_watermark}"
+                    f"cannot load {TRANSACTION_STATE_TOPIC}-{partition}: no batch can be read at "
+                    f"offset {offset}, but the high watermark is {log.high_watermark}"
                 )
             offset = found.next_offset

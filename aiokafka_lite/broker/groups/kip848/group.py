@@ -297,7 +297,7 @@ class ConsumerGroup:
                 self.regexes.pop(key.regular_expression, None)
             case _:
                 raise TypeError(
-                    f"a record has a {type(key).__name__}, "
+                    f"a group's record has a key of type {type(key).__name__}, "
                     f"but a value of type {type(value).__name__}"
                 )
 
