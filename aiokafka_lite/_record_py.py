@@ -101,8 +101,9 @@ def record_delivery(record: object) -> Any:
     find = HANDLED.get(None)
     if find is None:
         raise RuntimeError(
-            'cannot commit a single record: its consumer needs ack_mode="explicit", or the call '
-            "must be in a handler of consumer.run(). Otherwise, pass the batch or the consumer"
+            'cannot commit a single record: this needs a consumer with ack_mode="explicit", or a '
+            "call in a handler of consumer.run(). Elsewhere, pass the batch or the consumer "
+            "instead of the record"
         )
     return find(record)
 

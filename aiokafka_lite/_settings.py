@@ -36,10 +36,10 @@ class Settings:
             self._check()
 
         def __setattr__(self, name, value):
-            raise AttributeError(f"{type(self).__name__} is immutable: create another one")
+            raise AttributeError(f"{type(self).__name__} is immutable: create a new one instead")
 
         def __delattr__(self, name):
-            raise AttributeError(f"{type(self).__name__} is immutable: create another one")
+            raise AttributeError(f"{type(self).__name__} is immutable: create a new one instead")
 
     def _check(self) -> None:
         """Refuse settings that cannot be used, or not together."""

@@ -215,7 +215,7 @@ class TaskScope:
             )
         else:
             error = RuntimeError(
-                f"task {task.get_name()} was cancelled by code that does not own it"
+                f"task {task.get_name()} was cancelled by code outside aiokafka_lite"
             )
         if error is None or self._failure is not None:
             return

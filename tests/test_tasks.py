@@ -178,7 +178,7 @@ async def test_task_that_somebody_else_cancels_has_died(caplog: pytest.LogCaptur
         await settle()
     assert sibling.cancelled()
     assert [str(error) for error in failures] == [
-        "task scope:victim was cancelled by code that does not own it"
+        "task scope:victim was cancelled by code outside aiokafka_lite"
     ]
     await scope.close()
 
