@@ -170,7 +170,7 @@ def test_of_several_causes_the_first_is_said(found: Examined) -> None:
     found.error = KafkaError("once")
     found.check(Cause.BACKING_OFF, "a fetch from node 1 failed and is retried: KafkaError: once")
     found.in_flight_since = NOW - 3
-    found.check(Cause.AWAITING_ANSWER, "in flight to node 1 for 3.0 s: the next fetch")
+    found.check(Cause.AWAITING_ANSWER, "the fetch to node 1, in flight for 3.0 s, was sent without")
     found.left_out = True
     found.check(Cause.NO_BUDGET, "the current reads wait for other partitions")
     found.a.back_off(NOW, "STORAGE")
