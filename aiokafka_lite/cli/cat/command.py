@@ -117,7 +117,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="REGEX",
         help="only records whose value, or a header that is printed, matches",
     )
-    which.add_argument("--key", metavar="REGEX", help="only records whose key matches")
+    which.add_argument("--key", metavar="REGEX", help="only records with a key that matches")
     which.add_argument(
         "--header",
         action="append",
