@@ -128,6 +128,8 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.commits: list[dict[TopicPartition, int]] = []
+        # In whose names these came.
+        self.senders: list[Identity] = []
         self.fetches: list[list[int]] = []
         self.errors: list[type[KafkaError] | None] = []
         self.gate = asyncio.Event()
@@ -145,6 +147,7 @@ class Coordinator:
             for each in topic.partitions
         }
         self.commits.append(found)
+        self.senders.append(Identity(request.member_id, request.generation_id_or_member_epoch))
         await self.gate.wait()
         if self.errors and (error := self.errors.pop(0)) is not None:
             raise error("refused")

@@ -479,6 +479,7 @@ async def test_what_was_assigned_by_hand_is_committed_in_nobodys_name_after_it_w
     departed = Departed({A: at(5)}, cursors, NOBODY)
     assert await group.commits.commit_by_itself(departed.offsets, departed) == {}
     assert group.coordinator.commits == [{A: 5}]
+    assert group.coordinator.senders == [NOBODY]
     lost = Departed({A: at(6)}, cursors, None)
     assert await group.commits.commit_by_itself(lost.offsets, lost) == {A: at(6)}
     assert group.coordinator.commits == [{A: 5}]

@@ -266,6 +266,7 @@ def test_what_lies_ahead_counts_in_the_epochs_in_which_it_is_verified() -> None:
     assert progress.is_verified
     assert progress.keep_ahead_in(((2, 5),), 4)
     assert not progress.keep_ahead_in(((2, 6),), 5)
+    assert not progress.keep_ahead_in((), 6)
 
 
 def test_what_lies_ahead_ends_where_a_newer_epoch_begins() -> None:
