@@ -171,6 +171,9 @@ async def test_the_stop_commits_what_was_given_up_or_returns_it(*, is_taken: boo
     assert left == ({} if is_taken else {A: at(10), B: at(10)})
     assert not group.commits.has_departed
     assert group.coordinator.commits == [{A: 10, B: 10}] * is_taken
+    group.state.subscribe(["t"])
+    group.give(A)  # whose records are returned again
+    assert group.commits.left_to_commit({}) == ({} if is_taken else {B: at(10)})
     await scope.close()
 
 
