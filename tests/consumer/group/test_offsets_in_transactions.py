@@ -531,6 +531,20 @@ async def test_a_commit_that_waits_says_of_each_partition_what_is_finished_by_th
     assert group.coordinator.commits == [{A: 10, B: 12}]
 
 
+async def test_a_commit_that_waits_says_what_is_finished_behind_its_offset_by_then() -> None:
+    case = Case()
+    receipts = case.one_by_one()
+    case.group.member.is_taking = False
+    committing = await begun(case.group.commits.commit())
+    receipts[1].ack()
+    case.group.member.is_taking = True
+    case.group.member.notify()
+    await committing
+    committed = case.cursor().committed
+    assert committed is not None
+    assert (committed.offset, bool(committed.metadata)) == (10, True)
+
+
 async def test_a_commit_that_waits_keeps_its_offset_though_the_application_has_sought_back() -> (
     None
 ):

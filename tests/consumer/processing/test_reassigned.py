@@ -575,8 +575,9 @@ async def test_outputs_of_two_records_that_are_refused_have_each_handled_alone()
         await until(lambda: len(outbox.entries) == 3)
         assert case.begun == [(0, [0, 1]), (0, [0]), (0, [1])]
         case.run.refused(outbox.entries[1].jobs, ValueError("too large"))
-        await until(lambda: bool(dead))
+        await until(lambda: len(outbox.entries) == 4)
     assert [(each.record.offset, each.attempts) for each in dead] == [(0, 1)]
+    assert outbox.entries[-1].outputs == []  # its offset only
     assert case.buffers.state.processing_totals["failed_total"] == 1
 
 
