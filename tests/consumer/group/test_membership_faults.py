@@ -963,6 +963,10 @@ async def test_what_is_new_is_not_taken_if_the_member_goes_while_it_revokes(
         assert calls.calls[:3] == [
             ("assigned", BOTH), (how, tps("t", 1)), (how, tps("t", 0)),
         ]  # fmt: skip
+        if is_removed:
+            await until(lambda: worker.membership.generation == 3, worker)
+            reason = broker.asked(JoinGroupRequest)[-1].reason
+            assert reason == Interruption.LOST_MEMBERSHIP.text
 
 
 @pytest.mark.virtual_time
