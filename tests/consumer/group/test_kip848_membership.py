@@ -360,8 +360,9 @@ async def test_a_member_leaves_at_the_moment_at_which_it_is_overdue(
 ) -> None:
     """And not with the next heartbeat."""
     loop = asyncio.get_running_loop()
-    settings = {"max_poll_interval_ms": 7_500, "heartbeat_interval_ms": 5_000}
-    async with worker_of(coordinator, **settings) as worker:
+    async with worker_of(
+        coordinator, max_poll_interval_ms=7_500, heartbeat_interval_ms=5_000
+    ) as worker:
         began_at = loop.time()
         await until(lambda: worker.membership.status.sits_out, worker)
         assert loop.time() - began_at == pytest.approx(7.5, abs=0.1)
