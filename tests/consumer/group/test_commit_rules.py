@@ -466,6 +466,7 @@ async def test_what_another_member_has_had_since_is_not_committed_and_said_to_ha
     assert left == {A: at(5)}
     assert isinstance(failed, CommitFailed)
     assert failed.offsets == left
+    assert failed.is_auto
     group.member.lost = {A, B}
     departed = group.departed({A: at(7), B: at(8)})
     assert await group.commits.commit_by_itself(departed.offsets, departed) == departed.offsets
@@ -564,6 +565,16 @@ async def test_auto_commit_that_has_no_news_is_not_later_than_a_commit_by_name()
     group.member.notify()
     await named
     assert group.coordinator.commits == [{A: 10}, {A: 10}, {A: 8}]
+
+
+async def test_an_earlier_commit_that_is_tried_again_undoes_no_later_one() -> None:
+    group = Group()
+    group.coordinator.errors = [errors.CoordinatorLoadInProgressError]
+    group.state.begin_get()
+    by_itself = await begun(group.commits.commit_by_itself({A: at(10)}))
+    await group.commits.commit({A: 8})
+    await by_itself
+    assert group.coordinator.commits == [{A: 10}, {A: 8}]
 
 
 async def test_a_truncation_lowers_only_offsets_behind_the_end_of_the_log() -> None:

@@ -438,6 +438,18 @@ async def test_partitions_that_were_moved_since_stay_where_that_led() -> None:
     assert (case.cursor(B).is_in_doubt, case.cursor(B).position) == (False, 3)
 
 
+async def test_nothing_of_partitions_is_committed_that_begin_anew() -> None:
+    case = Case()
+    group = case.group
+    group.member.is_taking = False
+    committing = await begun(group.commits.commit({A: 10, B: 10}))
+    case.offsets.begin_anew(seeks_of([case.cursor(A)]))
+    group.member.is_taking = True
+    group.member.notify()
+    await committing
+    assert group.coordinator.commits == [{B: 10}]
+
+
 async def test_records_before_a_seek_are_finished_by_nobody_if_the_outcome_is_not_known() -> None:
     case = Case()
     (receipt, *_) = case.one_by_one()
