@@ -40,7 +40,6 @@ from aiokafka_lite.consumer.membership.kip848.beats import (
 )
 from aiokafka_lite.consumer.membership.kip848.member import MemberState as ConsumerState
 from aiokafka_lite.errors import UnsupportedVersionError
-from aiokafka_lite.events import EVENT_CLASSES
 from tests.docs.shown_commands import commands_in, understood
 from tests.support import inside
 from tests.support.rows import tps
@@ -89,14 +88,12 @@ def test_defaults_are_as_stated() -> None:
     assert f"in the last {UNSETTLED_FOR_S:g} s | {UNSETTLED_S:g} s |" in PAGE
 
 
-def test_settings_and_events_that_are_named_exist() -> None:
+def test_settings_that_are_named_exist() -> None:
     arguments = inspect.signature(AIOKafkaConsumer).parameters
     table = section("Settings that are the broker's in KIP-848")
     named = re.findall(r"`(\w+_\w+)`", " ".join(re.findall(r"^\| (.*?) \|", table, re.M)))
     assert len(named) > 8
     assert [name for name in named if name not in arguments] == []
-    (row,) = re.findall(r"^\| `events\(\)` \| (.*) \|$", PAGE, re.M)
-    assert set(re.findall(r"`(\w+)`", row)) <= {each.name for each in EVENT_CLASSES}
 
 
 def test_table_has_every_state_of_both_protocols() -> None:
