@@ -31,8 +31,7 @@ _BLOCK: Final = re.compile(
 )
 _NO_RUN: Final = "(No run is stored yet. Run `make {}`, then `make figures`.)"
 _NOT_MEASURED: Final = (
-    "(`make {0} ARGS='--scenario {1}'` runs the `{1}` benchmarks. "
-    "Their results are not stored in the repository.)"
+    "The results of `make {} ARGS='--scenario {}'` are not stored in the repository."
 )
 _QUICK: Final = (
     "**A quick run** with less work and fewer rounds, which shows only orders of magnitude"
