@@ -206,8 +206,8 @@ class DeadLetters:
         if run.outbox is not None:
             if self._transactional_id is not None or self._given is not None:
                 raise IllegalStateError(
-                    "with run(transactions=…) dead letters are written in the run's transactions: "
-                    "leave out `transactional_id` and `producer` of DeadLetters"
+                    "run(transactions=…) writes dead letters in its own transactions: leave out "
+                    "`transactional_id` and `producer` of DeadLetters"
                 )
             return OutboxWriter(run.outbox, is_own=False)
         if self._transactional_id is None:

@@ -140,7 +140,8 @@ class OutboxWriter:
         """Add a letter to the next transaction, and wait for its commit."""
         if dead.job is None:
             raise IllegalStateError(
-                "transactional dead letters are only for records that consumer.run() processes"
+                "dead letters can be written in transactions only for records that consumer.run() "
+                "processes"
             )
         output = ProducerLease.output(
             letter.topic, letter.key, letter.value, letter.partition, None, letter.headers

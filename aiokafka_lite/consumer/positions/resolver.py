@@ -342,8 +342,8 @@ class PositionResolver:
             return
         if not end.is_defined:
             text = (
-                f"it is unknown whether {partition.tp} was truncated below offset {position}: the "
-                f"leader does not know leader epoch {asked}"
+                f"it is unknown whether {partition.tp} was truncated below offset {position}, "
+                f"because the leader does not know leader epoch {asked}"
             )
             self.reset_by_policy(partition, LogTruncationError(text), TRUNCATED)
             return

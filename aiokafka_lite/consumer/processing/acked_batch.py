@@ -88,8 +88,8 @@ class AckedBatch(Block):
         """
         if not self.is_open:
             raise IllegalStateError(
-                "the block of the batch has ended, and its records are acknowledged: begin the "
-                "transaction inside the block"
+                "the `async with` block of the batch has ended, so a transaction can no longer "
+                "commit its records: begin the transaction inside the block"
             )
 
     @override

@@ -270,7 +270,8 @@ class Attempts:
             job.success_count = GIVEN_UP
         breaker.give_up()
         log.warning(
-            "handling continues, and each failed record has one more attempt: %s",
+            "handling continues, and each failed record gets one more attempt. Handling was paused "
+            "because %s",
             breaker.reason,
         )
         self._events.publish(CircuitClosed(now - breaker.since))
@@ -278,7 +279,7 @@ class Attempts:
         return True
 
     def _opened(self, breaker: Breaker) -> None:
-        log.warning("handling pauses: %s", breaker.reason)
+        log.warning("handling is paused, because %s", breaker.reason)
         self._events.publish(CircuitOpened(breaker.reason))
 
     def _prove(self, job: Job, breaker: Breaker) -> None:
@@ -346,10 +347,10 @@ class Attempts:
             trying = max(0.0, breaker.probe_at - now)
             left = max(0.0, breaker.gives_up_at - now)
             yield (
-                f"handling has been paused for {now - breaker.since:.1f} s because handlers "
-                f"fail: {breaker.reason}. One record is tried in {trying:.1f} s, and handling "
-                "continues if this record succeeds. Otherwise, each failed record has one more "
-                f"attempt in {left:.0f} s, or when every record has been tried"
+                f"handling has been paused for {now - breaker.since:.1f} s, because "
+                f"{breaker.reason}. One record is tried in {trying:.1f} s. If its handler "
+                "succeeds, handling continues. Otherwise, each failed record gets one more "
+                f"attempt in {left:.0f} s, or earlier if no other record is left to try"
             )
         if self._dead_letter_error is not None:
             yield (

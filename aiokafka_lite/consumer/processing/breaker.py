@@ -221,7 +221,7 @@ class Breaker:
             return False
         self.open(
             now,
-            f"{self._failures} of {calls} calls of the handler failed, the latest with {reason}",
+            f"{self._failures} of {calls} handler calls failed, the latest with {reason}",
             is_suspicion=False,
         )
         return True

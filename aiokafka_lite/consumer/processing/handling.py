@@ -121,7 +121,7 @@ def dead_letter_of(dead_letter: object) -> DeadLetter | None:
     if dead_letter is not None and not is_async_callable(dead_letter):
         raise TypeError(
             'dead_letter must be DeadLetters("topic"), the name of a topic, an async def function '
-            f"of a DeadRecord, or None, not {dead_letter!r}"
+            f"that takes a DeadRecord, or None, not {dead_letter!r}"
         )
     return cast("DeadLetter | None", dead_letter)
 

@@ -126,7 +126,7 @@ class Lanes:
                 last = lane.get(name)
             except TypeError as error:
                 raise TypeError(
-                    f'order="key" needs hashable keys, and {name!r} is not hashable: let the '
+                    f'order="key" needs hashable keys, but {name!r} is not hashable: let the '
                     "key_deserializer return something hashable, or leave keys as bytes"
                 ) from error
             lane[name] = job

@@ -482,8 +482,8 @@ class Outbox:
     def _gone(self, entry: Entry, partitions: Collection[TopicPartition] = ()) -> None:
         entry.fail(
             CommitFailedError(
-                "outputs of a record were not committed: the record's partition is no longer "
-                "assigned to this member"
+                "the outputs of a record were not committed, because the record's partition is no "
+                "longer assigned to this member"
             )
         )
         if self._recipient is not None and entry.outcome is None:
@@ -501,9 +501,9 @@ class Outbox:
             )
         elif self._is_blocked and self._entries:
             yield (
-                f"{self.record_count} finished records are not committed until earlier records "
-                "are finished: the commit metadata is full (offset.metadata.max.bytes of the "
-                "brokers), or the topic was deleted"
+                f"{self.record_count} finished records cannot be committed before earlier records "
+                "are finished. Either the topic was deleted, or the commit metadata is full: its "
+                "list of finished records has reached the brokers' offset.metadata.max.bytes"
             )
 
     # --- The task -------------------------------------------------------------------------
@@ -608,7 +608,9 @@ class Outbox:
                 self._offsets.begin_anew(seeks)
                 raise
             log.warning(
-                "the producer of dead letters failed and is replaced with another one: %s", error
+                "the producer that writes dead letters failed, and another producer replaces it: "
+                "%s",
+                error,
             )
             await self._source.dismiss()
             if not await self._is_committed_after_all(offsets):
@@ -630,8 +632,7 @@ class Outbox:
                 if self._is_closing or not error.retriable:
                     raise
                 log.warning(
-                    "it is not known yet whether dead letters were written, and this is checked "
-                    "again: %s",
+                    "the check whether dead letters were written failed and is retried: %s",
                     error,
                 )
                 delay_s = delay_after(failures, FIRST_PAUSE_S, LAST_PAUSE_S, self._rng)
@@ -676,9 +677,9 @@ class Outbox:
             self._size -= entry.size
             entry.fail(
                 OffsetMetadataTooLargeError(
-                    "the commit metadata have no room for another finished record "
-                    "(offset.metadata.max.bytes of the brokers): the record waits until earlier "
-                    "records are finished"
+                    "this record cannot be committed before earlier records are finished, because "
+                    "the list of finished records in the commit metadata has reached the brokers' "
+                    "offset.metadata.max.bytes"
                 )
             )
 
@@ -773,7 +774,7 @@ class Outbox:
             self._task_failed(error)
             return 0.0
         log.warning(
-            "a transaction failed, and its outputs are written in another transaction: %s", error
+            "a transaction failed, and another transaction will write its outputs: %s", error
         )
         self._error = error
         self._failures += 1

@@ -344,7 +344,10 @@ class Run:
             async with timeout_at(until):
                 await self._until_landed(own)
         except asyncio.TimeoutError:
-            log.warning("handlers did not finish in time and are cancelled: %s", self._at_work())
+            log.warning(
+                "run() is ending, and handlers that did not finish in time are cancelled: %s",
+                self._at_work(),
+            )
             self._cut_off(self._flights)
             if self._outbox is not None:
                 self._outbox.give_up(self._state.assignment)
@@ -353,7 +356,8 @@ class Run:
                     await self._until_landed(own)
             except asyncio.TimeoutError:
                 log.warning(
-                    "handlers were cancelled but have not ended, and are no longer waited for: %s",
+                    "handlers were cancelled but have not ended, and run() no longer waits for "
+                    "them: %s",
                     self._at_work(),
                 )
 
@@ -730,7 +734,7 @@ class Run:
 
     def _stop_at(self, job: Job, error: BaseException) -> None:
         """End everything: a record can neither be handled nor be passed over."""
-        log.error("%s: the handler failed, and run() ends: %s", place_of(job), one_line(error))
+        log.error("%s: the handler failed, so run() ends: %s", place_of(job), one_line(error))
         if isinstance(error, asyncio.CancelledError):
             # Whoever awaits run() would take that for its own cancellation: an asyncio.TaskGroup
             # goes on as if nothing had failed.
@@ -785,7 +789,8 @@ class Run:
     def outbox_failed(self, error: BaseException) -> None:
         """End everything: nothing can be finished any more."""
         log.error(
-            "run() ends, because its outputs cannot be written in transactions: %s", one_line(error)
+            "run() ends, because the outputs of handlers cannot be written in transactions: %s",
+            one_line(error),
         )
         self._note_end(error)
 
@@ -806,8 +811,8 @@ class Run:
         """Return the records whose handler is the current task."""
         if self._outbox is not None:
             raise IllegalStateError(
-                "run(transactions=…) commits offsets with the outputs of the records: handlers "
-                "cannot commit offsets"
+                "handlers cannot commit offsets, because run(transactions=…) commits the offsets "
+                "together with the handlers' outputs"
             )
         own: dict[Cursor, dict[int, object]] = {}
         task = asyncio.current_task()
@@ -921,7 +926,7 @@ class Run:
         elif (pause_s := self._attempts.pause_of(job, now)) is not None:
             doing = f"is tried again in {pause_s:.1f} s"
         elif self._outbox is not None and job in self._outbox:
-            doing = "is handled, and its outputs wait for the commit of a transaction"
+            doing = "has been handled, and its outputs wait until a transaction is committed"
         else:
             doing = "waits for its turn"
         tried = "" if job.error is None else f" (attempt {job.attempts}, {one_line(job.error)})"

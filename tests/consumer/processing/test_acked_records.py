@@ -255,7 +255,7 @@ async def test_a_block_holds_what_it_has_not_acknowledged_or_refused() -> None:
     assert reader.to_commit() == OffsetAndMetadata(2, "")
     assert other.ack()
     assert reader.in_hand() == {}
-    with pytest.raises(IllegalStateError, match="the block of the batch has ended"):
+    with pytest.raises(IllegalStateError, match="block of the batch has ended"):
         block.require_delivered()
 
 

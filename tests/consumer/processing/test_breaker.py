@@ -38,7 +38,7 @@ def test_it_opens_when_enough_calls_fail_in_a_window(breaker: Breaker, succeeded
     assert opens == [*[False] * (succeeded - 2), True]
     assert not breaker.is_closed
     assert breaker.reason == (
-        f"{succeeded} of {2 * succeeded} calls of the handler failed, the latest with no"
+        f"{succeeded} of {2 * succeeded} handler calls failed, the latest with no"
     )
     assert not breaker.admits(11.5, has_failed=False)
 

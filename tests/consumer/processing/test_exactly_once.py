@@ -301,7 +301,7 @@ async def test_a_key_goes_on_before_the_transaction_is_committed() -> None:
                 await until(lambda: len(copy.handled) == 10)
                 await held.reached()
                 tp = TopicPartition(copy.source, 0)
-                assert "its outputs wait for the commit of a transaction" in consumer.explain(tp)
+                assert "its outputs wait until a transaction is committed" in consumer.explain(tp)
                 assert consumer.metrics()["processing_in_outbox"] == 10
                 held.release()
                 await eventually(copy.committed, 10)
@@ -497,7 +497,7 @@ async def test_a_handler_that_names_an_offset_to_commit_finishes_nothing(copy: C
 
     async def handle(record: Record, outputs: Outputs) -> None:
         outputs.send(copy.target, record.value)
-        with pytest.raises(IllegalStateError, match="commits offsets with the outputs"):
+        with pytest.raises(IllegalStateError, match="handlers cannot commit offsets"):
             await consumer.commit({tp: record.offset + 1})
         await consumer.commit()
 
