@@ -28,8 +28,8 @@ MOST_NODES: Final = 100
 VERDICTS: Final = ("ok", "degraded", "dead")
 HELP: Final[Mapping[str, str]] = {
     "assigned_without_position_seconds": "The longest time for which an assigned partition has "
-    "had no position and was not read (0: all partitions "
-    "have a position).",
+    "not been read, because it has no position (0: all "
+    "partitions have a position).",
     "assignments_total": "Rebalances that assigned partitions to this consumer, or left it "
     "without partitions.",
     "buffered_bytes": "Bytes that are buffered, or reserved for responses in flight.",
@@ -45,8 +45,8 @@ HELP: Final[Mapping[str, str]] = {
     "records responds after fetch_max_wait_ms.",
     "fetched_bytes_total": "Bytes of record batches received, before decompression.",
     "fetches_total": "Fetches that were answered, with or without records.",
-    "health": "1 if the consumer's health has the verdict of this label, else 0. With the verdict "
-    "dead, reads return no more records.",
+    "health": "1 if the consumer's health is the value of the label verdict, else 0. With the "
+    "verdict dead, reads return no more records.",
     "heartbeat_failures_total": "Heartbeats that failed or were not answered.",
     "heartbeats_total": "Heartbeats that the coordinator answered without an error.",
     "lag": "The sum of the lags of all assigned partitions: offsets from the first unfinished "
@@ -69,7 +69,8 @@ HELP: Final[Mapping[str, str]] = {
     "node_in_flight": "Requests that the broker has not answered yet.",
     "node_info": "Always 1, with the broker's address in the cluster as a label.",
     "node_is_reachable": "0 if the broker is unreachable and has no open connection, else 1.",
-    "node_throttle_seconds": "Time for which requests to the broker still wait because of a quota.",
+    "node_throttle_seconds": "Time for which requests to the broker still wait, because this "
+    "client exceeded a quota.",
     "offset_resets_total": "Positions that were reset by auto_offset_reset.",
     "partition_committed": "The committed offset, from this consumer's latest commit or lookup.",
     "partition_high_watermark": "The high watermark: the offset after the last record, as of "
@@ -88,12 +89,13 @@ HELP: Final[Mapping[str, str]] = {
     "partitions": "Assigned partitions, by the reason why they have no records at present.",
     "partitions_left_out": "Assigned partitions without metrics of their own, because the number "
     "of series is limited.",
-    "processing_at_work": "Records that handlers of run() are processing, or that were returned "
-    "and are neither acknowledged nor rejected yet.",
+    "processing_at_work": "Records that handlers of run() are processing, or that reads have "
+    "returned and the application has neither acknowledged nor rejected.",
     "processing_dead_total": "Failed records that run() has written to the dead letters.",
     "processing_failed_total": "Failed handler attempts, and records that the application "
     "rejected.",
-    "processing_finished_total": "Records that handlers finished, or that were acknowledged.",
+    "processing_finished_total": "Records that handlers finished, or that the application "
+    "acknowledged.",
     "processing_passed_over_total": "Records that were not returned again, because they were "
     "already finished.",
     "processing_ready": "Records that wait for a handler of run().",
@@ -110,7 +112,8 @@ HELP: Final[Mapping[str, str]] = {
     "deleted.",
     "task_restarts_total": "Background tasks that failed with a retriable error and were "
     "restarted.",
-    "throttles_total": "How often a broker began to throttle this client because of a quota.",
+    "throttles_total": "How often a broker began to throttle this client, because it "
+    "exceeded a quota.",
 }
 Rows = Sequence[Mapping[str, object]]
 
