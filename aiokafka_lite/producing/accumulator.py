@@ -243,8 +243,8 @@ class Accumulator:
         )
         is_aborted = any(queue.is_in_transaction for queue in topic.every_queue) and self._on_loss(
             UnknownTopicOrPartitionError(
-                f"topic {topic.name!r} was recreated: the records that the transaction had "
-                "written to it are lost"
+                f"topic {topic.name!r} was deleted and recreated, so the records that the "
+                "transaction had written to the deleted topic are lost"
             )
         )
         for queue in topic.every_queue:
@@ -427,7 +427,7 @@ class Accumulator:
         """
         if size > self._buffer_memory:
             raise IllegalArgumentError(
-                f"a record of {size} bytes never fits into buffer_memory={self._buffer_memory}: "
+                f"a record of {size} bytes is larger than buffer_memory={self._buffer_memory}: "
                 "raise buffer_memory"
             )
 

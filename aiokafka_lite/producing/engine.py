@@ -201,7 +201,7 @@ class ProducerEngine:
         """
         if self._borrower is not None:
             raise IllegalOperation(
-                f"the application cannot use this producer now: {self._borrower}"
+                f"the application cannot use this producer now, because {self._borrower}"
             )
 
     async def finish(self) -> None:
@@ -217,8 +217,8 @@ class ProducerEngine:
         """End all tasks and connections. Unacknowledged records fail. Idempotent."""
         self.abort(
             ProducerClosed(
-                "the producer was stopped before the record was acknowledged: the record may have "
-                "been written"
+                "the producer was stopped before the record was acknowledged. The broker may have "
+                "written the record"
             )
         )
         await self.cluster.close()
@@ -283,7 +283,7 @@ class ProducerEngine:
             return own_copy(self.fatal)
         if self._is_running and self._borrower is not None:
             return IllegalOperation(
-                f"the application cannot use this producer now: {self._borrower}"
+                f"the application cannot use this producer now, because {self._borrower}"
             )
         if self._is_running and self.transactions is not None:
             return self.transactions.refusal()

@@ -439,7 +439,7 @@ class BatchSender:
         queue = self._accumulator.queue_of(batch)
         parts = batch.split(batch.size_bytes // 2, self._config.codec)
         log.info(
-            "the broker rejected %s because it is too large: its records are sent again in %d "
+            "the broker rejected %s because it is too large, so its records are sent again in %d "
             "smaller batches",
             batch,
             len(parts),
@@ -481,8 +481,8 @@ class BatchSender:
             self._identity.mend(queue)
             if not queue.is_broken:
                 log.warning(
-                    "the broker does not accept the next sequence number of %s-%d: the producer "
-                    "continues at sequence number 0 with %s instead of %s",
+                    "the broker rejected the sequence numbers of %s-%d as out of order, so the "
+                    "producer starts again at sequence number 0, with %s instead of %s",
                     *queue.tp,
                     queue.identity,
                     before,

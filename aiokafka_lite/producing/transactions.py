@@ -395,8 +395,8 @@ class Transactions:
             await asyncio.wait([ending])
         if self.state is not TransactionStage.READY:
             raise IllegalStateError(
-                f"a transaction cannot begin: the producer is {self.state.value}, and it can "
-                "have one transaction at a time"
+                f"a transaction cannot begin, because the producer is {self.state.value}. A "
+                "producer can have only one transaction at a time"
             )
         self.current = ProducerTransaction()
         self._enter(TransactionStage.OPEN)

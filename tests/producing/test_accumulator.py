@@ -680,7 +680,7 @@ async def test_no_room_at_the_deadline_is_an_error_that_says_how_much_waits() ->
         await sending.in_turn(bytes(60), 2.0)
     assert sending.loop.time() == 2.0
     sending.accumulator.raise_if_never_fits(95)
-    with pytest.raises(IllegalArgumentError, match="never fits"):
+    with pytest.raises(IllegalArgumentError, match="is larger than buffer_memory"):
         sending.accumulator.raise_if_never_fits(96)
 
 
