@@ -205,9 +205,10 @@ COMPILED: Final = "compiled" in DECODERS
 """Whether records are decoded by the extension."""
 
 PLAIN_DECODER_NOTE: Final = (
-    "records are decoded by plain Python, which is many times slower: there are no compiled "
-    f"extensions in {os.path.dirname(__file__)}. If this directory belongs to a checkout that "
-    "hides the installed package, work in another directory. Otherwise install a C compiler "
+    "records are decoded by plain Python, which is many times slower, because "
+    f"{os.path.dirname(__file__)} contains no compiled extensions. If this directory belongs to a "
+    "checkout that hides the installed package, start Python in another directory. Otherwise "
+    "install a C compiler "
     "(Debian: apt install gcc python3-dev; macOS: xcode-select --install) and reinstall "
     "aiokafka-lite"
 )

@@ -22,7 +22,9 @@ def wrapped_value(header: BatchHeader, message: memoryview) -> memoryview:
     _key, pos = _slice(message, pos)
     value, pos = _slice(message, pos)
     if value is None or pos != len(message):
-        raise CorruptRecordException("a compressed message has no value, or bytes after its value")
+        raise CorruptRecordException(
+            "a compressed message has no value, or has bytes after its value"
+        )
     return value
 
 

@@ -505,7 +505,7 @@ class RecordSet:
         size = ""
         if len(self._view) >= LOG_OVERHEAD:
             length = int.from_bytes(self._view[8:12], "big", signed=True)
-            size = f", which has {LOG_OVERHEAD + length} bytes"
+            size = f" that has {LOG_OVERHEAD + length} bytes"
         self._fail(
             RecordTooLargeError(
                 f"the response contains only {len(self._view)} bytes of a batch{size}"

@@ -33,7 +33,7 @@ def control_type(key: bytes | None) -> int:
         CorruptRecordException: It is not the key of a control record.
     """
     if key is None or len(key) < CONTROL_KEY.size:
-        raise CorruptRecordException("the key of a control record is too short")
+        raise CorruptRecordException("the key of a control record is missing or too short")
     kind: int
     _, kind = CONTROL_KEY.unpack_from(key)
     return kind
@@ -78,7 +78,7 @@ def end_marker(header: BatchHeader, batch: memoryview) -> EndMarker | None:
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return None
     if value is None or len(value) < END_MARKER_VALUE.size:
-        raise CorruptRecordException("the value of a transaction marker is too short")
+        raise CorruptRecordException("the value of a transaction marker is missing or too short")
     _, coordinator_epoch = END_MARKER_VALUE.unpack_from(value)
     return EndMarker(ControlType(kind), coordinator_epoch)
 
