@@ -60,7 +60,9 @@ def parse_jaas(text: str) -> LoginModule:
     tokens = _tokens(text)
     for token in tokens:
         if token.is_mark:
-            raise JaasError(f"the value has {token.text!r} in place of a login module's name")
+            raise JaasError(
+                f"the name of a login module was expected, but {token.text!r} was found"
+            )
         entries.append(_entry(token.text, tokens))
     if len(entries) != 1:
         raise JaasError(f"the value has {len(entries)} login modules, but must have exactly one")

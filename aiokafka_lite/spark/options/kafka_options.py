@@ -180,7 +180,7 @@ def check_kafka_names(raw: RawOptions) -> None:
                 f"option {option} only applies to writing, so this source ignores it"
             )
         elif name in REFUSED:
-            raise OptionError(f"option {option} cannot be used: {REFUSED[name]}")
+            raise OptionError(f"option {option} cannot be used, because {REFUSED[name]}")
         else:
             known = [*EFFECTIVE, *WITHOUT_EFFECT, *SECURITY_NAMES, *WRITING]
             raise OptionError(

@@ -269,8 +269,8 @@ def _pkcs12(
     except ValueError as error:
         raise raw.refusal(
             name,
-            "the content is neither PEM nor a PKCS12 store that the password in option "
-            f"{password_name} opens",
+            "the content is neither PEM nor a PKCS12 store, or the password in option "
+            f"{password_name} is wrong or missing",
         ) from error
 
 
@@ -333,7 +333,7 @@ def _set_ciphers(context: ssl.SSLContext, raw: RawOptions) -> None:
             context.set_ciphers(openssl_name(one))
         except ssl.SSLError as error:
             raise raw.refusal(
-                name, f"{one!r} is not a cipher suite of this machine's OpenSSL"
+                name, f"{one!r} is not a cipher suite that this machine's OpenSSL supports"
             ) from error
     context.set_ciphers(":".join(map(openssl_name, old)))
 

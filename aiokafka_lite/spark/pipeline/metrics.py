@@ -104,7 +104,9 @@ def _last_batch(path: Path) -> int:
         return -1
     if lines and not lines[-1].endswith("\n"):
         if lines[-1][: len(_BEGINNING)] != _BEGINNING[: len(lines[-1])]:
-            raise ValueError(f"the last line is not a metric: {lines[-1][:40]!r}")
+            raise ValueError(
+                f"the last line does not contain the metrics of a batch: {lines[-1][:40]!r}"
+            )
         path.write_text("".join(lines[:-1]), encoding="utf-8")
         lines.pop()
     return int(json.loads(lines[-1])["batch"]) if lines else -1

@@ -68,7 +68,7 @@ class PipelineOptions(Settings):
         if not self.topic or "," in self.topic:
             raise OptionError(f"topic must be the name of a single topic, not {self.topic!r}")
         if self.window_ms < 1:
-            raise OptionError(f"window_ms={self.window_ms}: a window must last at least 1 ms")
+            raise OptionError(f"window_ms must be at least 1, not {self.window_ms}")
         if self.watermark_ms < 0:
             raise OptionError(f"watermark_ms={self.watermark_ms} is negative")
         if self.source_format not in (OUR_FORMAT, JVM_FORMAT):
@@ -78,7 +78,7 @@ class PipelineOptions(Settings):
             )
         if both := set(self.keys) & set(self.measures):
             raise OptionError(
-                f"{', '.join(sorted(both))}: a column cannot be both a key and a measure"
+                f"a column cannot be both a key and a measure: {', '.join(sorted(both))}"
             )
 
     def source_options(self) -> dict[str, str]:

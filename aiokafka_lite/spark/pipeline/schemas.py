@@ -52,7 +52,7 @@ def check_columns(schema: StructType, options: PipelineOptions) -> None:
     if taken:
         raise OptionError(
             f"the schema must not have columns named {', '.join(taken)}, because the pipeline adds "
-            "such columns to the tables"
+            "columns with these names to the tables"
         )
     if options.event_time is not None:
         _require(types, [options.event_time], "event time")

@@ -145,7 +145,8 @@ class MicroBatches:
         moved = {tp: end[tp] for tp in self._at_end if tp in end and start.get(tp, 0) > end[tp]}
         if moved:
             log.info(
-                "the query resumes at the offsets that were the latest when the query was new: %s",
+                "an earlier run of this query planned its first batch, so the query begins at the "
+                "offsets that were the latest then: %s",
                 moved,
             )
         return {**start, **moved}

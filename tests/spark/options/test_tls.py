@@ -247,7 +247,10 @@ def test_jks_store_is_refused_with_the_command_that_converts_it(
             "'TLSv1.4' is not a TLS version: choose among TLSv1.2, TLSv1.3",
         ),
         ({"enabled.protocols": "TLSv1.1,TLSv1"}, "versions older than TLSv1.2 are not supported"),
-        ({"cipher.suites": "TLS_RSA_WITH_NOTHING"}, "not a cipher suite of this machine's OpenSSL"),
+        (
+            {"cipher.suites": "TLS_RSA_WITH_NOTHING"},
+            "not a cipher suite that this machine's OpenSSL supports",
+        ),
         ({"engine.factory.class": "x.Y"}, "kafka.ssl.engine.factory.class cannot be used"),
     ],
 )
