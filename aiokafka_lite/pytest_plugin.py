@@ -79,8 +79,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
-        f"{OLD_MARKER}(...): a deprecated name of {MARKER}, which is used if every argument is an "
-        f"option of {MARKER}",
+        f"{OLD_MARKER}(...): a deprecated name for {MARKER}. It is ignored if an "
+        f"argument is not an option of {MARKER}, because other projects use this name too",
     )
 
 
