@@ -329,7 +329,9 @@ _LOGGING: Final = Unneeded("log lines use Python's `logging`, with loggers below
 _SYSTEM: Final = Unneeded("the system's default sizes")
 _KERBEROS: Final = Unneeded("Kerberos is not supported: `sasl.mechanism` refuses GSSAPI")
 _BUFFERING: Final = Unneeded("records up to `max_buffered_bytes` are fetched in advance")
-_REFRESHED: Final = Unneeded("metadata is refreshed immediately for missing leaders and new topics")
+_REFRESHED: Final = Unneeded(
+    "metadata is refreshed immediately when a leader is missing or a topic is new"
+)
 _REBOOTSTRAP: Final = Unneeded(
     "if all known brokers are unreachable, the bootstrap servers are tried again"
 )
@@ -451,7 +453,8 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "delivery.timeout.ms",
             _endless_ms,
             "producer",
-            "0 (no limit) becomes 24 days. A longer `request_timeout_ms` is lowered to this time",
+            "0 (no limit) becomes 24 days. `request_timeout_ms` is lowered to this timeout if it "
+            "is longer",
         ),
         "compression.codec": Translated("compression_type", _one_of(_CODECS), "producer"),
         "compression.type": _same("compression.type", _one_of(_CODECS), "producer"),
@@ -554,7 +557,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         ),
         "batch.num.messages": Unneeded("`max_batch_size` limits the bytes of a batch instead"),
         "request.timeout.ms": Unneeded(
-            "brokers wait for replicas for up to 80 % of `request_timeout_ms`"
+            "brokers wait up to 80 % of `request_timeout_ms` for replicas to acknowledge records"
         ),
         "compression.level": Unneeded("the codec's default level"),
         "sticky.partitioning.linger.ms": Unneeded(

@@ -145,9 +145,13 @@ def run(options: argparse.Namespace) -> int:
     if options.group is not None and options.start is not None:
         raise UsageError("--from and --group both set the start: leave one out")
     if options.group is not None and options.dry_run:
-        raise UsageError("--dry-run does not commit offsets: leave out --group")
+        raise UsageError(
+            "--group commits offsets, but --dry-run must not commit any: leave one out"
+        )
     if options.transactional_id is not None and options.group is None:
-        raise UsageError("--transactional-id commits offsets of a group: add --group")
+        raise UsageError(
+            "with --transactional-id, replay commits the offsets of a group: add --group"
+        )
     where = connecting(options)
     wanted = _patterns(options.where)
     loops.run(_Replay(options, where, _plan(options, where), wanted).run())
@@ -158,9 +162,7 @@ def _patterns(given: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     known = (KEY, "topic", "partition", "offset", "group", "delivery.count", "message", "exception")
     for name, _ in given:
         if name not in known:
-            raise UsageError(
-                f"a dead letter has no field {name}: the fields are {', '.join(known)}"
-            )
+            raise UsageError(f"dead letters have no field {name}: use one of {', '.join(known)}")
     return list(given)
 
 
@@ -374,8 +376,8 @@ class _Replay:
             parts.append(f"{self._passed} did not match")
         if self._strange:
             parts.append(
-                f"{self._strange} have no header with their original topic (--to TOPIC replays "
-                "them as well)"
+                f"{self._strange} skipped, because no header contains their original topic (--to "
+                "TOPIC replays them too)"
             )
         print("; ".join(parts), file=sys.stderr)
 

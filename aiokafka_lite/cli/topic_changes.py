@@ -195,7 +195,8 @@ def _until_led(cluster: BlockingCluster, name: str, timeout_s: float) -> TopicVi
             return topic
         if time.monotonic() >= give_up_at:
             raise CommandError(
-                f"{name} was created, but some partitions have no leader after {timeout_s:g} s"
+                f"{name} was created, but some partitions still have no leader after "
+                f"{timeout_s:g} s"
             )
         time.sleep(LOOK_AGAIN_AFTER_S)
 

@@ -68,8 +68,9 @@ _PARTITION_COLUMNS: Final = (
     Column("bytes", "size", is_number=True, show=size_text),
 )
 _RECORDS_NOTE: Final = """\
-The number of records is the end offset minus the begin offset, which is too high for compacted
-topics and transactions. Sizes are the sizes of the leaders' logs on disk."""
+The number of records is computed as the end offset minus the begin offset. Compacted topics and
+topics with transactions have fewer records than this number. Sizes are the sizes of the leaders'
+logs on disk."""
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -71,7 +71,7 @@ def add_parser(subparsers: Subparsers) -> None:
         '"…"} for binary data',
     )
     parser.add_argument(
-        "--null", metavar="TEXT", help=("write a key or value that equals this text as null")
+        "--null", metavar="TEXT", help="write null instead of a key or value that equals this text"
     )
     parser.add_argument(
         "-d",
@@ -95,7 +95,8 @@ def run(options: argparse.Namespace) -> int:
     """Run `produce`; returns 0."""
     if options.json and (options.key_separator is not None or options.null is not None):
         raise UsageError(
-            "with --json, lines have their own keys and nulls: leave out --key-separator and --null"
+            "--json takes keys and nulls from the JSON objects: leave out --key-separator and "
+            "--null"
         )
     if options.key is not None and options.key_separator is not None:
         raise UsageError("--key and --key-separator both set the key: leave one out")

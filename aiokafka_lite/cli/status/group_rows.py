@@ -78,5 +78,5 @@ def _decoded_text(assignment: bytes) -> str:
     try:
         topics = decode_versioned(ConsumerProtocolAssignment, assignment).assigned_partitions
     except (KafkaError, ValueError):
-        return f"{len(assignment):,} bytes in an unknown format"
+        return f"{len(assignment):,} bytes that cannot be decoded"
     return clip(", ".join(f"{each.topic} {numbers_text(each.partitions)}" for each in topics))
