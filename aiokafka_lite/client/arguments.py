@@ -205,7 +205,7 @@ class ClientArguments(_Given, Settings):
         for each in servers:
             if not isinstance(each, str):
                 raise TypeError(
-                    f"bootstrap_servers has {each!r}: each entry must be a str, 'host:port'"
+                    f"bootstrap_servers contains {each!r}: each entry must be a str, 'host:port'"
                 )
 
     def _check_security(self) -> None:

@@ -218,7 +218,7 @@ class BlockingConnection(Wired, ForkAware):
                 self._authenticate()
             except BaseException as error:
                 # Half-way through a conversation nothing else can be said.
-                what = f"the renewal of the SASL session with {self.peer} was interrupted"
+                what = f"an exception interrupted the renewal of the SASL session with {self.peer}"
                 self._fail(error if isinstance(error, KafkaError) else KafkaConnectionError(what))
                 raise
             finally:
@@ -341,7 +341,10 @@ class BlockingConnection(Wired, ForkAware):
             self._fail(self.wire.lost(error, is_sending=True))
         except BaseException:
             # Half-way through a request nothing else can be said.
-            text = f"sending a request to {self.peer} was interrupted, so the connection was closed"
+            text = (
+                f"the connection to {self.peer} was closed, because an exception interrupted the "
+                "sending of a request"
+            )
             self._fail(KafkaConnectionError(text))
             raise
         if self.error is not None:
@@ -387,7 +390,10 @@ class BlockingConnection(Wired, ForkAware):
             self._fail(error)
         except BaseException:
             # The bytes may be lost of which the reader was not told.
-            text = f"a response of {self.peer} was interrupted, so the connection was closed"
+            text = (
+                f"the connection to {self.peer} was closed, because an exception interrupted the "
+                "receiving of a response"
+            )
             self._fail(KafkaConnectionError(text))
             raise
 

@@ -268,7 +268,8 @@ class BlockingCluster:
         node = self.view.nodes.get(node_id)
         if node is None:
             raise NodeNotReadyError(
-                f"node {node_id} is not in the client's metadata: the broker was removed or is new"
+                f"node {node_id} is not in the client's metadata: the broker left the "
+                "cluster, or has just joined it"
             )
         return node
 

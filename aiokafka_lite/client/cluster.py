@@ -332,7 +332,7 @@ class Cluster:
         self.raise_if_closed()
         if self._refresher is None or self._refresher.done():
             raise KafkaConnectionError(
-                "the client cannot refresh its metadata: it was not started, or it has failed"
+                "the client cannot refresh its metadata, because it was not started or has failed"
             )
         waiter = Waiter(self._loop.create_future(), None if topics is None else frozenset(topics))
         self._waiters.append(waiter)

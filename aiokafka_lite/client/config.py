@@ -131,7 +131,7 @@ def check_plaintext_credentials(
         if not address.is_loopback:
             raise InsecureConfigError(
                 f"security_protocol=SASL_PLAINTEXT would send credentials to {address} without "
-                "TLS: use SASL_SSL, or allow_plaintext_credentials=True where the network is safe"
+                "TLS: use SASL_SSL, or allow_plaintext_credentials=True if the network is safe"
             )
 
 
@@ -164,7 +164,7 @@ def parse_bootstrap_servers(servers: str | Iterable[str]) -> list[Address]:
     for text in texts:
         if not isinstance(text, str):
             raise KafkaConfigurationError(
-                f"bootstrap_servers has {text!r}: each entry must be a str like 'host:9092'"
+                f"bootstrap_servers contains {text!r}: each entry must be a str like 'host:9092'"
             )
         for entry in text.split(","):
             if stripped := entry.strip():
@@ -178,18 +178,18 @@ def parse_address(text: str) -> Address:
     """Parse one ``host``, ``host:port``, ``[v6]``, ``[v6]:port`` or bare IPv6 address."""
     if "@" in text:  # not shown: what is before it may be a password
         raise KafkaConfigurationError(
-            f"bootstrap_servers has '***@{text.rpartition('@')[2]}': pass credentials as "
+            f"bootstrap_servers contains '***@{text.rpartition('@')[2]}': pass credentials as "
             "sasl_plain_username and sasl_plain_password"
         )
     if "://" in text:
         raise KafkaConfigurationError(
-            f"bootstrap_servers has {text!r}: leave out the scheme, write 'host:port'"
+            f"bootstrap_servers contains {text!r}: leave out the scheme, write 'host:port'"
         )
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
             raise KafkaConfigurationError(
-                f"bootstrap_servers has {text!r}: write an IPv6 address as '[::1]:9092'"
+                f"bootstrap_servers contains {text!r}: write an IPv6 address as '[::1]:9092'"
             )
         port_text = rest[1:] if rest else str(DEFAULT_PORT)
     elif text.count(":") > 1:  # an IPv6 address without brackets has no room for a port
@@ -198,9 +198,11 @@ def parse_address(text: str) -> Address:
         host, colon, port_text = text.partition(":")
         port_text = port_text if colon else str(DEFAULT_PORT)
     if not host or any(character.isspace() or character == "/" for character in host):
-        raise KafkaConfigurationError(f"bootstrap_servers has {text!r}: the host name is missing")
+        raise KafkaConfigurationError(
+            f"bootstrap_servers contains {text!r}: the host name is missing"
+        )
     if not (port_text.isascii() and port_text.isdigit() and 0 < int(port_text) < 65536):
         raise KafkaConfigurationError(
-            f"bootstrap_servers has {text!r}: {port_text!r} is not a port (1 to 65535)"
+            f"bootstrap_servers contains {text!r}: {port_text!r} is not a port (1 to 65535)"
         )
     return Address(host, int(port_text))

@@ -540,7 +540,10 @@ class Connection(Wired, ForkAware, asyncio.BufferedProtocol):
 
     def callback_failed(self, error: BaseException) -> None:
         """Give the connection up for a bug that the event loop would log, leaving all waiting."""
-        text = f"the connection to {self.peer} was closed: a response callback raised an exception"
+        text = (
+            f"the connection to {self.peer} was closed, because a response callback raised an "
+            "exception"
+        )
         self._fail(caused(KafkaConnectionError(text), error))
         self._on_bug(error)
 

@@ -31,7 +31,7 @@ _CHECK_LISTENER: Final = (
     "perhaps the listener does not speak TLS (see security_protocol), does not support TLS 1.2, "
     "or requires a client certificate"
 )
-_CHECK_VERSION: Final = "TLS 1.2 or newer is needed, see the broker's ssl.enabled.protocols"
+_CHECK_VERSION: Final = "this client needs TLS 1.2 or newer: see the broker's ssl.enabled.protocols"
 # OpenSSL's codes of what only strict checks refuse (RFC 5280), which Python makes from 3.13 on.
 _STRICT_CODES: Final = range(79, 94)
 _NOT_STRICT: Final = (
@@ -62,8 +62,8 @@ _TLS_HINTS: Final[Mapping[str, str]] = MappingProxyType(
         "see certfile= of create_ssl_context()",
         "ALERT_UNKNOWN_CA": "the broker does not trust the CA of the client's certificate",
         "ALERT_CERTIFICATE": "the broker rejects the client's certificate",
-        "ALERT_HANDSHAKE_FAILURE": "no common cipher, or the broker requires a client "
-        "certificate: see certfile= of create_ssl_context()",
+        "ALERT_HANDSHAKE_FAILURE": "client and broker have no cipher in common, or the broker "
+        "requires a client certificate: see certfile= of create_ssl_context()",
     }
 )
 _ALERT: Final = "ALERT"

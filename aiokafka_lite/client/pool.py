@@ -153,7 +153,7 @@ class Pool:
         slot = state.slots[lane]
         if (mute_s := self._slot_mute_s(slot)) > 0:
             return ThrottlingQuotaExceededError(
-                f"{state} throttles this client for another {mute_s:.1f} s"
+                f"{state} throttles this client for another {mute_s:.1f} s because of a quota"
             )
         if state.last_error is not None:
             return state.last_error
@@ -313,10 +313,11 @@ class Pool:
             state = self._nodes.get(node_id)
             if state is None:
                 left = self._left_unreachable.get(node_id)
-                raise NodeNotReadyError(
-                    f"node {node_id} is not in the client's metadata: "
-                    f"{'the broker was removed or is new' if left is None else left.last_error}"
-                )
+                if left is None:
+                    why = "the broker left the cluster, or has just joined it"
+                else:
+                    why = str(left.last_error)
+                raise NodeNotReadyError(f"node {node_id} is not in the client's metadata: {why}")
             slot = state.slots[lane]
             connection = self._usable(state, slot)
             if connection is None:
@@ -335,8 +336,10 @@ class Pool:
         if attempt.cancelled():
             why = f"the attempt to connect to {state} was cancelled"
             if self._is_closed:
-                raise ClientClosedError(f"{why}: the client is closed")
-            raise KafkaConnectionError(f"{why}: the node left the cluster or has a new address")
+                raise ClientClosedError(f"{why}, because the client is closed")
+            raise KafkaConnectionError(
+                f"{why}, because the node left the cluster or has a new address"
+            )
         if (error := attempt.result()) is not None:
             raise own_copy(error)
 

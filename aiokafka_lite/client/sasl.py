@@ -210,7 +210,8 @@ class _ScramConversation(Conversation):
             )
         if not hmac.compare_digest(final.signature, self._signature):
             raise AuthenticationFailedError(
-                "the broker's SCRAM signature is wrong, so this broker does not know the password"
+                "the broker's SCRAM signature is wrong, so the broker has not proved that it knows "
+                "the password"
             )
         return None
 
@@ -219,7 +220,8 @@ class _ScramConversation(Conversation):
         ours = self._client_first.nonce
         if not asked.nonce.startswith(ours) or len(asked.nonce) == len(ours):
             raise AuthenticationFailedError(
-                "the broker's SCRAM nonce must start with the client's nonce and be longer"
+                "the broker's SCRAM nonce is invalid: it must start with the client's nonce and "
+                "be longer"
             )
         if not scram.MIN_ITERATIONS <= asked.iterations <= scram.MAX_ITERATIONS:
             raise AuthenticationFailedError(
@@ -289,14 +291,14 @@ def _token(given: object) -> bytes:
         )
     if len(given) > MAX_TOKEN_BYTES:
         raise AuthenticationFailedError(
-            f"the token provider returned {len(given)} characters, but the limit is "
+            f"the token provider returned a token of {len(given)} characters, but the limit is "
             f"{MAX_TOKEN_BYTES}"
         )
     token = given.encode(errors="replace")
     if not _TOKEN.fullmatch(token):
         raise AuthenticationFailedError(
-            f"the token provider returned {len(token)} bytes that are not a bearer token: RFC 6750 "
-            "allows letters, digits and -._~+/, and = at the end"
+            f"the token provider returned a str of {len(token)} bytes that is not a bearer token: "
+            "RFC 6750 allows letters, digits and -._~+/, and = at the end"
         )
     return token
 
@@ -313,13 +315,13 @@ def _checked(extensions: Mapping[str, str]) -> Mapping[str, str]:
             raise KafkaConfigurationError("names and values of SASL extensions must be str")
         if name == "auth" or not _EXTENSION_NAME.fullmatch(name):
             raise KafkaConfigurationError(
-                f"a SASL extension cannot have the name {name!r}: a name consists of letters and "
-                "is not 'auth'"
+                f"a SASL extension cannot have the name {name!r}: a name must consist of letters, "
+                "and 'auth' is reserved"
             )
         if not _EXTENSION_VALUE.fullmatch(value):
             raise KafkaConfigurationError(
-                f"the value of SASL extension {name!r} is empty or has characters other than "
-                "printable ASCII"
+                f"the value of SASL extension {name!r} is empty or contains characters other "
+                "than printable ASCII"
             )
     return extensions
 

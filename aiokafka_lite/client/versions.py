@@ -245,7 +245,8 @@ async def ask_api_versions(
             return _shared(ranges, features)
         if response.error_code == RebootstrapRequiredError.errno:
             raise MisroutedError(
-                f"{peer} reports that it is not node {meant.node_id} of cluster {meant.cluster_id}"
+                f"{peer} reports that it is not node {meant.node_id} of cluster "
+                f"{meant.cluster_id}: another broker may use this address now"
             )
         if response.error_code != UnsupportedVersionError.errno:
             raise for_code(response.error_code)(f"{peer} refuses ApiVersions v{version}")

@@ -395,7 +395,9 @@ class Wire:
     def check(self, request: PreparedRequest[Response]) -> None:
         """Raise what `ask` raises because of the request itself."""
         if not request.expects_response:
-            raise IllegalArgumentError(f"{request!r} is sent with acks=0, so it has no response")
+            raise IllegalArgumentError(
+                f"{request!r} is sent with acks=0, so brokers send no response"
+            )
         self.api_versions.choice(request.request_class, request.usable_max_version, peer=self.peer)
 
     def ask(

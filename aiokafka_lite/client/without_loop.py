@@ -25,4 +25,4 @@ def run(coroutine: Coroutine[object, None, T]) -> T:
         result: T = stop.value
         return result
     coroutine.close()
-    raise RuntimeError(f"{coroutine!r} waits for an event loop, but no loop is running")
+    raise RuntimeError(f"{coroutine!r} needs an event loop, but no loop is running")

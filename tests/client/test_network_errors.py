@@ -72,7 +72,10 @@ def caused_by(text: str) -> ssl.SSLError:
         (ValueError("a port beyond 65535"), "a port beyond 65535"),
         (OverflowError(), "OverflowError"),
         (tls_error("WRONG_VERSION_NUMBER"), "TLS failed (WRONG_VERSION_NUMBER): perhaps the list"),
-        (tls_error("UNSUPPORTED_PROTOCOL"), "TLS failed (UNSUPPORTED_PROTOCOL): TLS 1.2 or newer"),
+        (
+            tls_error("UNSUPPORTED_PROTOCOL"),
+            "TLS failed (UNSUPPORTED_PROTOCOL): this client needs TLS 1.2",
+        ),
     ],
 )
 def test_an_exception_has_words(error: BaseException | None, words: str) -> None:

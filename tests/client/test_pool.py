@@ -731,7 +731,9 @@ async def test_node_that_left_is_closed_and_unknown(broker: ScriptedBroker, pool
     await beat(pool)
     pool.update_nodes({})
     await broker.until(lambda: broker.connections[0].is_closed)
-    with pytest.raises(NodeNotReadyError, match="the broker was removed or is new"):
+    with pytest.raises(
+        NodeNotReadyError, match="the broker left the cluster, or has just joined it"
+    ):
         await beat(pool)
     pool.ask_versions_anew(1)  # of nobody
 

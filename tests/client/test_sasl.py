@@ -276,7 +276,7 @@ async def test_a_token_may_be_as_long_as_brokers_accept() -> None:
         (asyncio.TimeoutError(), None, "raised TimeoutError at"),
         (b"canary-9b1f", None, "object of type bytes"),
         (None, None, "object of type NoneType"),
-        ("", None, "0 bytes that are not a bearer token"),
+        ("", None, "0 bytes that is not a bearer token"),
         ("canary-9b1f\x01auth=Bearer x", None, "not a bearer token"),
         ("canary-9b1f\n", None, "not a bearer token"),
         ("\ud800", None, "not a bearer token"),

@@ -276,7 +276,10 @@ def wrong(given: object) -> Any:
         (lambda c: c.subscribe(pattern=wrong(b"t")), "pattern must be a str.*not b't'"),
         (lambda c: Consumer(bootstrap_servers=wrong(9092)), "bootstrap_servers must be .*9092"),
         (lambda c: Consumer(bootstrap_servers=wrong(b"h:1")), "bootstrap_servers must be .*b'h"),
-        (lambda c: Consumer(bootstrap_servers=wrong([9092])), "bootstrap_servers has 9092: each"),
+        (
+            lambda c: Consumer(bootstrap_servers=wrong([9092])),
+            "bootstrap_servers contains 9092: each",
+        ),
         (lambda c: Consumer(bootstrap_servers=wrong(iter(["h:1"]))), "bootstrap_servers must be "),
         (lambda c: c.run(handle, transactions=wrong("3")), "transactions must be an AIOKafkaPro"),
         (lambda c: Retry(attempts=wrong("3")), "attempts must be an int or None, not '3'"),

@@ -37,7 +37,7 @@ def test_coroutine_that_waits_is_closed_and_an_error() -> None:
         finally:
             ended.append(True)
 
-    with pytest.raises(RuntimeError, match="waits for an event loop"):
+    with pytest.raises(RuntimeError, match="needs an event loop"):
         run(wait())
     assert ended
 
