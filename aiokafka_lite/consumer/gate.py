@@ -34,14 +34,14 @@ from aiokafka_lite.errors import KafkaError
 
 
 class Hold(enum.Enum):
-    """Why gets hand out nothing; the values say it in a sentence about the partition."""
+    """Why gets hand out nothing; the values are a sentence about it."""
 
-    LISTENER = "waits for the rebalance listener to return"
+    LISTENER = "the rebalance listener has not returned yet"
     CUT_OFF = (
-        "waits for a heartbeat response (the last one is older than the session timeout, so "
-        "another member may own the partition)"
+        "no heartbeat was answered within the session timeout and another member may own the "
+        "partition"
     )
-    LOST = "is lost, because the group has removed this member"
+    LOST = "the group has removed this member and the partition is lost"
 
 
 class Gate:

@@ -176,7 +176,7 @@ def test_of_several_causes_the_first_is_said(found: Examined) -> None:
     found.a.back_off(NOW, "STORAGE")
     found.check(Cause.NO_BUDGET, "the current reads wait for other partitions")
     found.a.back_off(NOW + 5, "STORAGE")
-    found.check(Cause.BACKING_OFF, "again in 5.0 s, after a backoff because of STORAGE")
+    found.check(Cause.BACKING_OFF, "failed and is retried in 5.0 s: STORAGE")
     found.lost = {1: NOW - 4}
     found.check(Cause.BACKING_OFF, "again in 5.0 s")
     found.in_flight_since = None
@@ -262,7 +262,7 @@ def test_a_partition_is_held_by_a_rebalance(member: Examined) -> None:
     member.check(Cause.REBALANCING, words + "offsets 3 to 4), and its records")
     member.check(Cause.REBALANCING, words + "its other work), and its records", B)
     member.status = STABLE._replace(awaited_work=awaited, withheld=frozenset({A}))
-    member.check(Cause.REBALANCING, "the partition waits for the rebalance listener to return")
+    member.check(Cause.REBALANCING, "the rebalance listener has not returned yet")
     member.status = STABLE._replace(sits_out=True)
     member.check(Cause.OUT_OF_GROUP, "the consumer left group g")
 

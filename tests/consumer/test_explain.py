@@ -168,7 +168,7 @@ async def test_a_partition_that_a_rebalance_holds(kafka: KafkaHandle, protocol: 
             await until(lambda: len(told) >= 3)
         until_stop = list(told)  # a rebalance that ends during the stop calls the listener too
     assert {cause for cause, _ in until_stop} == {Cause.REBALANCING}
-    assert "waits for the rebalance listener" in told[0][1]
+    assert "the rebalance listener has not returned" in told[0][1]
     assert "is being revoked" in told[2][1]
 
 
@@ -236,12 +236,12 @@ async def test_the_reason_why_gets_hand_out_nothing_is_named(broker: Broker) -> 
         await until_cause(consumer, T0, Cause.AT_END)
         gate.hold(Hold.LISTENER)
         assert consumer.explain(T0) == (
-            "group g (STABLE) rebalances: the partition waits for the rebalance listener to "
-            "return, and its records are withheld"
+            "group g (STABLE) rebalances: the rebalance listener has not returned yet, so the "
+            "partition's records are withheld"
         )
         gate.hold(Hold.CUT_OFF)
         text = consumer.explain(T0)
-        assert text.startswith("group g (STABLE): the partition waits for a heartbeat response")
+        assert text.startswith("group g (STABLE): no heartbeat was answered within the session")
         gate.hold(Hold.LOST)
         assert inside.cause(consumer, T0) is Cause.REBALANCING
         assert "the group has removed this member" in consumer.explain(T0)
@@ -435,7 +435,7 @@ async def test_a_backoff(broker: Broker) -> None:
     with broker.on("Fetch").fail(KafkaStorageError, times=None):
         async with consumer_of(broker, "t") as consumer:
             text = await until_cause(consumer, T0, Cause.BACKING_OFF)
-            assert re.search("again in .*, after a backoff because of KafkaStorageError", text)
+            assert re.search("failed and is retried in .*: KafkaStorageError", text)
 
 
 async def test_a_throttle(broker: Broker) -> None:

@@ -279,7 +279,7 @@ def _held(engine: Engine, running: Running, partition: Cursor, now: float) -> Di
     if partition.is_revoking or engine.gate.holds:
         holds = engine.gate.holds
         hold = next((each for each in GRAVEST_FIRST if each in holds), Hold.LISTENER)
-        doing = "is being revoked" if partition.is_revoking else hold.value
+        doing = "the partition is being revoked" if partition.is_revoking else hold.value
         if status is not None and partition.tp in status.withheld:
             doing = Hold.LISTENER.value
         elif status is not None and partition.is_revoking:
@@ -287,7 +287,7 @@ def _held(engine: Engine, running: Running, partition: Cursor, now: float) -> Di
         rebalances = " rebalances" if partition.is_revoking or hold is Hold.LISTENER else ""
         return Diagnosis(
             Cause.REBALANCING,
-            f"{group}{rebalances}: the partition {doing}, and its records are withheld",
+            f"{group}{rebalances}: {doing}, so the partition's records are withheld",
         )
     if (error := engine.gate.posted_error) is not None:
         return Diagnosis(Cause.ERROR_WAITS, f"the next read raises {error}")
@@ -309,8 +309,8 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
     if has_records and processing is not None and processing.is_paused:
         return Diagnosis(
             Cause.HANDLERS_PAUSED,
-            "the handlers of run() keep failing, so the circuit breaker has paused them: one "
-            "record is tried from time to time",
+            "the handlers of run() keep failing, so the circuit breaker has paused them: run() "
+            "tries one record from time to time",
         )
     if part is None:
         return None
@@ -399,7 +399,7 @@ def _no_broker(running: Running, partition: Cursor, now: float) -> Diagnosis | N
         return Diagnosis(
             Cause.BROKER_DOWN,
             f"{pool.describe(node.node_id)} has not been reachable for "
-            f"{seconds(now - lost_at)}, and connecting is retried: "
+            f"{seconds(now - lost_at)}, and the client keeps trying to connect: "
             f"{pool.last_error(node.node_id)}",
         )
     return None
@@ -430,9 +430,8 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
     if partition.place is Place.BACKING_OFF and partition.retry_at > now:
         return Diagnosis(
             Cause.BACKING_OFF,
-            f"the partition is fetched from node {node_id} again in "
-            f"{seconds(partition.retry_at - now)}, after a backoff because of "
-            f"{partition.retry_reason or 'an error'}",
+            f"fetching the partition from node {node_id} failed and is retried in "
+            f"{seconds(partition.retry_at - now)}: {partition.retry_reason or 'unknown error'}",
         )
     if engine.buffer.is_left_out(partition):
         budget = engine.budget

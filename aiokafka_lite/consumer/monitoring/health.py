@@ -167,7 +167,10 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
     failed_at = running.commits.failed_at
     if failed_at is not None and now - failed_at < FAILED_COMMIT_S:
         ago = seconds(now - failed_at)
-        yield f"the latest commit failed {ago} ago: processed records may be read again"
+        yield (
+            f"the latest commit failed {ago} ago: until a commit succeeds, a rebalance or restart "
+            "causes processed records to be read again"
+        )
     yield from _partition_troubles(engine, running, now)
     if engine.state.processing is not None:
         yield from engine.state.processing.troubles(now)
@@ -222,8 +225,9 @@ def _no_broker_text(engine: Engine, running: Running, alone_s: float) -> str:
     if (status := running.membership.status) is not None:
         stands_still.append(f"group {status.group_id} receives no heartbeats from this member")
     return (
-        f"no broker has been reachable for {seconds(alone_s)}: {error}. Check the network, and "
-        f"that the brokers run. Until a broker can be reached, {' and '.join(stands_still)}"
+        f"no broker has been reachable for {seconds(alone_s)}: {error}. Check that the network "
+        "works and that the brokers run. Until a broker can be reached, "
+        f"{' and '.join(stands_still)}"
     )
 
 

@@ -183,7 +183,7 @@ async def test_new_partitions_are_withheld_until_the_listener_has_returned_and_k
             await kafka.produce(topic, tp.partition, rows(0, 1))
         assert {await one.partition_of_next() for _ in kept} == set(kept)
         assert not await one.consumer.getmany(timeout_ms=200)
-        assert "waits for the rebalance listener to return" in one.consumer.explain(others[0])
+        assert "the rebalance listener has not returned" in one.consumer.explain(others[0])
         one.listener.may_return.set()
         assert {await one.partition_of_next() for _ in others} == set(others)
 
