@@ -965,8 +965,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         if self._arrow_gets is None:
             if self._config.has_deserializers:
                 raise IllegalStateError(
-                    "Arrow rows contain keys and values as bytes: create a consumer without "
-                    "key_deserializer and value_deserializer, and decode the columns instead"
+                    "poll_arrow() returns keys and values as bytes and calls no deserialiser: "
+                    "leave out key_deserializer and value_deserializer, and decode the columns"
                 )
             # Imports pyarrow, which most consumers do not use.
             from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
@@ -1289,7 +1289,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def _require_group(self) -> str:
         if self._group_id is None:
             raise IllegalOperation(
-                "the consumer has no group for committed offsets: create it with a group_id"
+                "offsets are committed to a group, and this consumer has none: create the "
+                "consumer with a group_id"
             )
         return self._group_id
 

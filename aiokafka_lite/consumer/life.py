@@ -282,7 +282,8 @@ class Engine:
         commits = self.running.commits
         if not isinstance(commits, Commits):
             raise IllegalOperation(
-                "the consumer has no group for committed offsets: create it with a group_id"
+                "offsets are committed to a group, and this consumer has none: create the "
+                "consumer with a group_id"
             )
         return OffsetsInTransaction(self.state, commits)
 
@@ -478,7 +479,7 @@ class Engine:
                         topic_view = view.topics.get(topic)
                         error = None if topic_view is None else topic_view.error
                         if error is not None and not error.retriable:
-                            raise error(f"the brokers refuse to describe topic {topic!r}")
+                            raise error(f"the brokers refuse to return metadata of topic {topic!r}")
                     missing = [t for t in missing if not view.partitions_for_topic(t)]
                     if not missing:
                         return
@@ -625,7 +626,7 @@ class Engine:
             async with timeout_at(deadline):
                 await self._parts_ended.wait()
         except asyncio.TimeoutError:
-            log.warning("stopping: connections of the cancelled start() were not closed in time")
+            log.warning("stopping: the cancelled start() did not close its connections in time")
 
     async def _await_stop(self, timeout_s: float) -> Offsets:
         """Wait for the stop that is under way, unless that waits for a listener that calls this."""

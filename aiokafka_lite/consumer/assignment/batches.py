@@ -131,8 +131,8 @@ class Block(ABC):
         """
         if not (self.is_open or self._is_done):
             raise IllegalStateError(
-                "the batch cannot be committed, because its records are returned again: its block "
-                "raised an exception, or its transaction was aborted"
+                "the batch cannot be committed, because its `async with` block raised an "
+                "exception or its transaction was aborted: its records are returned again"
             )
 
     @abstractmethod

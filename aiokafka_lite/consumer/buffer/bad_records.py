@@ -159,7 +159,10 @@ def check_verdict(verdict: object, bad: BadRecord) -> Verdict:
             )
         return verdict
     if verdict == "raw" and bad.is_batch:
-        raise TypeError("a batch that cannot be read has no raw records: return 'skip' or 'raise'")
+        raise TypeError(
+            "on_bad_record returned 'raw' for a batch that cannot be read, which has no raw "
+            "records: return 'skip' or 'raise'"
+        )
     if verdict == "raise" or verdict == "skip" or verdict == "raw":
         return verdict
     raise TypeError(

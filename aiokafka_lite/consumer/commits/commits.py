@@ -324,8 +324,8 @@ class Commits(CommittedReader):
         except asyncio.TimeoutError:
             for departed in tuple(self._auto_commit.departed):
                 log.warning(
-                    "group %s: the offsets %s of partitions that are no longer assigned were "
-                    "not committed in time",
+                    "group %s: the offsets %s were not committed in time, and their partitions "
+                    "are no longer assigned to this member",
                     self._member.group_id,
                     departed.offsets,
                 )
@@ -518,7 +518,7 @@ class Commits(CommittedReader):
             if not await pause(backoff, deadline):
                 break
         raise KafkaTimeoutError(
-            f"offsets of {len(commit.left)} partitions were not committed in time"
+            f"the commit timed out: the offsets of {len(commit.left)} partitions were not committed"
             + ("" if last_error is None else f" (latest error: {last_error})")
         ) from last_error
 

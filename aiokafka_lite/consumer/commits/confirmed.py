@@ -87,8 +87,8 @@ class ConfirmedTopics:
                     raise
                 if not await pause(backoff, deadline):
                     raise KafkaTimeoutError(
-                        "offsets cannot be committed: no broker answered in time whether the "
-                        f"topics {sorted(topics)} were recreated"
+                        "offsets cannot be committed, because no broker confirmed in time that "
+                        f"the topics {sorted(topics)} were not recreated"
                     ) from error
 
     def _is_same(self, found: MetadataResponseTopic | None, read_as: bytes) -> bool:
@@ -119,6 +119,6 @@ class ConfirmedTopics:
 
 def _of_former_topics(names: Iterable[str]) -> CommitFailedError:
     return CommitFailedError(
-        f"topics were deleted since their records were returned: {', '.join(sorted({*names}))}. "
-        "The transaction is aborted"
+        "the transaction is aborted, because topics were deleted after their records were "
+        f"returned: {', '.join(sorted({*names}))}"
     )

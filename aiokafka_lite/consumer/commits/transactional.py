@@ -140,8 +140,8 @@ class OffsetsInTransaction:
             )
         ):
             raise AutoCommitError(
-                "auto-commit may commit the records of this transaction even after an abort: set "
-                "enable_auto_commit=False, or read with consumer.batch()"
+                "auto-commit may commit the records of this transaction even if the transaction "
+                "aborts: set enable_auto_commit=False, or read with consumer.batch()"
             )
 
     def await_outcome(
@@ -279,9 +279,9 @@ class OffsetsInTransaction:
         found = self.if_finished(cursor, records)
         if found is None or found[1] != records:
             raise OffsetMetadataTooLargeError(
-                f"the finished records of {cursor.tp} up to offset {max(records)} do not fit in "
-                "the commit metadata (offset.metadata.max.bytes of the brokers). First finish "
-                "earlier records"
+                f"the list of finished records of {cursor.tp} up to offset {max(records)} is too "
+                "long for the commit metadata (offset.metadata.max.bytes of the brokers). First "
+                "finish earlier records"
             )
         return found[0]
 

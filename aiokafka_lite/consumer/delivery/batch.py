@@ -127,8 +127,8 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
             )
         if batch.is_enlisted:
             raise IllegalOperation(
-                "an open transaction commits this batch, so commit() is not allowed: after an "
-                "abort of the transaction, the batch's records would be skipped"
+                "an open transaction will commit this batch, so do not call commit(): if the "
+                "transaction aborted, the batch's records would be skipped"
             )
         cause: CommitFailedError | None = None
         lost = batch.lost()

@@ -186,8 +186,8 @@ class Handover:
         generation = self._member.identity.generation
         state.events.publish(Assigned(frozenset(state.assignment), generation))
         log.info(
-            "group %s: generation %d assigns more partitions to this member: %s. %d partitions are "
-            "assigned now",
+            "group %s: generation %d assigns more partitions to this member: %s. The member now "
+            "has %d partitions",
             self._member.group_id,
             generation,
             sorted(new),

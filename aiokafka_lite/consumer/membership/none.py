@@ -122,7 +122,8 @@ class NoCommits:
             IllegalOperation: Always.
         """
         raise IllegalOperation(
-            "the consumer has no group for committed offsets: create it with a group_id"
+            "offsets are committed to a group, and this consumer has none: create the "
+            "consumer with a group_id"
         )
 
     def left_to_commit(self, offsets: Offsets) -> Offsets:

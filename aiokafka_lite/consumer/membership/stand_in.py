@@ -286,7 +286,9 @@ class Speaker:
             self.heard = Heard(self.heard.at, pulse.sent_as)
         if not self._ending.is_set():
             log.info(
-                "group %s: a heartbeat of the heartbeat thread failed: %s", self._group_id, error
+                "group %s: a heartbeat sent by the heartbeat thread failed: %s",
+                self._group_id,
+                error,
             )
 
     def _speak(self, pulse: Pulse, sent_as: Identity) -> tuple[Identity, Response]:

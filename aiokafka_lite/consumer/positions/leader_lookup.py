@@ -259,7 +259,7 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
             if leader is not None and leader.leader in silent:
                 why = f"the leader, node {leader.leader}, has not responded"
             else:
-                why = str(failures.get(tp, "no request was sent to the leader"))
+                why = str(failures.get(tp, "no request was sent to the leader before the deadline"))
             reasons.append(f"{tp.topic}/{tp.partition}: {why}")
         return KafkaTimeoutError(
             f"offsets of {len(missing)} partitions could not be looked up in time "

@@ -818,7 +818,7 @@ async def test_the_question_which_topic_it_is_is_asked_again_after_errors_that_p
     assert len(cluster.asked_at) == 4
     await confirm(cluster, ClientClosedError("stopped"))
     assert len(cluster.asked_at) == 5
-    with pytest.raises(KafkaTimeoutError, match="no broker answered in time"):
+    with pytest.raises(KafkaTimeoutError, match="no broker confirmed in time"):
         await confirm(cluster, *[cut] * 99)
     assert len(cluster.asked_at) == pytest.approx(5 + 10, abs=1)
 

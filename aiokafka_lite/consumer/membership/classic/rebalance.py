@@ -258,7 +258,7 @@ class Rebalance:
                 return assignor
         raise InconsistentGroupProtocolError(
             f"group {self._member.group_id} uses the assignor {joined.protocol_name!r}, which "
-            f"is not among partition_assignment_strategy"
+            "is not in this consumer's partition_assignment_strategy"
         )
 
     async def _share_out(

@@ -318,8 +318,8 @@ class Heartbeat:
         if self._stand_in.is_there:
             return (
                 f"the event loop was blocked for {self._blocked_s:.1f} s, and the coordinator "
-                "received no heartbeats from the heartbeat thread either (this thread stops "
-                "after max_poll_interval_ms)"
+                "received no heartbeats from the heartbeat thread either (this thread stops if "
+                "no records are requested for max_poll_interval_ms)"
             )
         return (
             f"the event loop was blocked for {self._blocked_s:.1f} s and could not send "
