@@ -251,7 +251,7 @@ async def test_line_is_sent_at_once_where_no_other_is_there(kafka: KafkaHandle) 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--json", "-K:"], "with --json, lines have"),
+        (["--json", "-K:"], "--json takes keys and nulls"),
         (["--key", "a", "-K:"], "leave one out"),
         (["-d", ""], "at least one character"),
         (["-H", "x"], "write NAME=VALUE"),

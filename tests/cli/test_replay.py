@@ -163,7 +163,7 @@ async def test_a_group_replays_nothing_twice(
         (["--where", "cause=x"], "dead letters have no field cause: use one of key, topic"),
         (["--where", "x"], "NAME=VALUE"),
         (["--group", "g", "--from", "1h"], "leave one out"),
-        (["--group", "g", "--dry-run"], "does not commit"),
+        (["--group", "g", "--dry-run"], "but --dry-run must not commit"),
         (["--transactional-id", "t"], "add --group"),
     ],
 )

@@ -284,7 +284,7 @@ async def test_a_token_may_be_as_long_as_brokers_accept() -> None:
         ("good", 5, "raised TypeError"),
         ("good", {"auth": "canary-9b1f"}, "cannot have the name 'auth'"),
         ("good", {"a b": "canary-9b1f"}, "cannot have the name 'a b'"),
-        ("good", {"a": "canary-9b1f\x01"}, "'a' is empty or has characters other"),
+        ("good", {"a": "canary-9b1f\x01"}, "'a' is empty or contains characters other"),
         ("good", {"a": b"canary-9b1f"}, "must be str"),
     ],
 )

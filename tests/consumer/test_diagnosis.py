@@ -178,7 +178,7 @@ def test_of_several_causes_the_first_is_said(found: Examined) -> None:
     found.a.back_off(NOW + 5, "STORAGE")
     found.check(Cause.BACKING_OFF, "failed and is retried in 5.0 s: STORAGE")
     found.lost = {1: NOW - 4}
-    found.check(Cause.BACKING_OFF, "again in 5.0 s")
+    found.check(Cause.BACKING_OFF, "is retried in 5.0 s")
     found.in_flight_since = None
     found.check(Cause.BROKER_DOWN, "node 1 at h:1 has not been reachable for 4.0 s")
     found.is_led = False
@@ -259,8 +259,8 @@ def test_a_partition_is_held_by_a_rebalance(member: Examined) -> None:
     awaited = AwaitedWork({A: Range(3, 5)}, NOW + 2)
     member.status = STABLE._replace(awaited_work=awaited)
     words = "is being revoked (waiting up to 2.0 s for the application to finish "
-    member.check(Cause.REBALANCING, words + "offsets 3 to 4), and its records")
-    member.check(Cause.REBALANCING, words + "its other work), and its records", B)
+    member.check(Cause.REBALANCING, words + "offsets 3 to 4), so the partition's records")
+    member.check(Cause.REBALANCING, words + "its other work), so the partition's records", B)
     member.status = STABLE._replace(awaited_work=awaited, withheld=frozenset({A}))
     member.check(Cause.REBALANCING, "the rebalance listener has not returned yet")
     member.status = STABLE._replace(sits_out=True)
@@ -373,7 +373,7 @@ def test_a_partition_in_trouble_is_named_though_a_fetch_is_in_flight(found: Exam
     found.in_flight_since = NOW
     assert not found.is_said("")
     found.b.failed(NOW + 5, "STORAGE")
-    assert found.is_said("t/1: the partition is fetched from node 1 again in 5.0 s")
+    assert found.is_said("t/1: fetching the partition from node 1 failed and is retried in 5.0 s")
     found.b.answered(NOW, 9, 9, 0)
     found.b.end_back_off()
     error = KafkaError("bad")

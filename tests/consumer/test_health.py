@@ -514,7 +514,9 @@ async def test_a_partition_in_a_backoff_beside_a_fetch_in_flight_is_named(broker
             asyncio.get_running_loop().time() + 60, "KafkaStorageError"
         )
         (reason,) = consumer.health().reasons
-        assert reason.startswith("two/1: the partition is fetched from node 1 again in ")
+        assert reason.startswith(
+            "two/1: fetching the partition from node 1 failed and is retried in "
+        )
 
 
 async def test_an_error_that_waits_is_said(broker: Broker) -> None:
