@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -327,14 +328,15 @@ def test_a_name_that_a_lagging_broker_still_uses_does_not_replace_the_new_topics
 def test_moves_by_the_application_are_counted_unless_a_rebalance_is_under_way() -> None:
     cursor = read()
     counts = [cursor.seeks]
-    for move in (
+    moves: list[Callable[[], object]] = [
         cursor.keep_sought,
         lambda: cursor.await_reset(-1, ""),
         lambda: cursor.await_reset(-1, "out of range"),
         cursor.begin_revocation,
         cursor.keep_sought,
         lambda: cursor.await_reset(-1, ""),
-    ):
+    ]
+    for move in moves:
         move()
         counts.append(cursor.seeks)
     assert [b != a for a, b in pairwise(counts)] == [True, True, False, False, False, False]

@@ -845,9 +845,9 @@ def test_a_handler_commits_its_own_records_and_no_others(state: SubscriptionStat
     state.hand_out(a, 0, 5, ())
     moved: list[Cursor] = []
     state.observers.on_partition_change(moved.append)
-    for tp, offset in ((B, OffsetAndMetadata(0, "")), (A, OffsetAndMetadata(3, ""))):
+    for tp, refused in ((B, OffsetAndMetadata(0, "")), (A, OffsetAndMetadata(3, ""))):
         with pytest.raises(IllegalStateError):
-            state.finish_named({tp: offset})
+            state.finish_named({tp: refused})
     with pytest.raises(IllegalStateError):
         state.finish_named({A: OffsetAndMetadata(1, "note")})
     for offset in (1, 2):
