@@ -612,8 +612,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             transactions.commit_at_the_end(delivery_of(source))
         elif group is None:
             raise TypeError(
-                "the `group` argument is missing, which names the group whose offsets the "
-                "transaction commits: pass consumer.group_metadata()"
+                "the `group` argument is missing, which names the group of the offsets: "
+                "pass consumer.group_metadata()"
             )
         else:
             transactions.commit_at_the_end(named_offsets(group, source))

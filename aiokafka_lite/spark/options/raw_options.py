@@ -170,7 +170,7 @@ class RawOptions:
         for topic, numbers in self._json(name, form).items():
             if not isinstance(numbers, list):
                 raise self.refusal(
-                    name, f"the value must be {form}, but the value of {topic!r} is not a list"
+                    name, f"the value must be {form}, but the entry for {topic!r} is not a list"
                 )
             for number in numbers:
                 found[self._partition(name, topic, number, form)] = None
@@ -193,7 +193,7 @@ class RawOptions:
             if not isinstance(numbers, dict):
                 raise self.refusal(
                     name,
-                    f"the value must be {form}, but the value of {topic!r} is not a JSON object",
+                    f"the value must be {form}, but the entry for {topic!r} is not a JSON object",
                 )
             for partition, number in numbers.items():
                 tp = self._partition(name, topic, _integer(partition), form)
