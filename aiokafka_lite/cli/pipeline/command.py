@@ -184,8 +184,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--metrics",
         type=Path,
         metavar="FILE",
-        help="append one JSON object per batch to this file (default: metrics.jsonl in the directory "
-        "--out, or no file if --out is a URL)",
+        help="append one JSON object per batch to this file (default: metrics.jsonl in the "
+        "directory --out, or no file if --out is a URL)",
     )
     group.add_argument(
         "--no-plot",
