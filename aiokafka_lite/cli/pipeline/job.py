@@ -89,7 +89,7 @@ def run_pipeline(
         rows = sum(metrics.rows for metrics in batches)
         say(
             f"{rows:,} new records in {len(batches)} batches, {seconds:.1f} s. The latest batch in "
-            f"the tables of {wanted.out} has number {tables.batch}"
+            f"the tables of {wanted.out} is number {tables.batch}"
         )
     if options.trigger_s is None:
         stopping.raise_if_received()
