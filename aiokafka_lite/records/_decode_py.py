@@ -450,7 +450,9 @@ def _own(columns: object) -> Columns:
     from aiokafka_lite.records._columns_py import Columns  # loaded by whoever made them
 
     if not isinstance(columns, Columns):
-        raise TypeError("columns made by the compiled decoder cannot be filled by the Python decoder")
+        raise TypeError(
+            "columns made by the compiled decoder cannot be filled by the Python decoder"
+        )
     return columns
 
 
