@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Final
 
 from pyspark.errors import PySparkException
@@ -14,8 +15,8 @@ from aiokafka_lite.errors import OptionError
 from aiokafka_lite.spark.pipeline.errors import PipelineError
 from aiokafka_lite.spark.pipeline.options import OWN_COLUMNS, PipelineOptions
 
-SAMPLED_OFFSETS: Final = 1000
-"""Of each partition, from its beginning."""
+SAMPLED_RECORDS: Final = 1000
+"""Of each task of a batch read: a task reads a range of a partition from its first record on."""
 
 
 def parse_schema(text: str) -> StructType:
@@ -86,8 +87,9 @@ def infer_schema(spark: SparkSession, options: PipelineOptions) -> StructType:
         PipelineError: There are no records, or none that are JSON objects.
     """
     rows = spark.read.format(options.source_format).options(**_batch_options(options)).load()
-    texts = rows.where(rows["offset"] < SAMPLED_OFFSETS).select(rows["value"].cast("string"))
-    values = [row[0] for row in texts.collect() if row[0] is not None]
+    texts = rows.select(rows["value"].cast("string"))
+    sample = texts.rdd.mapPartitions(lambda task: islice(task, SAMPLED_RECORDS)).collect()
+    values = [row[0] for row in sample if row[0] is not None]
     objects = [text for text in values if text.lstrip().startswith("{")]
     if not objects:
         raise PipelineError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.spark.pipeline import BatchMetrics, Pipeline, PipelineError, open_tables
 from aiokafka_lite.spark.pipeline.batches import BatchStep
+from aiokafka_lite.spark.pipeline.schemas import SAMPLED_RECORDS
 from tests.spark.pipeline.topic import (
     Event,
     aggregate_in,
@@ -23,6 +25,7 @@ from tests.spark.pipeline.topic import (
     places_in,
     produce,
 )
+from tests.support.cluster import KafkaHandle
 
 DAY = 24 * 60
 
@@ -251,6 +254,12 @@ def test_schema_is_inferred_where_none_is_given(
     wanted = options(broker, "inferred", tmp_path, schema=None)
     with pytest.raises(PipelineError, match="no JSON objects to infer a schema from"):
         Pipeline(spark, wanted).run_once()
+    # The offsets below are deleted, as by the topic's retention.
+    handle = KafkaHandle("embedded", broker.bootstrap_servers)
+    for partition in range(2):
+        for _ in range(SAMPLED_RECORDS):
+            broker.produce("inferred", b'{"deleted": 1}', partition=partition)
+        asyncio.run(handle.delete_records("inferred", partition, SAMPLED_RECORDS))
     broker.produce("inferred", b"nonsense")
     events = [Event(i, partition=i % 2) for i in range(10)]
     produce(broker, "inferred", events)
