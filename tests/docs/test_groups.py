@@ -77,7 +77,7 @@ def test_defaults_are_as_stated() -> None:
         f"minus `heartbeat_interval_ms`: {config.rebalance_hold_s:g} s if both settings have their "
         "defaults" in text
     )
-    assert f"is `session_timeout_ms` ({config.rebalance_timeout_s:g} s) by default" in text
+    assert f"from `session_timeout_ms` ({config.rebalance_timeout_s:g} s) instead" in text
     assert f"`session_timeout_ms` ({config.session_timeout_s:g} s by default)" in text
     assert "(45 s by default) in KIP-848" in text
     assert config.group_session_s == 45
