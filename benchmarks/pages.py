@@ -343,9 +343,7 @@ def _range(ratios: Sequence[float]) -> str:
 
 def spark_tables(runs: Shown) -> str:
     """Return the figures of the newest runs, a table for each kind of scenario."""
-    rule = (
-        "The tables show each source's best round, with the median of its rounds in brackets.\n"
-    )
+    rule = "The tables show each source's best round, with the median of its rounds in brackets.\n"
     parts = [about(runs), rule]
     return "\n".join(parts + [family(runs, name, "median") for name in runs.families])
 
