@@ -320,8 +320,8 @@ class EmbeddedCluster(DirectAccess):
         more = total - topic.partition_count
         if more < 1:
             raise InvalidPartitionsError(
-                f"the number of partitions of topic {name!r} cannot be set to {total}: it is "
-                f"{topic.partition_count}, and a topic can only gain partitions"
+                f"topic {name!r} already has {topic.partition_count} partitions, so the number "
+                f"cannot be set to {total}: partitions can only be added"
             )
         self.catalog.add_partitions(topic, self.place_replicas(more, replication))
 

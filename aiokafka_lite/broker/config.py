@@ -203,7 +203,8 @@ class BrokerConfig:
         self._check_security()
         if self.racks and len(self.racks) != self.nodes:
             raise ValueError(
-                f"racks must have one entry per node: {self.nodes} nodes, {len(self.racks)} racks"
+                f"racks must have one entry per node, but has {len(self.racks)} entries for "
+                f"{self.nodes} nodes"
             )
         if not 1 <= self.replication <= self.nodes:
             raise ValueError(

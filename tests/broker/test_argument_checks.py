@@ -156,5 +156,7 @@ def test_numbers_and_flags_of_a_topics_configuration_become_text() -> None:
 def test_a_total_that_adds_no_partitions_is_refused_with_the_present_one() -> None:
     broker = Broker()
     broker.create_topic("t", 3)
-    with pytest.raises(KafkaError, match="topic 't' cannot be set to 3: it is 3, and a topic"):
+    with pytest.raises(
+        KafkaError, match="topic 't' already has 3 partitions, so the number cannot be set to 3"
+    ):
         broker.add_partitions("t", 3)

@@ -203,8 +203,8 @@ class FetchRead:
         end = partition.end_of_epoch(target.last_fetched_epoch)
         if end.epoch == UNDEFINED_EPOCH:
             raise OffsetOutOfRangeError(
-                f"the leader's log has no end offset for epoch {target.last_fetched_epoch} "
-                f"(last_fetched_epoch of the request)"
+                f"the request has last_fetched_epoch={target.last_fetched_epoch}, but the leader's "
+                "log does not show where this epoch ended"
             )
         if end.epoch < target.last_fetched_epoch or end.end_offset < target.fetch_offset:
             return EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)

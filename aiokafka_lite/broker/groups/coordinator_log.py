@@ -200,8 +200,8 @@ class CoordinatorLog:
             yield entries
             if offset == start:
                 raise KafkaProtocolError(
-                    f"cannot load {OFFSETS_TOPIC}-{partition}: no batch can be read at "
-                    f"offset {offset}, but the high watermark is {log.high_watermark}"
+                    f"cannot load {OFFSETS_TOPIC}-{partition}: no batch can be read at offset "
+                    f"{offset}, which is below the high watermark ({log.high_watermark})"
                 )
 
 

@@ -64,7 +64,8 @@ def _low_watermark(ctx: RequestContext, name: str, wanted: DeleteRecordsPartitio
     partition.check_leader(ctx.node.id)
     if not topic.config.is_deleted_by_retention:
         raise PolicyViolationError(
-            f"records of {name} cannot be deleted: its cleanup.policy does not include delete"
+            f"records of {name} cannot be deleted, because the topic's cleanup.policy does not "
+            "include delete"
         )
     offset = wanted.offset
     if offset == TO_HIGH_WATERMARK:

@@ -31,7 +31,8 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClus
     if request.endpoint_type == EndpointType.CONTROLLERS:
         return DescribeClusterResponse(
             error_code=MismatchedEndpointTypeError.errno,
-            error_message="the request asks for controllers, but a broker lists only brokers",
+            error_message="the request asks for controllers, but this node is a broker, which "
+            "lists only brokers",
         )
     if request.endpoint_type != EndpointType.BROKERS:
         return DescribeClusterResponse(

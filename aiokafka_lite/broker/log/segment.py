@@ -160,8 +160,8 @@ class MemorySegment(Segment):
     def _write(self, batch: memoryview) -> None:
         if self.size + len(batch) > self._capacity:
             raise KafkaStorageError(
-                f"a batch of {len(batch)} bytes does not fit into its segment, "
-                f"which has {self._capacity - self.size} free bytes"
+                f"a batch of {len(batch)} bytes does not fit into the log segment, which has "
+                f"{self._capacity - self.size} free bytes"
             )
         self._memory[self.size : self.size + len(batch)] = batch
 

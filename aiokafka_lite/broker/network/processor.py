@@ -512,8 +512,8 @@ class Processor(asyncio.BufferedProtocol):
             return
         context = work.context
         self._acceptor.on_bug(
-            f"{work.entry.request.__name__} v{context.api_version} from {self.peer} "
-            f"(client id {context.client_id!r}) could not be handled",
+            f"the broker could not handle {work.entry.request.__name__} v{context.api_version} "
+            f"from {self.peer} (client id {context.client_id!r})",
             error,
         )
         self.abort()

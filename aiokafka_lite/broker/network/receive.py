@@ -183,7 +183,7 @@ class FrameReceiver:
 
 def _guess(prefix: bytes) -> str:
     if prefix[0] == 0x16:
-        return ". The bytes look like TLS, but this listener has no TLS"
+        return ". The bytes look like TLS, but this listener does not use TLS"
     if prefix in (b"GET ", b"POST", b"HEAD", b"PUT "):
         return ". The bytes look like HTTP, but this is a Kafka listener"
     return ""

@@ -116,8 +116,8 @@ def check_listeners(
     for listener in listeners:
         if not 0 <= listener.port <= listener.port + nodes - 1 <= MAX_PORT:
             raise ValueError(
-                f"port must be 0 to {MAX_PORT - nodes + 1}, not {listener.port} "
-                f"(the nodes use consecutive ports, and nodes={nodes})"
+                f"port must be 0 to {MAX_PORT - nodes + 1}, not {listener.port}, because the "
+                f"{nodes} nodes use consecutive ports"
             )
         if not listener.is_remote:
             continue

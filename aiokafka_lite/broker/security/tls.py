@@ -85,8 +85,8 @@ def ask_for_certificates(
     if mode is not ClientAuth.NONE:
         if client_ca_file is None and client_ca_pem is None:
             raise KafkaConfigurationError(
-                f"client_auth={mode.value} needs client_ca_file: "
-                f"the CA that signs client certificates"
+                f"client_auth={mode.value} needs client_ca_file, a file with the CA that signs "
+                "client certificates"
             )
         try:
             context.load_verify_locations(client_ca_file, cadata=client_ca_pem)

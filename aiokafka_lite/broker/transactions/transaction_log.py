@@ -175,6 +175,6 @@ class TransactionLog:
             if found.next_offset <= offset:
                 raise KafkaProtocolError(
                     f"cannot load {TRANSACTION_STATE_TOPIC}-{partition}: no batch can be read at "
-                    f"offset {offset}, but the high watermark is {log.high_watermark}"
+                    f"offset {offset}, which is below the high watermark ({log.high_watermark})"
                 )
             offset = found.next_offset
