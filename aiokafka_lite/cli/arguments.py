@@ -73,7 +73,7 @@ def names(text: str) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in text.split(","))
     if not all(parts):
         raise argparse.ArgumentTypeError(
-            f"{text!r} has an empty name: write one comma between two names, as in a,b"
+            f"{text!r} contains an empty name: separate names with one comma, as in a,b"
         )
     return parts
 
@@ -95,12 +95,12 @@ def partition_numbers(text: str) -> tuple[int, ...]:
         ends = (first, last if dash else first)
         if not all(each.isdecimal() and each.isascii() and len(each) < 10 for each in ends):
             raise argparse.ArgumentTypeError(
-                f"{text!r} is not a list of partitions: write 3 or 0,4-7"
+                f"{text!r} is not a list of partitions, such as 3 or 0,4-7"
             )
         low, high = map(int, ends)
         if high - low > 100_000:
             raise argparse.ArgumentTypeError(
-                f"{text!r} has a range of more than 100,000 partitions"
+                f"{text!r} contains a range that is too large: the limit is 100,000 partitions"
             )
         numbers += range(low, high + 1)
     return tuple(numbers)

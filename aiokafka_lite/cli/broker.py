@@ -94,9 +94,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "broker",
         description=(
-            "Run a Kafka broker for tests and laptops, until Ctrl-C. The broker accepts clients "
-            "without a password unless security options are given, and its nodes share one "
-            "process: do not use it in production."
+            "Run a Kafka broker for tests and local development, until Ctrl-C. The broker accepts "
+            "clients without a password unless security options are given, and its nodes share "
+            "one process: do not use it in production."
         ),
     )
     broker_security.add_options(parser)
@@ -111,7 +111,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "--data",
         type=Path,
         metavar="DIR",
-        help="keep topics, records and committed offsets in this directory (default: in memory)",
+        help="keep topics, records and committed offsets in this directory (default: keep them in "
+        "memory)",
     )
     parser.add_argument(
         "--topic",
@@ -125,9 +126,9 @@ def add_parser(subparsers: Subparsers) -> None:
         "--load",
         type=Path,
         metavar="FILE.jsonl",
-        help='load records into empty topics, from lines like {"topic": "orders", "key": "42", '
-        '"value": {"amount": 3}, "headers": {}, "partition": 0, "timestamp": '
-        '1767225600000}, with {"base64": "…"} for binary data',
+        help="load the records of this file into empty topics. Its lines are like "
+        '{"topic": "orders", "key": "42", "value": {"amount": 3}, "headers": {}, "partition": 0, '
+        '"timestamp": 1767225600000}, with {"base64": "…"} for binary data',
     )
     parser.add_argument(
         "--num-partitions",
@@ -142,7 +143,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--no-auto-create",
         action="store_true",
-        help=("do not create topics automatically when clients request them"),
+        help=("do not create a missing topic when a client first uses it"),
     )
     status = parser.add_mutually_exclusive_group()
     status.add_argument(
@@ -165,7 +166,7 @@ def add_parser(subparsers: Subparsers) -> None:
         action="append",
         default=[],
         metavar="NAME=NUMBER",
-        help="any other setting of the broker, such as log_cleaner_backoff_ms (repeatable)",
+        help="any other numeric setting of the broker, such as log_cleaner_backoff_ms (repeatable)",
     )
     parser.set_defaults(run=run)
 

@@ -118,8 +118,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--users-file",
         type=Path,
         metavar="FILE",
-        help="SASL users, as lines of name:password (empty lines and lines "
-        "that begin with # are ignored)",
+        help="a file with the SASL users, one name:password per line (empty lines and lines that "
+        "begin with # are ignored)",
     )
     group.add_argument(
         "--user",
@@ -128,8 +128,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME:PASSWORD",
         help="one SASL user, as name:password (repeatable). Other users of this machine can read "
-        "command lines: "
-        "--users-file hides the password",
+        "command lines, so --users-file is safer",
     )
     group.add_argument(
         "--sasl-mechanism",
@@ -162,15 +161,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=ClientAuth,
         choices=list(ClientAuth),
         help=(
-            "whether clients must present a certificate (default: none, but required with "
-            "--tls-client-ca)"
+            "whether clients must present a certificate (default: none, or required if "
+            "--tls-client-ca is given)"
         ),
     )
     group.add_argument(
         "--tls-client-ca",
         type=Path,
         metavar="FILE.pem",
-        help="the CA that signs the clients' certificates (with --tls-cert)",
+        help="the CA that signs the clients' certificates (needs --tls-cert)",
     )
     group.add_argument(
         "--write-credentials",
@@ -183,7 +182,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--allow-cleartext-credentials",
         action="store_true",
-        help="with --allow-remote, allow passwords over the network without TLS",
+        help="with --allow-remote: let clients send passwords over the network without TLS",
     )
 
 
@@ -228,8 +227,8 @@ def security_of(options: argparse.Namespace) -> BrokerSecurity:
             )
     elif not (found.has_throw_away_certificates or found.has_tokens):
         raise CommandError(
-            "there are no files for --write-credentials: it writes temporary certificates "
-            "(--listen SSL://…) and tokens (--sasl-mechanism OAUTHBEARER)"
+            "--write-credentials has no files to write: it needs temporary certificates (--listen "
+            "SSL://…) or tokens (--sasl-mechanism OAUTHBEARER)"
         )
     return found
 

@@ -32,9 +32,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = new_parser(
         subparsers,
         "completion",
-        "Print a script with which a shell completes commands, options, and names of topics and "
-        "groups.\nThe names are read from the cluster given on the command line, in the "
-        "environment or in a file.",
+        "Print a shell script that completes commands, options, and names of topics and "
+        "groups.\nThe script reads the names from the cluster given on the command line, in the "
+        "environment or in a properties file.",
         "examples:\n"
         '  eval "$(aiokafka-lite completion bash)"      in ~/.bashrc\n'
         '  eval "$(aiokafka-lite completion zsh)"       in ~/.zshrc, after compinit\n'

@@ -59,7 +59,8 @@ _OPTIONS: Final = (
             "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (default: derived from the other "
             "options)"),
     _Option("ca-file", "ssl.truststore.location", "FILE",
-            "certificates to trust, in PEM or PKCS12 (default: the system's). Implies TLS"),
+            "certificates to trust, in PEM or PKCS12 (default: the system's certificates). "
+            "Implies TLS"),
     _Option("cert-file", "ssl.certificate.location", "FILE",
             "the client's own certificate, in PEM. Implies TLS"),
     _Option("key-file", "ssl.key.location", "FILE",
@@ -102,7 +103,7 @@ def add_options(
         dest="config",
         type=Path,
         metavar="FILE",
-        help="a properties file with client settings, as for Kafka's own tools",
+        help="a file with client settings, in the properties format of Kafka's own tools",
     )
     group.add_argument(
         "-X",

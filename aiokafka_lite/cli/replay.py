@@ -73,8 +73,8 @@ def add_parser(subparsers: Subparsers) -> None:
         action="append",
         default=[],
         metavar="NAME=PATTERN",
-        help="only dead letters with a field NAME that matches PATTERN (* matches any text, ? "
-        "any character). The fields are topic, partition, offset, group, exception, message, "
+        help="only dead letters with a field NAME that matches PATTERN (* matches any text, ? any "
+        "character). The fields are topic, partition, offset, group, exception, message, "
         "delivery.count and key. Repeatable: all patterns must match",
     )
     which.add_argument(
@@ -150,7 +150,8 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.transactional_id is not None and options.group is None:
         raise UsageError(
-            "with --transactional-id, replay commits the offsets of a group: add --group"
+            "--transactional-id needs --group, because the transactions commit the offsets of "
+            "this group"
         )
     where = connecting(options)
     wanted = _patterns(options.where)

@@ -79,11 +79,12 @@ def _add_create(actions: Subparsers) -> None:
     parser.add_argument("names", nargs="+", metavar="NAME", help="the topics to create")
     parser.add_argument(
         "-p", "--partitions", type=positive_int, metavar="N",
-        help="partitions of each topic (default: the cluster's num.partitions)",
+        help="the number of partitions of each topic (default: the cluster's num.partitions)",
     )  # fmt: skip
     parser.add_argument(
         "-r", "--replication", type=positive_int, metavar="N",
-        help="replicas of each partition (default: the cluster's default.replication.factor)",
+        help="the number of replicas of each partition (default: the cluster's "
+        "default.replication.factor)",
     )  # fmt: skip
     add_options(parser, settings_file=["--command-config"])
     parser.add_argument(
@@ -222,7 +223,7 @@ def run_delete(options: argparse.Namespace) -> int:
     names = list(dict.fromkeys(options.topics))
     if not options.yes and not sys.stdin.isatty():
         raise UsageError(
-            "cannot ask for confirmation, because the standard input is no terminal: add --yes"
+            "cannot ask for confirmation, because the standard input is not a terminal: add --yes"
         )
     with connecting(options).cluster() as cluster:
         known = ask_for_topics(cluster, None).topics

@@ -119,8 +119,8 @@ def add_describe_parser(subparsers: Subparsers) -> None:
         "--since",
         type=place,
         metavar="WHERE",
-        help=f"read and measure all records since this position (default: {DEFAULT_SINCE}, but at "
-        f"most 64 MiB): {FORMS}",
+        help="compute the rates and the largest record from all records since this position "
+        f"(default: {DEFAULT_SINCE}, but at most 64 MiB): {FORMS}",
     )
     add_json_option(parser)
     add_options(parser)
@@ -255,7 +255,11 @@ def _sample(
             sample(where, spans, since_ms, until_s=until_s, is_all_wanted=is_all_wanted)
         )
     except KafkaError as error:
-        print(f"warning: cannot read records to measure them: {plain_text(error)}", file=sys.stderr)
+        print(
+            "warning: cannot read the records to compute rates and the largest record: "
+            f"{plain_text(error)}",
+            file=sys.stderr,
+        )
         return None
 
 

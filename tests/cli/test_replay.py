@@ -164,7 +164,7 @@ async def test_a_group_replays_nothing_twice(
         (["--where", "x"], "NAME=VALUE"),
         (["--group", "g", "--from", "1h"], "leave one out"),
         (["--group", "g", "--dry-run"], "but --dry-run must not commit"),
-        (["--transactional-id", "t"], "add --group"),
+        (["--transactional-id", "t"], "--transactional-id needs --group"),
     ],
 )
 async def test_what_makes_no_sense_is_refused(

@@ -127,7 +127,7 @@ async def test_describe_reads_no_more_than_a_part_by_default(
         with broker.on("Fetch").fail(TopicAuthorizationFailedError, times=None):
             ended = await cli("describe", "t", *where)
         assert (ended.code, len(ended.lines)) == (0, 3)
-        assert ended.errors.startswith("warning: cannot read records to measure them: ")
+        assert ended.errors.startswith("warning: cannot read the records to compute rates")
 
 
 async def test_describe_names_the_topic_that_may_be_meant(

@@ -115,22 +115,23 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--grep",
         metavar="REGEX",
-        help="only records whose value, or a header that is printed, matches",
+        help="only records with a value that matches REGEX. If headers are printed, a matching "
+        "header is enough",
     )
-    which.add_argument("--key", metavar="REGEX", help="only records with a key that matches")
+    which.add_argument("--key", metavar="REGEX", help="only records with a key that matches REGEX")
     which.add_argument(
         "--header",
         action="append",
         type=name_and_value,
         default=[],
         metavar="NAME=REGEX",
-        help="only records with a header NAME whose value matches (repeatable)",
+        help="only records with a header NAME whose value matches REGEX (repeatable)",
     )
     which.add_argument(
         "-F",
         "--fixed-strings",
         action="store_true",
-        help=("search for the text itself, not for a regular expression"),
+        help=("treat --grep, --key and --header as plain text, not as regular expressions"),
     )
     which.add_argument(
         "-i", "--ignore-case", action="store_true", help="ignore case in --grep, --key and --header"
@@ -190,8 +191,8 @@ def _add_how(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help=(
-            "write the records to this file. FILE.parquet and FILE.arrow are tables, and need "
-            "aiokafka-lite[arrow]"
+            "write the records to this file. FILE.parquet and FILE.arrow are written as tables, "
+            "and need aiokafka-lite[arrow]"
         ),
     )
 
@@ -248,13 +249,13 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("--from and --last both set the start: leave one out")
     is_table = options.output is not None and options.output.suffix in TABLES
     if is_table and options.format is not None:
-        raise UsageError(f"{options.output} is written as a table: leave out --format")
+        raise UsageError(f"{options.output} is written as a table, so leave out --format")
     if options.unpack and options.format != "json":
         raise UsageError("--unpack needs --json")
     if options.delimiter is not None and options.format not in (None, "text"):
         raise UsageError(f"--delimiter applies only to --format text, not to {options.format}")
     if options.format == "raw" and _fields(options):
-        raise UsageError("--format raw prints only values: leave out -k, -H, -t, -o and -a")
+        raise UsageError("--format raw prints only values, so leave out -k, -H, -t, -o and -a")
     if options.invert_match and not _filters(options):
         raise UsageError("-v needs --grep, --key or --header, because it inverts these filters")
 
@@ -329,8 +330,8 @@ def _tell_of_what_is_gone(
     for tp in begins:
         if not begins[tp] <= start.offset <= ends[tp]:
             print(
-                f"warning: partition {tp.partition} of {tp.topic} has no offset {start.offset}: "
-                f"reading starts at the nearest of its offsets {begins[tp]} to {ends[tp]}",
+                f"warning: partition {tp.partition} of {tp.topic} has only offsets {begins[tp]} to "
+                f"{ends[tp]}, so reading starts at the nearest offset instead of {start.offset}",
                 file=sys.stderr,
             )
 

@@ -67,6 +67,6 @@ def _search(pattern: str, is_fixed: bool, flags: int) -> Callable[[bytes], bool]
         search = re.compile(re.escape(encoded) if is_fixed else encoded, flags).search
     except re.error as error:
         raise UsageError(
-            f"{pattern!r} is not a regular expression: {error} (-F searches for the text itself)"
+            f"{pattern!r} is not a regular expression: {error} (use -F to search for plain text)"
         ) from error
     return lambda content: search(content) is not None

@@ -106,7 +106,8 @@ def run(options: argparse.Namespace) -> int:
         tps = _partitions(cluster, wanted) if wanted else sorted(before)
         if not tps:
             raise CommandError(
-                f"group {options.group} has no committed offsets: name the topics with --topic"
+                f"group {options.group} has no committed offsets, so --all-topics selects no "
+                "topics: name the topics with --topic"
             )
         rows = _rows(cluster, tps, before, options.to, options.by)
         if options.execute:
@@ -162,7 +163,7 @@ def _rows(
 ) -> list[Row]:
     if gone := [tp for tp in tps if cluster.view.leader(tp) is None]:
         names = ", ".join(f"{tp.topic}:{tp.partition}" for tp in gone)
-        raise CommandError(f"{names}: the partition does not exist, or has no leader")
+        raise CommandError(f"these partitions do not exist or have no leader: {names}")
     found = find(cluster, tps, *([] if to is None else [to]))
     rows: list[Row] = []
     for tp in tps:
@@ -219,4 +220,6 @@ def _commit(
         if each.error_code
     ]
     if refused:
-        raise CommandError(f"some offsets were not committed: {'; '.join(refused)}")
+        raise CommandError(
+            f"the broker did not commit the offsets of some partitions: {'; '.join(refused)}"
+        )

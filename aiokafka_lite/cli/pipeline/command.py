@@ -67,7 +67,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
         type=positive_int,
         default=4,
         metavar="N",
-        help="with --flights: partitions of the topic (default: 4)",
+        help="with --flights: the number of partitions of the topic (default: 4)",
     )
     group.add_argument(
         "--kafka",
@@ -116,22 +116,23 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--event-time",
         metavar="COLUMN",
-        help="the TIMESTAMP column that has the event time of a row (default: the record's own "
-        "timestamp)",
+        help="the TIMESTAMP column with the event time of a row (default: the timestamp of the "
+        "Kafka record)",
     )
     group.add_argument(
         "--key",
         type=names,
         default=(),
         metavar="COLUMN,...",
-        help=("columns to aggregate by, in addition to the window"),
+        help=("columns to group by, in addition to the time window"),
     )
     group.add_argument(
         "--measure",
         type=names,
         default=(),
         metavar="COLUMN,...",
-        help="numeric columns to aggregate, as count, sum, min, max and mean",
+        help="numeric columns to aggregate. The table has the count, sum, min, max and mean of "
+        "each",
     )
     group.add_argument(
         "--window",
@@ -144,10 +145,10 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
         "--watermark",
         type=duration_ms,
         metavar="LENGTH",
-        help="how far event times may be behind the latest event time of their partition "
+        help="how far event times can be behind the latest event time of their partition "
         "(default: 1 day). The aggregate ignores rows that are further behind if their windows "
-        "are closed. With --flights the default is 365 days, because the flights are "
-        "not in the order of their times",
+        "are already closed. With --flights the default is 365 days, because the flights are not "
+        "in the order of their times",
     )
 
 
@@ -157,12 +158,14 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--once",
         action="store_true",
-        help=("read the records that the topic has at the start, then end (default)"),
+        help=(
+            "read the records that are in the topic when the command starts, then exit (default)"
+        ),
     )
     how.add_argument(
         "--continuous",
         action="store_true",
-        help="read new records until Ctrl-C or SIGTERM, then finish the batch",
+        help="keep reading new records until Ctrl-C or SIGTERM, then finish the current batch",
     )
     group.add_argument(
         "--trigger",
@@ -178,7 +181,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="the maximum number of offsets per batch (default: no limit)",
     )
     group.add_argument(
-        "--group", metavar="ID", help="commit the offsets of finished batches to this group"
+        "--group",
+        metavar="ID",
+        help="commit the offsets of finished batches to this consumer group",
     )
     group.add_argument(
         "--metrics",
@@ -239,9 +244,12 @@ def _job_options(options: argparse.Namespace) -> PipelineJobOptions:
             ("--bootstrap", options.bootstrap), ("--topic", topic), ("--out", out)
         ):  # fmt: skip
             if not value:
-                raise CommandError(f"{name} is missing (it is optional only with --flights)")
+                raise CommandError(f"{name} is required unless --flights is given")
     elif options.continuous:
-        raise CommandError("--flights checks the finished tables: leave out --continuous")
+        raise CommandError(
+            "--flights checks the tables at the end of the run, but --continuous runs until "
+            "Ctrl-C: leave one out"
+        )
     given = {
         "schema": None if options.schema is None else _read_schema(options.schema),
         "event_time": options.event_time,
@@ -258,7 +266,7 @@ def _job_options(options: argparse.Namespace) -> PipelineJobOptions:
             if given[name] not in (None, ()):
                 option = name.replace("_", "-").removesuffix("s")
                 raise CommandError(
-                    f"--flights sets its own {name.replace('_', ' ')}: leave out --{option}"
+                    f"--flights sets its own {name.replace('_', ' ')}, so leave out --{option}"
                 )
         given = {
             **FLIGHTS,

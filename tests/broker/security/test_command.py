@@ -156,7 +156,7 @@ async def test_given_certificates_ask_clients_for_theirs(tmp_path: Path, trusted
         (["--listen", "127.0.0.1:0", "--set", "queued_max_requests=0"], "queued_max_requests"),
         (
             ["--listen", "127.0.0.1:0", "--write-credentials", "d"],
-            "no files for --write-credentials",
+            "--write-credentials has no files to write",
         ),
         (["--oauth-allow-unsecured-tokens", "--listen", "SASL_SSL://127.0.0.1:0"], "OAUTHBEARER"),
     ],

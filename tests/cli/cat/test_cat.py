@@ -205,8 +205,8 @@ async def test_what_was_deleted_is_told_of(kafka: KafkaHandle, topic: str, cli: 
     ended = await cli(*at(kafka, "cat", topic, "-p", 0, "--from", 1))
     assert ended.lines == ["a2", "a3", "a4"]
     assert ended.errors == (
-        f"warning: partition 0 of {topic} has no offset 1: "
-        "reading starts at the nearest of its offsets 2 to 5\n"
+        f"warning: partition 0 of {topic} has only offsets 2 to 5, "
+        "so reading starts at the nearest offset instead of 1\n"
     )
 
 
@@ -308,7 +308,7 @@ async def test_missing_topic_is_named_with_the_one_that_may_be_meant(
         (["--unpack"], "--unpack needs --json"),
         (["--json", "-d", ","], "--delimiter applies only to --format text, not to json"),
         (["--format", "raw", "-k"], "raw prints only values"),
-        (["--json", "--output", "x.parquet"], "is written as a table: leave out --format"),
+        (["--json", "--output", "x.parquet"], "is written as a table, so leave out --format"),
     ],
 )
 async def test_wrong_usage_is_said_before_anything_is_done(

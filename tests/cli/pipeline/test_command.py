@@ -25,7 +25,7 @@ HOUR = CarrierHour(datetime(2013, 1, 1, 10, tzinfo=timezone.utc), "UA")
 
 def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "--bootstrap", "localhost:1", "--topic", "t"]) == 1
-    assert "--out is missing" in capsys.readouterr().err
+    assert "--out is required unless --flights is given" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         (["--window", "0s"], "'0s' is not a duration above 0"),
         (["--conf", "spark.x"], "'spark.x' has no value: write NAME=VALUE"),
         (["--conf", "=secret"], ": the name is missing: write NAME=VALUE"),
-        (["--key", "a,,b"], "has an empty name"),
+        (["--key", "a,,b"], "contains an empty name"),
         (["--once", "--continuous"], "not allowed with argument"),
     ],
 )
@@ -50,7 +50,7 @@ def test_arguments_that_will_not_do_are_explained(
 
 def test_flights_have_their_own_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "--flights", "--key", "origin"]) == 1
-    assert "--flights sets its own keys: leave out --key" in capsys.readouterr().err
+    assert "--flights sets its own keys, so leave out --key" in capsys.readouterr().err
 
 
 def test_schema_that_is_not_there_is_named(
