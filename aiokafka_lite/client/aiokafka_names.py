@@ -184,7 +184,10 @@ class ClientNames:
                 await cluster.refresh([topic])
             partitions = cluster.view.partitions_for_topic(topic)
         if partitions is None:
-            raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in the metadata")
+            raise UnknownTopicOrPartitionError(
+                f"the brokers' metadata has no partitions of topic {topic!r}: the topic does not "
+                "exist, or was just created"
+            )
         return partitions
 
 

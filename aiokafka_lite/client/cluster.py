@@ -231,7 +231,7 @@ class Cluster:
                     raise asyncio.TimeoutError from error
                 if not error.retriable or not self.pool.opened_count:
                     raise
-                log.info("retrying the first metadata request: %s", error)
+                log.info("the first metadata request failed and is sent again: %s", error)
             await asyncio.sleep(delay_s)
             failures.clear()
 

@@ -39,8 +39,8 @@ class ForkAware:
         """
         return self._give_up_socket(
             ForkedError(
-                f"the connection to {self.peer} belongs to the parent process, because the process "
-                "forked: create another client in the child"
+                f"the connection to {self.peer} belongs to the parent process, so this forked "
+                "process cannot use it: create another client in this process"
             )
         )
 

@@ -220,8 +220,7 @@ class _ScramConversation(Conversation):
         ours = self._client_first.nonce
         if not asked.nonce.startswith(ours) or len(asked.nonce) == len(ours):
             raise AuthenticationFailedError(
-                "the broker's SCRAM nonce is invalid: it must start with the client's nonce and "
-                "be longer"
+                "the broker's SCRAM nonce is invalid, because it does not extend the client's nonce"
             )
         if not scram.MIN_ITERATIONS <= asked.iterations <= scram.MAX_ITERATIONS:
             raise AuthenticationFailedError(
@@ -411,8 +410,8 @@ class Authenticator:
             )
         if answer.error_code == IllegalSaslStateError.errno:
             raise AuthenticationFailedError(
-                f"{connection.peer} does not use authentication on this listener: see "
-                "security_protocol"
+                f"this listener of {connection.peer} does not use SASL: set security_protocol to "
+                "PLAINTEXT or SSL"
             )
         if answer.error_code != NoError.errno:
             raise self._refusal(connection, for_code(answer.error_code).__name__)

@@ -120,7 +120,7 @@ class ApiVersions(Mapping[int, tuple[int, int]]):
         if low > high:
             raise KafkaProtocolError(
                 f"{peer} reports that it supports versions {low} to {high} of "
-                f"{request_class.__name__}, which is not a range"
+                f"{request_class.__name__}, which is not a valid range"
             )
         newest = request_class.max_version
         chosen = min(newest, high) if max_version is None else min(newest, high, max_version)
@@ -198,7 +198,13 @@ class FirstVersions:
         except NegotiationCutError as error:
             cut = error
         connection = await attempt(OLDEST_VERSION)
-        log.info("%s: retrying ApiVersions with version %s: %s", address, OLDEST_VERSION, cut)
+        log.info(
+            "%s accepts ApiVersions only in version %s. The attempt with a newer version failed: "
+            "%s",
+            address,
+            OLDEST_VERSION,
+            cut,
+        )
         self._oldest_until[address] = self._clock() + OLDEST_FOR_S
         return connection
 

@@ -396,7 +396,8 @@ class Wire:
         """Raise what `ask` raises because of the request itself."""
         if not request.expects_response:
             raise IllegalArgumentError(
-                f"{request!r} is sent with acks=0, so brokers send no response"
+                f"cannot wait for a response to {request!r}, because brokers send no response if "
+                "acks=0"
             )
         self.api_versions.choice(request.request_class, request.usable_max_version, peer=self.peer)
 
@@ -488,8 +489,8 @@ class Wire:
         pending = self.in_flight.pop(read_correlation_id(frame)[0], None)
         if pending is None:
             raise CorrelationIdError(
-                f"{self.peer} answers request {response_correlation_id(frame)}, which is not in "
-                "flight: the connection is out of sync"
+                f"{self.peer} sent a response with correlation id "
+                f"{response_correlation_id(frame)}, but no request with this id is in flight"
             )
         if pending.error is None:
             pending.frame = frame
@@ -570,7 +571,10 @@ class Wire:
         is_unanswered = self.last_correlation_id - self._opened_id == len(self.in_flight) == 1
         hint = ""
         if is_unanswered and not is_sending:
-            hint = ": if the listener requires SASL, see security_protocol"
+            hint = (
+                " (if the listener requires SASL, set security_protocol to SASL_SSL or "
+                "SASL_PLAINTEXT)"
+            )
         text = f"lost the connection to {self.peer}: {explain(error)}{hint}"
         return caused(error_class(text), error)
 

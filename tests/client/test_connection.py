@@ -380,7 +380,7 @@ async def test_unknown_correlation_id_poisons(
     errors = await poisoned_by(broker, connection, struct.pack(">ii", 4, 12345))
     assert [type(error) for error in errors] == [CorrelationIdError] * 2
     assert isinstance(errors[0], KafkaProtocolError)
-    assert f"{broker.address} answers request 12345" in str(errors[0])
+    assert f"{broker.address} sent a response with correlation id 12345" in str(errors[0])
     with pytest.raises(CorrelationIdError):
         await connection.request(ask_topic("c"), timeout_s=TIMEOUT_S)
 

@@ -61,8 +61,8 @@ async def test_the_rfcs_exchange_is_ours() -> None:
 @pytest.mark.parametrize(
     ("challenge", "reason"),
     [
-        (b"r=%b,s=QUJD,i=4096" % NONCE, "start with the client's nonce"),
-        (b"r=other,s=QUJD,i=4096", "start with the client's nonce"),
+        (b"r=%b,s=QUJD,i=4096" % NONCE, "does not extend the client's nonce"),
+        (b"r=other,s=QUJD,i=4096", "does not extend the client's nonce"),
         (b"r=%bx,s=QUJD,i=1" % NONCE, "requests 1 SCRAM iterations"),
         (b"r=%bx,s=QUJD,i=4095" % NONCE, "requests 4095 SCRAM iterations"),
         (b"r=%bx,s=QUJD,i=1000001" % NONCE, "requests 1000001 SCRAM iterations"),
@@ -173,7 +173,7 @@ async def test_a_session_lasts_as_long_as_the_broker_says(
         (
             [SaslHandshakeResponse(error_code=34)],
             AuthenticationFailedError,
-            "host:9092 does not use authentication on this listener",
+            "this listener of host:9092 does not use SASL",
         ),
         (
             [SaslHandshakeResponse(error_code=35)],

@@ -246,7 +246,7 @@ def test_only_a_long_answer_comes_in_pieces(wire: Wire, size: int) -> None:
 # --- What breaks a connection -----------------------------------------------------------------
 def test_an_answer_to_no_request_is_out_of_step(wire: Wire) -> None:
     ask(wire)
-    with pytest.raises(CorrelationIdError, match="answers request 12345, which is not in flight"):
+    with pytest.raises(CorrelationIdError, match="a response with correlation id 12345, but no"):
         feed(wire, struct.pack(">ii", 4, 12345))
 
 

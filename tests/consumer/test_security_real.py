@@ -217,7 +217,7 @@ async def test_listener_that_speaks_another_protocol_is_told(secured: SaslKafka)
     for servers, protocol, advice in (
         (secured.bootstrap_servers, "SSL", r"does not speak TLS \(see security_protocol"),
         (secured.tls_servers, "PLAINTEXT", "security_protocol|TLS listener"),
-        (secured.sasl_servers, "PLAINTEXT", "requires SASL, see security_protocol"),
+        (secured.sasl_servers, "PLAINTEXT", "requires SASL, set security_protocol"),
         (secured.bootstrap_servers, "SASL_PLAINTEXT", "security_protocol"),
         (secured.tls_servers, "SASL_SSL", "security_protocol"),
     ):

@@ -175,7 +175,7 @@ def test_broker_that_falls_silent_while_authenticating_is_given_up() -> None:
 def test_listener_that_asks_for_sasl_is_told_by_its_hanging_up() -> None:
     with secured("SASL_PLAINTEXT") as broker:
         cluster = BlockingCluster(config_of(broker.bootstrap_servers, request_timeout_s=0.2))
-        with pytest.raises(KafkaConnectionError, match="requires SASL, see security_protocol"):
+        with pytest.raises(KafkaConnectionError, match="requires SASL, set security_protocol"):
             cluster.refresh([])
         cluster.close()
 
