@@ -135,7 +135,8 @@ def _endless_ms(given: object) -> int:
 def _refresh_ms(given: object) -> int:
     if (number := _number(given)) < 1:
         raise ValueError(
-            "periodic refreshes of metadata cannot be disabled: the value must be at least 1"
+            "the value must be at least 1, because periodic refreshes of metadata cannot be "
+            "disabled"
         )
     return number
 
@@ -327,7 +328,7 @@ _RETRIES: Final = Unneeded(
 _VERSIONS: Final = Unneeded("API versions are negotiated with every broker")
 _LOGGING: Final = Unneeded("log lines use Python's `logging`, with loggers below `aiokafka_lite`")
 _SYSTEM: Final = Unneeded("the system's default sizes")
-_KERBEROS: Final = Unneeded("Kerberos is not supported: `sasl.mechanism` refuses GSSAPI")
+_KERBEROS: Final = Unneeded("Kerberos is not supported: `sasl.mechanism=GSSAPI` is rejected")
 _BUFFERING: Final = Unneeded("records up to `max_buffered_bytes` are fetched in advance")
 _REFRESHED: Final = Unneeded(
     "metadata is refreshed immediately when a leader is missing or a topic is new"
@@ -364,7 +365,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         "oauth_cb": Translated(
             "sasl_oauth_token_provider.callback",
             _as_given,
-            note="the callback is called in a thread",
+            note="the callback runs in a thread, not on the event loop",
         ),
         "sasl.oauthbearer.config": Translated(
             "sasl_oauth_token_provider.config", _text, note="the argument of the callback"
@@ -400,7 +401,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "ack_mode",
             lambda given: "implicit" if _flag(given) else "explicit",
             "consumer",
-            "false becomes `explicit`: `record.ack()` replaces `store_offsets`",
+            "false becomes `explicit`, so `record.ack()` replaces `store_offsets`",
         ),
         "auto.offset.reset": _same(
             "auto.offset.reset",
@@ -423,7 +424,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "max_buffered_bytes",
             _kbytes,
             "consumer",
-            "the argument is in bytes, and limits all partitions together",
+            "`max_buffered_bytes` is in bytes, and limits the records of all partitions together",
         ),
         # The producer
         "request.required.acks": Translated("acks", _one_of(_ACKS), "producer"),
@@ -453,8 +454,8 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             "delivery.timeout.ms",
             _endless_ms,
             "producer",
-            "0 (no limit) becomes 24 days. `request_timeout_ms` is lowered to this timeout if it "
-            "is longer",
+            "0 (no limit) becomes 24 days. A longer `request_timeout_ms` is lowered to this "
+            "timeout",
         ),
         "compression.codec": Translated("compression_type", _one_of(_CODECS), "producer"),
         "compression.type": _same("compression.type", _one_of(_CODECS), "producer"),
@@ -463,7 +464,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             _partitioner,
             "producer",
             "keys have the same partitions as in librdkafka. Records without a key have no fixed "
-            "partition. `murmur2` and `murmur2_random` select this producer's default",
+            "partition. `murmur2` and `murmur2_random` become this producer's default partitioner",
         ),
         # Unneeded: the cluster
         **dict.fromkeys(
@@ -549,7 +550,10 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         # Unneeded: the producer
         **dict.fromkeys(
             ("message.send.max.retries", "retries"),
-            Unneeded("records are retried for `delivery_timeout_ms`, without duplicates"),
+            Unneeded(
+                "the producer retries records for `delivery_timeout_ms`, without writing "
+                "duplicates"
+            ),
         ),
         "queue.buffering.max.messages": Unneeded("`buffer_memory` limits the bytes instead"),
         "queue.buffering.backpressure.threshold": Unneeded(
