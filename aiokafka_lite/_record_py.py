@@ -101,9 +101,8 @@ def record_delivery(record: object) -> Any:
     find = HANDLED.get(None)
     if find is None:
         raise RuntimeError(
-            'cannot commit a single record: this needs a consumer with ack_mode="explicit", or a '
-            "call in a handler of consumer.run(). Elsewhere, pass the batch or the consumer "
-            "instead of the record"
+            "a single record can be committed only in a handler of consumer.run(), or with "
+            'ack_mode="explicit". Otherwise, pass the batch or the consumer instead of the record'
         )
     return find(record)
 

@@ -124,7 +124,8 @@ class TaskScope:
         if self._is_closed or self._failure is not None:
             coro.close()
             raise RuntimeError(
-                f"cannot start task {name!r}: {self.name!r} is closed, or one of its tasks failed"
+                f"cannot start task {name!r}, because {self.name!r} is closed or one of its tasks "
+                "has failed"
             )
         task = self._loop.create_task(coro, name=f"{self.name}:{name}")
         self._tasks[task] = may_be_cancelled
@@ -198,7 +199,7 @@ class TaskScope:
 
     def _restarted(self, name: str, error: KafkaError) -> None:
         if self.degrade(name, error):  # one line per change of state
-            log.warning("%s: task %s failed and is restarted: %s", self.name, name, error)
+            log.warning("%s: restarting task %s, because it failed: %s", self.name, name, error)
             if self._on_restart is not None:
                 self._on_restart(name, error)
 

@@ -733,7 +733,10 @@ class Assignment:
             That, and whether its metadata say of all that is finished behind the offset.
         """
         if cursor.progress is None or cursor.handed_out_to is None:
-            raise IllegalStateError(f"no records of {cursor.tp} have been returned yet")
+            raise IllegalStateError(
+                f"cannot commit an offset of {cursor.tp}, because no records of this partition "
+                "have been returned yet"
+            )
         progress = cursor.progress.if_finished(records)
         first = progress.first_unfinished
         offset = cursor.handed_out_to if first is None else first
@@ -764,9 +767,9 @@ class Assignment:
         half = refused // 2
         self.most_metadata = half if half >= LEAST_CHARACTERS else 0
         log.warning(
-            "the brokers reject commit metadata of %d characters (offset.metadata.max.bytes): "
-            "from now on, commits have at most %d characters of metadata. The metadata lists "
-            "the records that finished out of order. Records that do not fit are processed again "
+            "the brokers reject commit metadata of %d characters (offset.metadata.max.bytes), so "
+            "commits have at most %d characters of metadata from now on. The metadata lists the "
+            "records that finished out of order. Records that do not fit are processed again "
             "after a rebalance or a crash",
             refused,
             self.most_metadata,
@@ -849,8 +852,8 @@ class Assignment:
             records = own.get(self._assignment[tp])
             if not records:
                 raise IllegalStateError(
-                    f"during run(), only a handler that processes a record of {tp} may commit "
-                    f"an offset of {tp}: run() commits the offsets of finished records"
+                    f"during run(), only a handler that processes a record of {tp} may commit an "
+                    f"offset of {tp}, because run() itself commits the offsets of finished records"
                 )
             if offset > (end := max(records) + 1):
                 raise IllegalStateError(
@@ -859,8 +862,8 @@ class Assignment:
                 )
             if metadata:
                 raise IllegalStateError(
-                    f"run() stores finished offsets in the commit metadata of {tp}: call commit() "
-                    "without metadata"
+                    f"run() uses the commit metadata of {tp} to list records that finished out of "
+                    "order: call commit() without metadata"
                 )
         for tp, (offset, _) in offsets.items():
             cursor = self._assignment[tp]

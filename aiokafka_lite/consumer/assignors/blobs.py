@@ -75,7 +75,8 @@ def decode_subscriptions(
             subscription = decode_versioned(ConsumerProtocolSubscription, member.metadata)
         except (KafkaProtocolError, UnsupportedVersionError) as error:
             log.warning(
-                "member %s sent an unreadable subscription and gets no partitions: %s",
+                "member %s gets no partitions, because the subscription that it sent cannot be "
+                "decoded: %s",
                 member.member_id,
                 error,
             )
@@ -130,15 +131,15 @@ def decode_assignment(blob: bytes, topics: frozenset[str]) -> ConsumerProtocolMe
         message = decode_versioned(ConsumerProtocolAssignment, blob)
     except UnsupportedVersionError as error:
         raise KafkaProtocolError(
-            f"the group leader sent an unreadable assignment: {error}"
+            f"the assignment that the group leader sent cannot be decoded: {error}"
         ) from error
     shares: list[tuple[str, list[int]]] = []
     for share in message.assigned_partitions:
         numbers = sorted({number for number in share.partitions if number >= 0})
         if share.topic not in topics:
             log.warning(
-                "the group leader assigned partitions of %s, but this member does not subscribe to "
-                "that topic and ignores them",
+                "the group leader assigned partitions of %s, but this member ignores them, "
+                "because it does not subscribe to that topic",
                 share.topic,
             )
             continue

@@ -62,7 +62,11 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
         for topic in sorted(subscribers):
             numbers = sorted(cluster.partitions_for_topic(topic) or ())
             if not numbers:
-                log.warning("topic %s has no partitions in the metadata and is not assigned", topic)
+                log.warning(
+                    "topic %s is not assigned to any member, because the cluster's metadata has "
+                    "no partitions of the topic",
+                    topic,
+                )
                 continue
             if are_named:
                 replicas = racks_of_partitions(cluster, topic, numbers)

@@ -41,7 +41,11 @@ class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
         for topic in sorted(set().union(*topics_of.values())):
             partitions = cluster.partitions_for_topic(topic)
             if not partitions:
-                log.warning("topic %s has no partitions in the metadata and is not assigned", topic)
+                log.warning(
+                    "topic %s is not assigned to any member, because the cluster's metadata has "
+                    "no partitions of the topic",
+                    topic,
+                )
                 continue
             for partition in sorted(partitions):
                 # Ends: the topic is in somebody's subscription, else it would not be here.

@@ -142,8 +142,8 @@ def read_claim(user_data: bytes | None) -> Claim:
             ),
         )
     log.warning(
-        "a member sent unreadable user data for the sticky assignor, so its previous partitions "
-        "are not considered"
+        "the sticky assignor ignores the previous partitions of a member, because the user data "
+        "that the member sent cannot be decoded"
     )
     return Claim()
 
@@ -539,5 +539,9 @@ def _numbers(cluster: ClusterTopics, topics: Iterable[str]) -> dict[str, list[in
         if of_topic := cluster.partitions_for_topic(topic):
             numbers[topic] = sorted(of_topic)
         else:
-            log.warning("topic %s has no partitions in the metadata and is not assigned", topic)
+            log.warning(
+                "topic %s is not assigned to any member, because the cluster's metadata has "
+                "no partitions of the topic",
+                topic,
+            )
     return numbers

@@ -154,14 +154,14 @@ def check_verdict(verdict: object, bad: BadRecord) -> Verdict:
         if tp != bad.tp or not bad.offset <= verdict.offset < bad.next_offset:
             raise ValueError(
                 f"on_bad_record was called for offset {bad.offset} of {bad.tp}, but returned a "
-                f"record with offset {verdict.offset} of {tp}: it must keep the partition and "
-                "the offset"
+                f"record with offset {verdict.offset} of {tp}: the returned record must keep the "
+                "partition and the offset"
             )
         return verdict
     if verdict == "raw" and bad.is_batch:
         raise TypeError(
-            "on_bad_record returned 'raw' for a batch that cannot be read, which has no raw "
-            "records: return 'skip' or 'raise'"
+            "on_bad_record returned 'raw' for a batch that cannot be read. Such a batch has no "
+            "raw records: return 'skip' or 'raise'"
         )
     if verdict == "raise" or verdict == "skip" or verdict == "raw":
         return verdict

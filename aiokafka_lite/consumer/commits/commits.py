@@ -324,8 +324,8 @@ class Commits(CommittedReader):
         except asyncio.TimeoutError:
             for departed in tuple(self._auto_commit.departed):
                 log.warning(
-                    "group %s: the offsets %s were not committed in time, and their partitions "
-                    "are no longer assigned to this member",
+                    "group %s: the offsets %s were not committed in time. Their partitions are no "
+                    "longer assigned to this member, so the records may be processed again",
                     self._member.group_id,
                     departed.offsets,
                 )
@@ -405,9 +405,9 @@ class Commits(CommittedReader):
                 raise _of_another_log(f"offset {offset.offset} of {tp}")
             if self._state.is_of_earlier_assignment(tp, offset.offset):
                 raise CommitFailedError(
-                    f"offset {offset.offset} of {tp} belongs to records of an earlier "
-                    "assignment, and another member may have owned the partition since. To "
-                    "commit the offset anyway, first seek to the offset"
+                    f"cannot commit offset {offset.offset} of {tp}: its records were returned "
+                    "under an earlier assignment, and another member may have owned the partition "
+                    "since. To commit the offset anyway, first seek to the offset"
                 )
 
     def start_auto_commit(self, scope: TaskScope) -> None:
@@ -612,7 +612,8 @@ class Commits(CommittedReader):
         if commit.names_partitions:
             raise _of_another_log(f"the offsets of {sorted(former)}")
         log.warning(
-            "group %s: offsets not committed because the topics were recreated: %s",
+            "group %s: these offsets were not committed, because their topics were deleted and "
+            "recreated: %s",
             self._member.group_id,
             {tp: commit.left.pop(tp).offset for tp in sorted(former)},
         )
@@ -861,7 +862,7 @@ class Commits(CommittedReader):
         gone = {tp for tp in commit.left if is_gone(view, tp.topic)}
         if gone:
             log.warning(
-                "group %s: offsets not committed because the topics were deleted: %s",
+                "group %s: these offsets were not committed, because their topics were deleted: %s",
                 self._member.group_id,
                 {tp: commit.left.pop(tp).offset for tp in sorted(gone)},
             )

@@ -165,7 +165,7 @@ class CommittedReader(ABC):
                 break
         if left:
             raise KafkaTimeoutError(
-                f"committed offsets of {sorted(left)} could not be read in time"
+                f"the committed offsets of {sorted(left)} could not be read in time"
                 + ("" if last_error is None else f" (latest error: {last_error})")
             ) from last_error
         return found

@@ -280,8 +280,8 @@ class OffsetsInTransaction:
         if found is None or found[1] != records:
             raise OffsetMetadataTooLargeError(
                 f"the list of finished records of {cursor.tp} up to offset {max(records)} is too "
-                "long for the commit metadata (offset.metadata.max.bytes of the brokers). First "
-                "finish earlier records"
+                "long for the commit metadata (offset.metadata.max.bytes of the brokers). Finish "
+                "earlier records first"
             )
         return found[0]
 

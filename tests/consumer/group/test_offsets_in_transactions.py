@@ -321,7 +321,7 @@ async def test_offsets_of_records_of_an_earlier_assignment_are_refused() -> None
     case = Case()
     case.state.change([A], [A])
     named = case.offsets.group().name({A: (10, "", -1)})
-    with pytest.raises(CommitFailedError, match="records of an earlier assignment"):
+    with pytest.raises(CommitFailedError, match="under an earlier assignment"):
         named.to_commit()
 
 
