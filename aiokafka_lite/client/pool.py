@@ -153,7 +153,8 @@ class Pool:
         slot = state.slots[lane]
         if (mute_s := self._slot_mute_s(slot)) > 0:
             return ThrottlingQuotaExceededError(
-                f"{state} throttles this client for another {mute_s:.1f} s because of a quota"
+                f"{state} throttles this client for another {mute_s:.1f} s, because the client "
+                "exceeded a quota"
             )
         if state.last_error is not None:
             return state.last_error

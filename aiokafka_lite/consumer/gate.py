@@ -38,10 +38,10 @@ class Hold(enum.Enum):
 
     LISTENER = "the rebalance listener has not returned yet"
     CUT_OFF = (
-        "no heartbeat was answered within the session timeout and another member may own the "
+        "no heartbeat was answered within the session timeout, so another member may own the "
         "partition"
     )
-    LOST = "the group has removed this member and the partition is lost"
+    LOST = "the group has removed this member, so the partition is lost"
 
 
 class Gate:

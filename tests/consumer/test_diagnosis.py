@@ -160,9 +160,9 @@ def test_of_several_causes_the_first_is_said(found: Examined) -> None:
     found.is_short_of_bytes = True
     found.check(Cause.NO_BUDGET, "7 bytes of max_buffered_bytes=9 are in use: the next fetch")
     found.untaken = True
-    found.check(Cause.ANSWER_NOT_TAKEN, "has records of other partitions")
+    found.check(Cause.ANSWER_NOT_TAKEN, "has read the records of other partitions")
     found.delay_s = 0.5
-    found.check(Cause.THROTTLED, "for another 500 ms because of a quota")
+    found.check(Cause.THROTTLED, "for another 500 ms, because the client exceeded a quota")
     found.connecting = True
     found.check(Cause.CONNECTING, "is being opened")
     found.failing = KafkaError("again")
@@ -234,7 +234,7 @@ def test_a_position_is_looked_up_in_the_group_or_at_the_leader(found: Examined) 
     found.a.await_committed()
     found.check(Cause.AWAITING_COMMITTED, "no group_id, so auto_offset_reset")
     found.status = STABLE._replace(coordinator_id=None)
-    found.check(Cause.AWAITING_COMMITTED, "the coordinator of group g is being looked up")
+    found.check(Cause.AWAITING_COMMITTED, "still looking up the coordinator of group g")
     found.status = STABLE
     found.check(Cause.AWAITING_COMMITTED, "from node 1, the coordinator of group g")
     found.a.note_reason("LOADING")
@@ -259,8 +259,8 @@ def test_a_partition_is_held_by_a_rebalance(member: Examined) -> None:
     awaited = AwaitedWork({A: Range(3, 5)}, NOW + 2)
     member.status = STABLE._replace(awaited_work=awaited)
     words = "is being revoked (waiting up to 2.0 s for the application to finish "
-    member.check(Cause.REBALANCING, words + "offsets 3 to 4), so the partition's records")
-    member.check(Cause.REBALANCING, words + "its other work), so the partition's records", B)
+    member.check(Cause.REBALANCING, words + "offsets 3 to 4). The partition's records")
+    member.check(Cause.REBALANCING, words + "its other work). The partition's records", B)
     member.status = STABLE._replace(awaited_work=awaited, withheld=frozenset({A}))
     member.check(Cause.REBALANCING, "the rebalance listener has not returned yet")
     member.status = STABLE._replace(sits_out=True)
@@ -296,7 +296,7 @@ def test_a_start_waits_for_a_broker_then_for_topics_then_for_the_group(member: E
     member.unknown = "topic t does not exist"
     member.check(Cause.STARTING, "is starting: topic t does not exist", C)
     member.view = known
-    member.check(Cause.STARTING, "is starting: it joins group g (JOINING)", C)
+    member.check(Cause.STARTING, "is starting: it is joining group g (JOINING)", C)
     member.status = JOINING._replace(trouble="it is fenced")
     member.check(Cause.STARTING, "it joins group g (JOINING: it is fenced)", C)
     member.status = None
@@ -345,7 +345,7 @@ def test_limits_of_what_is_said(found: Examined) -> None:
     found.blocked_s += 1
     assert found.is_said("was blocked for 2.0 s, and no heartbeats were sent")
     found.status = STABLE._replace(stood_in_count=3)
-    assert found.is_said("and the heartbeat thread sent heartbeats (3 so far)")
+    assert found.is_said("and the heartbeat thread sent heartbeats (3 in total)")
     found.blocked_s = 0.0
     found.failed_at = NOW - FAILED_COMMIT_S
     assert not found.is_said("")
@@ -417,7 +417,7 @@ def test_a_partition_without_a_leader_is_named(found: Examined) -> None:
         (STABLE._replace(last_contact_at=None), None),
         (
             STABLE._replace(kept_classic_by="INVALID"),
-            "does not allow converting the group: INVALID",
+            "does not allow converting the group to KIP-848: INVALID",
         ),
     ],
 )
@@ -436,9 +436,9 @@ def test_a_consumer_without_partitions_says_why(found: Examined, member: Examine
     assert found.is_said("reads wait forever: no topic is subscribed")
     member.state.change([A, B], [])
     others = "the other members of group g own all partitions"
-    assert member.reasons == (f"no partition is assigned: {others}",)
+    assert member.reasons == (f"no partition is assigned, because {others}",)
     member.status = STABLE._replace(is_eager=False)
-    assert member.is_said(f"{others}, or have not yet released partitions of this member")
+    assert member.is_said(f"{others}, or have not yet released those of this member")
     member.status = JOINING
     assert member.is_said("group g is rebalancing")
     member.status = None

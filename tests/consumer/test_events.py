@@ -142,10 +142,11 @@ async def test_of_events_about_the_same_one_is_logged_in_a_while(
         for intervals in (1, 2):
             events.publish(Throttled(1, 0.5, at_s=100.0 + intervals * LOG_INTERVAL_S))
     assert [record.getMessage() for record in caplog.records] == [
-        "node 1 throttles this client for 0.50 s because of a quota",
-        "node 2 throttles this client for 0.50 s because of a quota",
-        "node 1 throttles this client for 0.50 s because of a quota (2 like it before)",
-        "node 1 throttles this client for 0.50 s because of a quota",
+        "node 1 throttles this client for 0.50 s, because the client exceeded a quota",
+        "node 2 throttles this client for 0.50 s, because the client exceeded a quota",
+        "node 1 throttles this client for 0.50 s, because the client exceeded a quota "
+        "(2 like it before)",
+        "node 1 throttles this client for 0.50 s, because the client exceeded a quota",
     ]
 
 

@@ -96,7 +96,7 @@ async def test_before_the_start_while_it_runs_and_after_the_stop(kafka: KafkaHan
     health = consumer.health()
     assert (health.verdict, health.reasons) == (
         "dead",
-        ("the consumer is stopped: make another one",),
+        ("the consumer is stopped: create another consumer",),
     )
 
 
@@ -363,12 +363,9 @@ async def test_no_partitions_are_ok_and_said(kafka: KafkaHandle, protocol: str) 
         idle = second if first.assignment() else first
         health = await until_health(idle, is_ok)
         assert health.reasons == (
-            f"no partition is assigned: the other members of group {group} own all partitions"
-            + (
-                ", or have not yet released partitions of this member"
-                if protocol == "consumer"
-                else ""
-            ),
+            f"no partition is assigned, because the other members of group {group} own all "
+            "partitions"
+            + (", or have not yet released those of this member" if protocol == "consumer" else ""),
         )
 
 
@@ -386,7 +383,7 @@ async def test_a_joiner_that_waits_for_others_is_not_told_that_there_is_nothing_
         async with reading(kafka, topic, group_id=group, group_protocol="consumer") as second:
             assert not second.assignment()
             (said,) = (await until_health(second, is_ok)).reasons
-            assert said.endswith(", or have not yet released partitions of this member")
+            assert said.endswith(", or have not yet released those of this member")
             await first.getmany(timeout_ms=0)
             await until(second.assignment)
 
@@ -433,7 +430,7 @@ async def test_a_pattern_that_no_topic_matches_is_said(broker: Broker) -> None:
         consumer.subscribe(pattern="none")
         health = await until_health(consumer, is_ok)
         assert health.reasons == (
-            "no partition is assigned: the subscribed topics have no partitions",
+            "no partition is assigned, because the subscribed topics have no partitions",
         )
 
 
@@ -482,7 +479,7 @@ async def test_only_some_of_many_failing_partitions_are_named(broker: Broker) ->
         async with consumer_of(broker, "many") as consumer:
             health = await until_health(consumer, says("3 more partitions have problems"))
             assert len(health.reasons) == MAX_NAMED + 1
-            assert says(f"All partitions with problems: {MAX_NAMED + 3} backing_off")(health)
+            assert says(f"Number of partitions by problem: {MAX_NAMED + 3} backing_off")(health)
             assert health.verdict == "degraded"
 
 
@@ -601,7 +598,7 @@ async def test_stopped_after_a_bad_record_it_names_the_error_and_the_place(
     health = consumer.health()
     assert health.verdict == "dead"
     (reason,) = health.reasons
-    assert reason.startswith("the consumer is stopped: make another one. ")
+    assert reason.startswith("the consumer is stopped: create another consumer. ")
     assert f"DeserializationError: the value of record {topic}/0 at offset 2" in reason
     assert "invalid literal for int() with base 10: b'poison'" in reason
     assert "after records of" not in reason
@@ -629,8 +626,8 @@ async def test_stopped_by_an_error_before_any_record_it_names_that(broker: Broke
         async with consumer:
             raise ValueError("early")
     assert consumer.health().reasons == (
-        "the consumer is stopped: make another one. The consumer's `async with` block ended with "
-        "ValueError('early')",
+        "the consumer is stopped: create another consumer. The consumer's `async with` block "
+        "ended with ValueError('early')",
     )
 
 
@@ -651,7 +648,7 @@ async def test_stopped_in_order_it_tells_of_no_error_that_was_got_over(broker: B
             await consumer.getone()
         consumer.seek(T0, 1)
         assert (await consumer.getone()).offset == 1
-    assert consumer.health().reasons == ("the consumer is stopped: make another one",)
+    assert consumer.health().reasons == ("the consumer is stopped: create another consumer",)
 
 
 async def test_cancelled_it_tells_of_no_error(broker: Broker) -> None:
@@ -660,4 +657,4 @@ async def test_cancelled_it_tells_of_no_error(broker: Broker) -> None:
     await until_health(consumer, is_ok)
     reader.cancel()
     await asyncio.wait([reader])
-    assert consumer.health().reasons == ("the consumer is stopped: make another one",)
+    assert consumer.health().reasons == ("the consumer is stopped: create another consumer",)

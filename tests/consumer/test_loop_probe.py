@@ -106,7 +106,7 @@ async def test_without_a_hand_out_the_application_is_not_blamed() -> None:
     probe.start()
     asyncio.get_running_loop().call_later(1, block, 0.5)
     event = await next_event(buffers.state)
-    assert event.blocker.startswith("something else in this process")
+    assert event.blocker.startswith("other code in this process")
     asyncio.get_running_loop().call_later(1, block, 0.5)
     buffers.state.gate.hold(Hold.LISTENER)
     event = await next_event(buffers.state)

@@ -355,8 +355,8 @@ class Throttled(ConsumerEvent):
 
     def __str__(self) -> str:
         return (
-            f"node {self.node_id} throttles this client for {self.duration_s:.2f} s because of a "
-            "quota"
+            f"node {self.node_id} throttles this client for {self.duration_s:.2f} s, because "
+            "the client exceeded a quota"
         )
 
 

@@ -156,13 +156,13 @@ def deaths(running: Running) -> Iterator[str]:
     for scope in running.scopes:
         if isinstance(scope.failure, FencedInstanceIdError):
             yield (
-                f"{scope.failure}. Stop this consumer, and make another one with another "
+                f"{scope.failure}. Stop this consumer, and create another consumer with another "
                 "group_instance_id"
             )
         elif scope.failure is not None:
             yield (
                 f"the background task {scope.name} failed with {scope.failure!r}, and every "
-                "read raises this error: stop the consumer and make another one"
+                "read raises this error: stop this consumer and create another consumer"
             )
 
 
@@ -186,7 +186,7 @@ def _one_line(text: str) -> str:
 
 def stopped_text(engine: Engine) -> str:
     """Say that the consumer is stopped, and what has led to it."""
-    stopped = "the consumer is stopped: make another one"
+    stopped = "the consumer is stopped: create another consumer"
     life = engine.life
     if life.left_by:
         return f"{stopped}. The consumer's `async with` block ended with {life.left_by}"
@@ -242,7 +242,7 @@ def starting_text(engine: Engine, running: Running, now: float) -> str:
     status = running.membership.status
     if status is not None:
         joining = joining_text(engine, status, now)
-        return f"the consumer is starting: it joins group {status.group_id} ({joining})"
+        return f"the consumer is starting: it is joining group {status.group_id} ({joining})"
     return "the consumer is starting"
 
 
@@ -250,7 +250,7 @@ def _out_of_group(group_id: str) -> Diagnosis:
     return Diagnosis(
         Cause.OUT_OF_GROUP,
         f"the consumer left group {group_id}, because the application requested no records "
-        "within max_poll_interval_ms: the next read joins the group again",
+        "within max_poll_interval_ms. The consumer joins again at the next read",
     )
 
 
@@ -287,7 +287,7 @@ def _held(engine: Engine, running: Running, partition: Cursor, now: float) -> Di
         rebalances = " rebalances" if partition.is_revoking or hold is Hold.LISTENER else ""
         return Diagnosis(
             Cause.REBALANCING,
-            f"{group}{rebalances}: {doing}, so the partition's records are withheld",
+            f"{group}{rebalances}: {doing}. The partition's records are withheld",
         )
     if (error := engine.gate.posted_error) is not None:
         return Diagnosis(Cause.ERROR_WAITS, f"the next read raises {error}")
@@ -302,15 +302,15 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
         remedy = "; seek to continue" if part.is_sticky else ""
         return Diagnosis(Cause.ERROR_WAITS, f"{read} raises {error}{remedy}")
     if partition.is_paused:
-        kept = "" if part is None else " (buffered records are kept)"
+        kept = "" if part is None else " (until then, its buffered records are kept)"
         return Diagnosis(Cause.PAUSED, f"the partition is paused: call resume(){kept}")
     processing = engine.state.processing
     has_records = part is not None or partition.finished_to != partition.position
     if has_records and processing is not None and processing.is_paused:
         return Diagnosis(
             Cause.HANDLERS_PAUSED,
-            "the handlers of run() keep failing, so the circuit breaker has paused them: run() "
-            "tries one record from time to time",
+            "the handlers of run() keep failing, so the circuit breaker has paused handling. From "
+            "time to time, run() tries one record to see whether handlers succeed again",
         )
     if part is None:
         return None
@@ -331,7 +331,7 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
         )
     else:
         idle_s = engine.state.idle_s(now)
-        text = f"{records}: the application has requested no records for {seconds(idle_s)}"
+        text = f"{records}, but the application has requested no records for {seconds(idle_s)}"
     return Diagnosis(Cause.BUFFERED, text)
 
 
@@ -350,13 +350,13 @@ def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis |
         status = running.membership.status
         if status is None:
             text = (
-                "the partition has no position yet: the consumer has no group_id, so "
-                "auto_offset_reset determines the starting offset"
+                "the partition has no position yet. Without a group_id there is no committed "
+                "offset, so auto_offset_reset determines the starting offset"
             )
         elif status.coordinator_id is None:
             text = (
-                "the committed offset of the partition is not known: the coordinator of group "
-                f"{status.group_id} is being looked up"
+                "the committed offset of the partition is not known yet, because the client is "
+                f"still looking up the coordinator of group {status.group_id}"
             )
         else:
             text = (
@@ -371,7 +371,7 @@ def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis |
         wanted = WANTED.get(
             EARLIEST_TIMESTAMP if timestamp is None else timestamp, "an offset by time"
         )
-        reason = f", {search.reason}" if search.reason else ""
+        reason = f" (reason: {search.reason})" if search.reason else ""
         return Diagnosis(
             Cause.AWAITING_RESET,
             f"the position is being reset to {wanted}{reason}{last_try}{because}",
@@ -399,7 +399,7 @@ def _no_broker(running: Running, partition: Cursor, now: float) -> Diagnosis | N
         return Diagnosis(
             Cause.BROKER_DOWN,
             f"{pool.describe(node.node_id)} has not been reachable for "
-            f"{seconds(now - lost_at)}, and the client keeps trying to connect: "
+            f"{seconds(now - lost_at)}. The client keeps trying to connect. The latest error: "
             f"{pool.last_error(node.node_id)}",
         )
     return None
@@ -456,14 +456,14 @@ def _fetch(engine: Engine, running: Running, partition: Cursor, now: float) -> D
     if (delay_s := pool.connection_delay(node_id, node.lane)) > 0:
         return Diagnosis(
             Cause.THROTTLED,
-            f"node {node_id} throttles this client for another {seconds(delay_s)} because of a "
-            "quota",
+            f"node {node_id} throttles this client for another {seconds(delay_s)}, because "
+            "the client exceeded a quota",
         )
     if engine.buffer.has_untaken(node):
         return Diagnosis(
             Cause.ANSWER_NOT_TAKEN,
-            f"the latest response of node {node_id} has records of other partitions: the next "
-            "fetch is sent when the application has read these records",
+            f"the next fetch to node {node_id} is sent when the application has read the records "
+            "of other partitions that the latest response contained",
         )
     if node.is_short_of_bytes:
         budget = engine.budget
@@ -498,16 +498,16 @@ def _in_flight(
         if partition.fetched >= stable:
             return Diagnosis(
                 Cause.OPEN_TRANSACTION,
-                f"a transaction is open at offset {stable} (the last stable offset, while the "
-                f"log ends at {end}): isolation_level=read_committed withholds records from "
-                f"offset {stable} on until the transaction ends; {fetch}",
+                f"a transaction is open at offset {stable}, the last stable offset (the log ends "
+                f"at {end}): isolation_level=read_committed withholds records from offset {stable} "
+                f"on until the transaction ends; {fetch}",
             )
     elif partition.fetched >= end:
         if (unfinished := _unfinished_text(engine, partition, now)) is not None:
             return Diagnosis(
                 Cause.UNFINISHED,
-                f"all records up to the end of the log, offset {end}, were returned: {unfinished}; "
-                f"{fetch}",
+                f"all records up to the end of the log, offset {end}, were returned, but "
+                f"{unfinished}; {fetch}",
             )
         return Diagnosis(
             Cause.AT_END,

@@ -176,7 +176,7 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
         yield from engine.state.processing.troubles(now)
     elif (failure := engine.state.run_failure) is not None:
         text = " ".join(repr(failure).split())[:200]
-        yield f"run() ended with {text}: no records are processed until it is called again"
+        yield f"run() ended with {text}: no records are processed until run() is called again"
     if (without_s := running.watchdog.assigned_without_position_s) > LONG_WITHOUT_POSITION_S:
         yield (
             f"some partitions have had no position for {seconds(without_s)} and are not read: "
@@ -194,7 +194,7 @@ def _heartbeats_then(running: Running) -> str:
     status = running.membership.status
     if status is None or not status.stood_in_count:
         return "and no heartbeats were sent"
-    return f"and the heartbeat thread sent heartbeats ({status.stood_in_count} so far)"
+    return f"and the heartbeat thread sent heartbeats ({status.stood_in_count} in total)"
 
 
 def _lost(running: Running) -> dict[int, float]:
@@ -267,7 +267,7 @@ def _group_troubles(engine: Engine, running: Running, now: float) -> Iterator[st
     if status.sits_out:
         yield (
             f"the consumer left {group}, because the application requested no records within "
-            "max_poll_interval_ms: the next read joins the group again. If processing takes "
+            "max_poll_interval_ms. The consumer joins again at the next read. If processing takes "
             "longer, raise max_poll_interval_ms"
         )
         return
@@ -325,7 +325,7 @@ def _partition_troubles(engine: Engine, running: Running, now: float) -> Iterato
         yield f"{tp.topic}/{tp.partition}: {diagnosis.text}"
     if (more := counts.total() - len(found)) > 0:
         causes = ", ".join(f"{count} {cause.value}" for cause, count in sorted(counts.items()))
-        yield f"{more} more partitions have problems. All partitions with problems: {causes}"
+        yield f"{more} more partitions have problems. Number of partitions by problem: {causes}"
 
 
 def _may_be_in_trouble(engine: Engine, running: Running, partition: Cursor) -> bool:
@@ -345,9 +345,9 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
     status, view = running.membership.status, running.cluster.view
     if status is not None and status.kept_classic_by:
         yield (
-            f"group {status.group_id} is joined with the classic protocol, because it has "
-            "members that use this protocol. The broker does not allow converting the group: "
-            f"{status.kept_classic_by}"
+            f"group {status.group_id} is joined with the classic protocol, because some of its "
+            "members use this protocol and the broker does not allow converting the group to "
+            f"KIP-848: {status.kept_classic_by}"
         )
     if engine.life.stage is Stage.STARTING or state.assignment:
         paused = sum(partition.is_paused for partition in state.assignment.values())
@@ -358,14 +358,14 @@ def _remarks(engine: Engine, running: Running) -> Iterator[str]:
         if not engine.buffer.waiting_count:
             yield NO_TOPICS
     elif not any(view.partitions_for_topic(topic) for topic in state.subscription or ()):
-        yield "no partition is assigned: the subscribed topics have no partitions"
+        yield "no partition is assigned, because the subscribed topics have no partitions"
     elif status is None:
         yield "no partition is assigned"
     elif status.is_settled:
         yield (
-            f"no partition is assigned: the other members of group {status.group_id} own all "
-            "partitions"
-            + ("" if status.is_eager else ", or have not yet released partitions of this member")
+            f"no partition is assigned, because the other members of group {status.group_id} own "
+            "all partitions"
+            + ("" if status.is_eager else ", or have not yet released those of this member")
         )
 
 

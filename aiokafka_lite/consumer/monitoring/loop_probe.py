@@ -174,8 +174,8 @@ class LoopProbe:
                 f"{partition.tp.topic}/{partition.tp.partition} up to offset {offset}{where}"
             )
         if Hold.LISTENER in state.gate.holds:
-            return "the rebalance listener, or something else in this process"
-        return "something else in this process (asyncio logs the code with PYTHONASYNCIODEBUG=1)"
+            return "the rebalance listener, or other code in this process"
+        return "other code in this process (set PYTHONASYNCIODEBUG=1 and asyncio logs this code)"
 
 
 def _where_records_are_asked_for(state: SubscriptionState) -> str:
