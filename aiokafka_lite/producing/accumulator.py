@@ -459,9 +459,9 @@ class Accumulator:
                     place[0] = self._loop.create_future()
         except asyncio.TimeoutError:
             raise KafkaTimeoutError(
-                f"no room for the record: unacknowledged records use {self.used_bytes} of "
-                f"buffer_memory={self._buffer_memory} bytes. Send fewer records at a time, or "
-                "raise buffer_memory"
+                "there was no room for the record, because unacknowledged records use "
+                f"{self.used_bytes} of buffer_memory={self._buffer_memory} bytes. Send fewer "
+                "records at a time, or raise buffer_memory"
             ) from None
         finally:
             self._room.remove(place)

@@ -230,8 +230,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         finally:
             engine.abort(
                 ProducerClosed(
-                    "the producer was stopped before the record was acknowledged: the record may "
-                    "have been written"
+                    "the producer was stopped before the record was acknowledged. The broker may "
+                    "have written the record"
                 )
             )
             self._stopping.set_result(None)
@@ -612,8 +612,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             transactions.commit_at_the_end(delivery_of(source))
         elif group is None:
             raise TypeError(
-                "the `group` argument is missing, which names the group of the offsets: "
-                "pass consumer.group_metadata()"
+                "a dict of offsets needs the `group` argument, which names their group: pass "
+                "consumer.group_metadata()"
             )
         else:
             transactions.commit_at_the_end(named_offsets(group, source))
@@ -703,7 +703,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         if not task.done():
             log.warning(
                 "the transaction is still being aborted, because the coordinator has not answered "
-                "within request_timeout_ms=%s. The producer continues in the background",
+                "within request_timeout_ms=%s. Aborting continues in the background",
                 self._config.request_timeout_ms,
             )
 
