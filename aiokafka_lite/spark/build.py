@@ -47,9 +47,9 @@ def compare(sender: Build) -> None:
     own = own_build()
     if own[:2] != sender[:2]:
         log.warning(
-            "this Spark process has a different build of aiokafka_lite (%s) from the process that "
-            "sent the data source (%s). Install the same wheel for the Python of driver and "
-            "executors, and start Spark in a directory that contains no package aiokafka_lite",
+            "this Spark process uses another build of aiokafka_lite (%s) than the process that "
+            "sent the data source (%s). Install the same wheel for the Python of the driver and of "
+            "every executor, and start Spark in a directory without a package aiokafka_lite",
             own,
             sender,
         )

@@ -77,7 +77,7 @@ def test_what_differs_from_the_process_before_is_said_once(
     for _ in range(2):
         loaded(dumped)
     (said,) = warnings_of(caplog)
-    assert "different build of aiokafka_lite" in said
+    assert "another build of aiokafka_lite" in said
     assert str(OTHERS[what]) in said
     assert str(own_build()) in said
 

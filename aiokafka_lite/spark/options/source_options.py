@@ -359,8 +359,7 @@ def _check_order(
         if start > ends[tp] >= 0:
             raise raw.refusal(
                 name,
-                f"{tp.topic}-{tp.partition} would end at {ends[tp]}, which is before its start at "
-                f"{start}",
+                f"{tp.topic}-{tp.partition} would end at {ends[tp]}, before its start at {start}",
             )
 
 

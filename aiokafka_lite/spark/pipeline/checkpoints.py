@@ -40,7 +40,7 @@ class Checkpoint:
             fits = committed in begun and self.offsets(committed) == last.offsets
         if not fits:
             raise PipelineError(
-                f"the checkpoint {self.path} does not match the last batch of the tables "
-                f"({committed}). The checkpoint was deleted, or belongs to other tables. Restore "
-                "the checkpoint, or write to another directory"
+                f"the checkpoint {self.path} does not match the last batch that was written to the "
+                f"tables ({committed}). The checkpoint was deleted, or belongs to other tables. "
+                "Restore the checkpoint, or write to another directory"
             )

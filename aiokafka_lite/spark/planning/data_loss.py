@@ -70,14 +70,14 @@ def begins_of_added(
     """
     if gone := [tp for tp in added if tp not in earliest]:
         data_loss.report(
-            f"partitions {named(gone)} were added, and deleted before the query had read them",
+            f"partitions {named(gone)} were added, but were deleted before the query had read them",
             min(gone),
         )
     for tp in sorted(added):
         if earliest.get(tp, 0):
             data_loss.report(
-                f"the new partition {tp.partition} of topic {tp.topic} begins at offset "
-                f"{earliest[tp]} instead of 0",
+                f"the log of the new partition {tp.partition} of topic {tp.topic} begins at "
+                f"offset {earliest[tp]} instead of 0",
                 tp,
                 0,
             )
@@ -97,7 +97,7 @@ def check_continuation(begins: Offsets, ends: Offsets, data_loss: DataLossPolicy
         if tp in begins and end < begins[tp]:
             data_loss.report(
                 f"topic {tp.topic}, partition {tp.partition} was read up to offset {begins[tp]}, "
-                f"but ends at offset {end} now",
+                f"but its log now ends at offset {end}",
                 tp,
                 end,
             )

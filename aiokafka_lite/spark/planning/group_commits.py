@@ -49,7 +49,8 @@ LEFT_ALONE_LAST_S: Final = 60.0
 COMMITTED_AGAIN_AFTER_S: Final = 3600.0
 
 _IN_USE: Final = (
-    "the group has members: set the option commitOffsetsToGroup to a group that has no members"
+    "consumers are members of the group, but this source can only commit to a group without "
+    "members: set the option commitOffsetsToGroup to a group that has no members"
 )
 ADVICE: Final[Mapping[type[KafkaError], str]] = {
     UnknownMemberIdError: _IN_USE,

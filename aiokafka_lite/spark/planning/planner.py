@@ -327,7 +327,7 @@ class Planner:
         for tp, offset in end.items():
             if latest[tp] < offset:
                 raise DataLossError(
-                    f"topic {tp.topic}, partition {tp.partition} ends at offset {latest[tp]} now, "
+                    f"topic {tp.topic}, partition {tp.partition} now ends at offset {latest[tp]}, "
                     f"but the availableNow query had to read up to {offset}: the topic was "
                     "recreated, so run the query again"
                 ).at(tp, latest[tp])

@@ -125,8 +125,9 @@ class _Edge:
             first, last = bounds.earliest[tp], bounds.latest[tp]
             if not first <= offset <= last:
                 data_loss.report(
-                    f"option {self.option} has offset {offset} for topic {tp.topic}, partition "
-                    f"{tp.partition}, which only has offsets {first} to {last}",
+                    f"option {self.option} is set to offset {offset} for topic {tp.topic}, "
+                    f"partition {tp.partition}, whose log begins at offset {first} and ends at "
+                    f"{last}",
                     tp,
                     min(offset, last),
                 )

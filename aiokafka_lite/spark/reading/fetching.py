@@ -274,7 +274,7 @@ class Fetching:
             reachable = answer.last_stable_offset
         progress.empty_answers += 1
         if reachable < progress.end:
-            error = LogEndsError(f"the partition's records end at offset {reachable} now")
+            error = LogEndsError(f"the partition's log now ends at offset {reachable}")
             self._failed([progress], error)
         elif progress.empty_answers >= EMPTY_ANSWERS:
             nothing = NothingLeftError(
@@ -287,7 +287,7 @@ class Fetching:
         node = self._cluster.view.nodes.get(replica)
         if node is None:
             error = StaleMetadata(
-                f"the leader redirects reads to replica {replica}, which is not in the metadata"
+                f"the leader redirects reads to node {replica}, which is not in the metadata"
             )
             self._failed([progress], error)
         else:

@@ -212,7 +212,7 @@ def test_other_tables_than_those_that_are_there_are_refused(
     assert Pipeline(spark, again).run_once().raw().count() == 1
     # Without its checkpoint a run would read all of the topic again.
     shutil.rmtree(tmp_path / "_pipeline" / "checkpoint")
-    with pytest.raises(PipelineError, match="does not match the last batch of the tables"):
+    with pytest.raises(PipelineError, match="does not match the last batch that was written"):
         Pipeline(spark, again).run_once()
 
 

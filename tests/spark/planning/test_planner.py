@@ -484,7 +484,7 @@ async def test_target_of_available_now_must_stay_within_reach(
     await wait(planner.check_target, offsets(topic, 5, 5))
     await fill(kafka, topic, 0, 1)
     await wait(planner.check_target, offsets(topic, 5, 5))
-    with pytest.raises(DataLossError, match=r"partition 1 ends at offset 5.*recreated"):
+    with pytest.raises(DataLossError, match=r"partition 1 now ends at offset 5.*recreated"):
         await wait(planner.check_target, offsets(topic, 6, 9))
     with pytest.raises(DataLossError, match=f"{topic}/2 were deleted"):
         await wait(planner.check_target, offsets(topic, 6, 5, 1))
