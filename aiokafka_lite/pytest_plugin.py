@@ -74,12 +74,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker `kafka_broker` and its old name `kafka`."""
     config.addinivalue_line(
         "markers",
-        f"{MARKER}({', '.join(_CHECKS)}): options of the fixtures kafka_broker and kafka_cluster "
-        "(nodes, num_partitions, auto_create_topics) and kafka_topic (partitions, configs)",
+        f"{MARKER}({', '.join(_CHECKS)}): sets options of the fixtures kafka_broker and "
+        "kafka_cluster (nodes, num_partitions, auto_create_topics) and kafka_topic (partitions, "
+        "configs)",
     )
     config.addinivalue_line(
         "markers",
-        f"{OLD_MARKER}(...): a deprecated name for {MARKER}. It is ignored if an "
+        f"{OLD_MARKER}(...): a deprecated name for {MARKER}. This marker is ignored if an "
         f"argument is not an option of {MARKER}, because other projects use this name too",
     )
 

@@ -26,7 +26,7 @@ def uuid_from_str(text: str) -> bytes:
     """
     uuid = base64.urlsafe_b64decode(text + "==")
     if len(uuid) != len(ZERO_UUID):
-        raise ValueError(f"{text!r} is not a Kafka uuid")
+        raise ValueError(f"{text!r} is not a Kafka UUID: it must be 16 bytes in URL-safe base64")
     return uuid
 
 

@@ -132,7 +132,7 @@ def test_uuids_are_written_as_kafka_does(uuid: bytes) -> None:
 
 def test_a_uuid_of_another_length_is_refused() -> None:
     assert uuid_to_str(ZERO_UUID) == "A" * 22
-    with pytest.raises(ValueError, match="not a Kafka uuid"):
+    with pytest.raises(ValueError, match="not a Kafka UUID"):
         uuid_from_str("AAAA")
 
 

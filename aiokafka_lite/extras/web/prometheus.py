@@ -35,8 +35,8 @@ HELP: Final[Mapping[str, str]] = {
     "buffered_bytes": "Bytes that are buffered, or reserved for responses in flight.",
     "buffered_limit_bytes": "The setting max_buffered_bytes: fetching pauses when buffered_bytes "
     "reaches this limit.",
-    "commit_failures_total": "Commits that failed permanently: processed records may be read "
-    "again.",
+    "commit_failures_total": "Commits that failed and are not retried: their records may be "
+    "read again.",
     "commits_total": "Commits that succeeded, explicit and automatic.",
     "consumer_info": "Always 1, with the consumer's client_id and group_id as labels.",
     "fetch_failures_total": "Fetch requests that failed for all their partitions.",
@@ -51,13 +51,14 @@ HELP: Final[Mapping[str, str]] = {
     "heartbeats_total": "Heartbeats that the coordinator answered without an error.",
     "lag": "The sum of the lags of all assigned partitions: offsets from the first unfinished "
     "record to the end of the log.",
-    "last_fetch_age_seconds": "Time since a broker last answered a fetch, with or without records.",
+    "last_fetch_age_seconds": "Time since any broker last answered a fetch, with or without "
+    "records.",
     "last_heartbeat_age_seconds": "Time since the group's coordinator last answered. After a "
     "session timeout, other members may own the partitions.",
     "loop_blocked_total": "How often the event loop was blocked for more than 0.1 s.",
-    "loop_lag_max_seconds": "The longest delay of the event loop.",
-    "loop_lag_seconds": "The current delay of the event loop, which also delays heartbeats and "
-    "fetches.",
+    "loop_lag_max_seconds": "The longest delay of a timer of the event loop.",
+    "loop_lag_seconds": "How late timers of the event loop run at present. Heartbeats and "
+    "fetches are as late.",
     "lost_offsets_total": "Offsets that reads will never return, because a position was reset.",
     "node_down_seconds": "Time since the broker became unreachable.",
     "node_fetch_failures_total": "Fetch requests to the broker that failed for all their "
@@ -69,8 +70,8 @@ HELP: Final[Mapping[str, str]] = {
     "node_in_flight": "Requests that the broker has not answered yet.",
     "node_info": "Always 1, with the broker's address in the cluster as a label.",
     "node_is_reachable": "0 if the broker is unreachable and has no open connection, else 1.",
-    "node_throttle_seconds": "Time for which requests to the broker still wait, because this "
-    "client exceeded a quota.",
+    "node_throttle_seconds": "Time for which this client sends no more requests to the broker, "
+    "because it exceeded a quota.",
     "offset_resets_total": "Positions that were reset by auto_offset_reset.",
     "partition_committed": "The committed offset, from this consumer's latest commit or lookup.",
     "partition_high_watermark": "The high watermark: the offset after the last record, as of "
@@ -83,10 +84,11 @@ HELP: Final[Mapping[str, str]] = {
     "partition_log_start_offset": "The first offset of the log.",
     "partition_node": "Id of the broker that the partition is read from.",
     "partition_position": "Offset of the next record to return.",
-    "partition_standstill_seconds": "Time for which the first unfinished offset has not moved "
+    "partition_standstill_seconds": "Time since the first unfinished offset last advanced "
     "(0: all records are finished, or the partition is "
     "paused).",
-    "partitions": "Assigned partitions, by the reason why they have no records at present.",
+    "partitions": "Assigned partitions, by the reason why no records of theirs are "
+    "returned at present.",
     "partitions_left_out": "Assigned partitions without metrics of their own, because the number "
     "of series is limited.",
     "processing_at_work": "Records that handlers of run() are processing, or that reads have "
@@ -100,20 +102,20 @@ HELP: Final[Mapping[str, str]] = {
     "already finished.",
     "processing_ready": "Records that wait for a handler of run().",
     "processing_paused": "1 while a circuit breaker pauses the handlers, else 0.",
-    "processing_uncommitted": "Unfinished records, and finished records that wait for an earlier "
-    "unfinished record.",
+    "processing_uncommitted": "Unfinished records, and finished records whose commit waits for an "
+    "earlier record to be finished.",
     "processing_waiting_for_retry": "Records that wait for another attempt.",
     "processing_in_outbox": "Records that handlers have finished, but whose transaction is not "
     "committed.",
     "reconnects_total": "Connections that were opened to replace lost connections.",
     "records_skipped_total": "Bad records and batches that on_bad_record skipped.",
     "records_total": "Records that reads have returned, including rows of poll_arrow().",
-    "skipped_offsets_total": "Offsets in lost_offsets_total whose records the brokers had not "
-    "deleted.",
+    "skipped_offsets_total": "Offsets counted in lost_offsets_total whose records still existed "
+    "on the brokers.",
     "task_restarts_total": "Background tasks that failed with a retriable error and were "
     "restarted.",
-    "throttles_total": "How often a broker began to throttle this client, because it "
-    "exceeded a quota.",
+    "throttles_total": "How often a broker began to throttle this client, because "
+    "the client exceeded a quota.",
 }
 Rows = Sequence[Mapping[str, object]]
 
