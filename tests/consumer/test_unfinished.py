@@ -256,8 +256,8 @@ STANDSTILLS = (
     (nothing_is_asked, "the application has requested no records"),
     (one_is_in_hand, "the application has requested no records"),
     (none_is_acknowledged, "t/0 offset 0 was returned"),
-    (a_handler_hangs, "t/0 offset 0, key None, has been in its handler"),
-    (a_record_is_tried_again, "t/0 offset 0, key None, is tried again"),
+    (a_handler_hangs, "t/0 offset 0, key None, was passed to its handler"),
+    (a_record_is_tried_again, "t/0 offset 0, key None, failed, and is tried again"),
     (a_dead_letter_hangs, "t/0 offset 0, key None, waits for its dead letter"),
 )
 

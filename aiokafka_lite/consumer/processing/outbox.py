@@ -632,7 +632,7 @@ class Outbox:
                 if self._is_closing or not error.retriable:
                     raise
                 log.warning(
-                    "the check whether dead letters were written failed and is retried: %s",
+                    "checking whether dead letters were written failed and is retried: %s",
                     error,
                 )
                 delay_s = delay_after(failures, FIRST_PAUSE_S, LAST_PAUSE_S, self._rng)

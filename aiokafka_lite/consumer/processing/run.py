@@ -372,7 +372,7 @@ class Run:
     def _at_work(self) -> str:
         places = ", ".join(sorted(place_of(job) for job in self._flights if job.is_current))
         if self._outbox is not None and (count := self._outbox.record_count):
-            places += f"; the outputs of {count} records were not committed"
+            places += f". The outputs of {count} records were not committed"
         return places
 
     # --- What comes -----------------------------------------------------------------------
@@ -922,13 +922,16 @@ class Run:
         if job.is_dead:
             doing = "waits for its dead letter to be written"
         elif job in self._flights and job.began_at is not None:
-            doing = f"has been in its handler for {now - job.began_at:.1f} s"
+            doing = (
+                f"was passed to its handler {now - job.began_at:.1f} s ago, and the handler has not "
+                "returned"
+            )
         elif (pause_s := self._attempts.pause_of(job, now)) is not None:
-            doing = f"is tried again in {pause_s:.1f} s"
+            doing = f"failed, and is tried again in {pause_s:.1f} s"
         elif self._outbox is not None and job in self._outbox:
             doing = "has been handled, and its outputs wait until a transaction is committed"
         else:
-            doing = "waits for its turn"
+            doing = "has not been passed to a handler yet"
         tried = "" if job.error is None else f" (attempt {job.attempts}, {one_line(job.error)})"
         return (
             f"{place_of(job)}, key {job.record.key!r}, {doing}{tried}. The partition's commit "

@@ -582,7 +582,7 @@ async def test_after_run_has_failed_health_says_so_until_records_are_read(
         assert health.verdict == "degraded"
         shortened = repr(ValueError("no" * 100))[:200]
         assert health.reasons == (
-            f"run() ended with {shortened}: no records are processed until it is called again",
+            f"run() ended with {shortened}: no records are processed until run() is called again",
         )
         await consumer.getone()
         assert consumer.health().verdict == "ok"
