@@ -605,7 +605,7 @@ def not_a(wanted: type, given: object) -> str:
     theirs = namesakes[0].__module__
     if namesakes[0] is not bases[0]:
         text += f", derived from {theirs}.{wanted.__name__}"
-    text += f"; use {wanted.__module__}.{wanted.__name__}"
+    text += f": use {wanted.__module__}.{wanted.__name__}"
     if theirs.startswith("aiokafka."):
         text += ", or call aiokafka_lite.as_aiokafka.install() before the first import of aiokafka"
     return text
@@ -713,7 +713,8 @@ def check_offset(offset: object) -> int:
     """
     if not _is_offset(offset):
         raise ValueError(
-            f"Offset must be a positive integer: an offset is 0 to 2**63 - 1, not {shown(offset)}"
+            "Offset must be a positive integer: it must be from 0 to 2**63 - 1, not "
+            f"{shown(offset)}"
         )
     return offset
 

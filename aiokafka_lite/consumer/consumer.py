@@ -1289,7 +1289,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def _require_group(self) -> str:
         if self._group_id is None:
             raise IllegalOperation(
-                "offsets are committed to a group, and this consumer has none: create the "
+                "this consumer cannot commit offsets, because it has no group: create the "
                 "consumer with a group_id"
             )
         return self._group_id

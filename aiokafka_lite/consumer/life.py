@@ -282,7 +282,7 @@ class Engine:
         commits = self.running.commits
         if not isinstance(commits, Commits):
             raise IllegalOperation(
-                "offsets are committed to a group, and this consumer has none: create the "
+                "this consumer cannot commit offsets, because it has no group: create the "
                 "consumer with a group_id"
             )
         return OffsetsInTransaction(self.state, commits)
@@ -385,7 +385,7 @@ class Engine:
             if not self.life.is_over:
                 raise self.life.refusal()
             raise CommitFailedError(
-                "the consumer is stopped and cannot commit any more: commit before stop(), or "
+                "the consumer is stopped and can no longer commit: commit before stop(), or "
                 "while stop() runs. The partitions' next owners start at the committed offsets"
             )
         try:
@@ -394,9 +394,9 @@ class Engine:
             if not self.life.is_over or isinstance(error, FencedInstanceIdError):
                 raise
             raise CommitFailedError(
-                "the consumer was stopped before the commit succeeded, and it is unknown whether "
-                "the offsets are committed: commit before stop(), or give stop() a longer timeout "
-                f"({error})"
+                f"the consumer was stopped before the commit succeeded ({error}), so it is unknown "
+                "whether the offsets are committed: commit before stop(), or give stop() a longer "
+                "timeout"
             ) from error
 
     def _enter(self, stage: Stage) -> None:
@@ -626,7 +626,7 @@ class Engine:
             async with timeout_at(deadline):
                 await self._parts_ended.wait()
         except asyncio.TimeoutError:
-            log.warning("stopping: the cancelled start() did not close its connections in time")
+            log.warning("stop() returns before the cancelled start() has closed its connections")
 
     async def _await_stop(self, timeout_s: float) -> Offsets:
         """Wait for the stop that is under way, unless that waits for a listener that calls this."""

@@ -304,9 +304,9 @@ async def _bounded(step: Awaitable[T], deadline: float, name: str) -> T | None:
         async with timeout_at(max(deadline, loop.time() + LEAST_STEP_S)):
             return await step
     except asyncio.TimeoutError:
-        log.warning("stopping continues, although the step %r did not finish in time", name)
+        log.warning("stop() continues, although its step %r did not finish in time", name)
     except Exception as error:  # noqa: BLE001 -- whatever it was, the next steps must run
-        log.warning("stopping continues, although the step %r failed with %r", name, error)
+        log.warning("stop() continues, although its step %r failed with %r", name, error)
     return None
 
 

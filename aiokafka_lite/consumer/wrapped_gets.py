@@ -94,8 +94,8 @@ def wrapped_alike(get: Get, kind: type, name: str) -> Get:
         wrapper = getattr(layer, "_self_wrapper", None)
         if wrapper is None:
             log.warning(
-                "reads of this consumer are not instrumented, because the wrapper around "
-                "%s.%s.%s cannot be applied to aiokafka_lite. Wrap "
+                "reads of this consumer are not traced, because the tracing library's wrapper "
+                "around %s.%s.%s cannot be applied to aiokafka_lite. Wrap "
                 "aiokafka_lite.AIOKafkaConsumer, or call aiokafka_lite.as_aiokafka.install() "
                 "before the first import of aiokafka",
                 kind.__module__,

@@ -238,13 +238,16 @@ class CommitFailedError(KafkaError):
     )
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*args or (f"{self.cause}; {self.remedy}",))
+        super().__init__(*args or (f"{self.cause}. To avoid this, {self.remedy}",))
 
 
 class MaxPollIntervalError(CommitFailedError):
     """The time between two reads exceeded ``max_poll_interval_ms``."""
 
-    cause = "no records were requested within max_poll_interval_ms, so the partitions were revoked"
+    cause = (
+        "the application requested no records within max_poll_interval_ms, so the partitions were "
+        "revoked"
+    )
     remedy = (
         "process faster, set max_poll_records to return fewer records per poll, or raise "
         "max_poll_interval_ms"

@@ -43,7 +43,7 @@ async def test_reading_goes_on_when_leader_epochs_begin_again(
             else:
                 broker.recreate_topic("t")
                 broker.produce("t", b"old")
-            await until(lambda: "leader epoch of the brokers went back" in caplog.text)
+            await until(lambda: "leader epoch in the metadata went back" in caplog.text)
             assert await consumer.position(TP) == 1
             # Batches of a restored log may still have the epochs from before.
             consumer.seek(TP, 0)
@@ -64,6 +64,6 @@ async def test_reading_goes_on_when_leader_epochs_begin_again(
     (told,) = [
         each.message
         for each in caplog.records
-        if "leader epoch of the brokers went back" in each.message
+        if "leader epoch in the metadata went back" in each.message
     ]
     assert "went back from 6 to " in told

@@ -41,7 +41,7 @@ async def test_aiokafkas_listener_is_named_with_what_to_do() -> None:
     assert said == (
         "listener should be an instance of ConsumerRebalanceListener, not "
         f"{listener!r} (of {__name__}.Listener), derived from "
-        "aiokafka.abc.ConsumerRebalanceListener; use aiokafka_lite.abc.ConsumerRebalanceListener, "
+        "aiokafka.abc.ConsumerRebalanceListener: use aiokafka_lite.abc.ConsumerRebalanceListener, "
         "or call aiokafka_lite.as_aiokafka.install() before the first import of aiokafka"
     )
 
@@ -55,7 +55,7 @@ async def test_another_clients_partition_is_named() -> None:
     ):
         said = await refusal(use)
         assert f"(of {type(theirs).__module__}.TopicPartition)" in said
-        assert said.endswith("; use aiokafka_lite.structs.TopicPartition")
+        assert said.endswith(": use aiokafka_lite.structs.TopicPartition")
 
 
 async def test_a_value_that_is_no_offset_is_named_where_it_is_not_pythons_own() -> None:

@@ -141,7 +141,7 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
             names = ", ".join(f"{tp.topic}/{tp.partition}" for tp in sorted(lost))
             why = "" if cause is None else f" ({cause})"
             raise BatchRevokedError(
-                f"{BatchRevokedError.cause}: other members read the records of {names} "
+                f"{BatchRevokedError.cause}, so other members will read the records of {names} "
                 f"again{why}. To commit in time, {BatchRevokedError.remedy}",
                 partitions=lost,
             ) from cause

@@ -358,7 +358,8 @@ class Answers:
         timestamp = self._sources.config.reset_timestamp
         if timestamp is not None:
             log.warning(
-                "offset %s of %s/%s is out of range: the position is reset (auto_offset_reset=%s)",
+                "offset %s of %s/%s is out of range, so the position is reset "
+                "(auto_offset_reset=%s)",
                 offset,
                 *cursor.tp,
                 self._sources.config.auto_offset_reset,

@@ -145,7 +145,7 @@ class EitherMembership:
         if isinstance(error, KEPT_CLASSIC):
             self._kept_classic_by = reason
         log.info(
-            "group %s is joined with the classic protocol instead of KIP-848: %s",
+            "group %s is joined with the classic protocol, because KIP-848 cannot be used: %s",
             self._group_id,
             reason,
         )
@@ -279,8 +279,8 @@ def _tell_of_unused_settings(config: ConsumerConfig) -> None:
     """Say what was set and is the coordinator's to decide in this protocol."""
     if unused := config.unused_by_consumer_protocol:
         log.warning(
-            "group %s: the consumer protocol (KIP-848) uses the broker's configuration instead of "
-            "%s. The consumer's values apply only if the group is joined with the classic protocol",
+            "group %s: with the consumer protocol (KIP-848), the broker's configuration replaces "
+            "%s of this consumer. The consumer's values apply only with the classic protocol",
             config.group_id,
             " and ".join(unused),
         )

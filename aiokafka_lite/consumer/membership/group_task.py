@@ -131,7 +131,9 @@ class GroupTask:
                 # It may have died just now, and its scope not have heard of it yet.
                 if task is not None and not task.cancelled() and (died := task.exception()):
                     raise died
-                raise ConsumerStoppedError("the consumer was stopped before it had an assignment")
+                raise ConsumerStoppedError(
+                    "the consumer was stopped before it was assigned partitions"
+                )
             await self._member.wait_for_change()
         self._scope.raise_if_failed()
 
@@ -155,7 +157,7 @@ class GroupTask:
             for tp, (first, end) in sorted(self._state.being_processed().items())
         )
         return (
-            f"no records were requested for {idle_s:.1f} s, longer than "
+            f"the application requested no records for {idle_s:.1f} s, longer than "
             f"max_poll_interval_ms={self._config.max_poll_interval_ms}"
             + (f" (returned last: {busy_with})" if busy_with else "")
         )

@@ -131,8 +131,8 @@ class GroupedMembership(ABC, Generic[MemberT]):
     def _warn_of_absence(self, overdue: str) -> None:
         """Say that the member leaves its group, as the application stays away."""
         log.warning(
-            "group %s: leaving: %s. The consumer joins again when the application next requests "
-            "records",
+            "leaving group %s, because %s. The consumer joins again when the application next "
+            "requests records",
             self._member.group_id,
             overdue,
         )

@@ -186,8 +186,8 @@ class Handover:
         generation = self._member.identity.generation
         state.events.publish(Assigned(frozenset(state.assignment), generation))
         log.info(
-            "group %s: generation %d assigns more partitions to this member: %s. The member now "
-            "has %d partitions",
+            "group %s: in generation %d, this member was assigned more partitions: %s. The member "
+            "now has %d partitions",
             self._member.group_id,
             generation,
             sorted(new),
@@ -213,8 +213,8 @@ class Handover:
             self._config.rebalance_timeout_s,
             log.warning,
             "group %s: the rebalance listener has not returned from on_partitions_assigned for "
-            "%g s: records are withheld until the listener returns. The listener is cancelled "
-            "after %g s",
+            "%g s, so records are withheld. If the listener has not returned after %g s, it is "
+            "cancelled",
             self._member.group_id,
             self._config.rebalance_timeout_s,
             limit_s,

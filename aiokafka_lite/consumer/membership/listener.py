@@ -81,8 +81,8 @@ class ListenerCalls:
             done, _ = await asyncio.wait({task}, timeout=GRACE_S)
             if not done:
                 log.error(
-                    "the rebalance listener ignores its cancellation in %s: the rebalance "
-                    "continues while the listener still runs",
+                    "the rebalance listener is still running %s, although it was cancelled: the "
+                    "rebalance continues without waiting for it",
                     call.name,
                 )
             self._on_failed(call.name, None)

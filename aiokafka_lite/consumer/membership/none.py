@@ -122,7 +122,7 @@ class NoCommits:
             IllegalOperation: Always.
         """
         raise IllegalOperation(
-            "offsets are committed to a group, and this consumer has none: create the "
+            "this consumer cannot commit offsets, because it has no group: create the "
             "consumer with a group_id"
         )
 

@@ -193,9 +193,9 @@ class Revocation:
             self.awaited_work = None
         if why_lost() is None and (left := self._state.unfinished(gone)):
             log.warning(
-                "group %s: the application did not finish all records in time "
-                "(rebalance_hold_ms, or a batch's max_hold_ms). The partitions' next owners will "
-                "read these offsets again: %s",
+                "group %s: the application did not finish all records in the time that "
+                "rebalance_hold_ms, or a batch's max_hold_ms, allows. The partitions' next owners "
+                "will read these offsets again: %s",
                 self._member.group_id,
                 {
                     f"{tp.topic}/{tp.partition}": f"{first} to {end - 1}"

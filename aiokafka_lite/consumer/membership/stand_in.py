@@ -237,9 +237,9 @@ class Speaker:
         if not self._is_over:
             self._is_over = True
             log.warning(
-                "group %s: heartbeats are no longer sent: the event loop is blocked, and no "
-                "records were requested within max_poll_interval_ms. The group removes this "
-                "member after its session timeout",
+                "group %s: heartbeats are no longer sent, because the event loop is blocked and "
+                "the application requested no records within max_poll_interval_ms. The group "
+                "removes this member after its session timeout",
                 self._group_id,
             )
 

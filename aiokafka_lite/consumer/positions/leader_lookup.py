@@ -262,7 +262,7 @@ class OffsetLookup(LeaderLookup[int, FoundOffset, ListOffsetsResponse]):
                 why = str(failures.get(tp, "no request was sent to the leader before the deadline"))
             reasons.append(f"{tp.topic}/{tp.partition}: {why}")
         return KafkaTimeoutError(
-            f"offsets of {len(missing)} partitions could not be looked up in time "
+            f"the leaders did not return the offsets of {len(missing)} partitions in time "
             f"({'; '.join(reasons)})"
         )
 

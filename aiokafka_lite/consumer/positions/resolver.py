@@ -174,7 +174,7 @@ class PositionResolver:
             self._state.request_validation(partition)
         elif partition.knows_void_epochs(leader.leader_epoch, leader.void_epoch):
             log.warning(
-                "%s: the leader epoch of the brokers went back from %s to %s. The topic was "
+                "%s: the leader epoch in the metadata went back from %s to %s. The topic was "
                 "recreated, or the cluster was restored. Reading continues at offset %s",
                 partition.tp,
                 leader.void_epoch,

@@ -121,12 +121,14 @@ async def check_that_it_joins_as_classic(
                 await until(lambda: we.health().verdict == "ok")
                 (reason,) = we.health().reasons
                 assert (
-                    f"group {group} {JOINED_CLASSIC}, because it has members that use this"
+                    f"group {group} {JOINED_CLASSIC}, because some of its members use this"
                     in reason
                 )
                 assert changed.reason in reason
         (line,) = [each for each in caplog.messages if JOINED_CLASSIC in each]
-        assert line == f"group {group} {JOINED_CLASSIC} instead of KIP-848: {changed.reason}"
+        assert line == (
+            f"group {group} {JOINED_CLASSIC}, because KIP-848 cannot be used: {changed.reason}"
+        )
         await until(lambda: len(they.assignment()) == PARTITIONS)
 
 

@@ -210,7 +210,7 @@ async def test_what_the_application_is_busy_with_is_named() -> None:
     it.state.change((), [A])
     await asyncio.sleep(70)
     assert it.task.overdue_text() == (
-        "no records were requested for 70.0 s, longer than max_poll_interval_ms=60000"
+        "the application requested no records for 70.0 s, longer than max_poll_interval_ms=60000"
     )
     cursor = it.state.partition(A)
     it.state.seek(cursor, 5)

@@ -340,7 +340,7 @@ async def test_a_member_leaves_while_no_records_are_requested(
         # The listener's time at the start does not count, and the work is not waited for.
         assert loop.time() - began_at == pytest.approx(1.0 + 0.6, abs=0.1)
         assert worker.partitions == set()
-        assert "group g: leaving: no records were requested" in caplog.text
+        assert "leaving group g, because the application requested no records" in caplog.text
         assert listener.calls[-1] == ("revoked", tps("t", 0, 1))
         assert goodbyes(coordinator) == [-1]
         with pytest.raises(MaxPollIntervalError, match="longer than max_poll_interval_ms=1000"):

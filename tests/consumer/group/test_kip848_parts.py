@@ -199,7 +199,7 @@ def test_a_stale_epoch_is_no_loss_and_calls_for_a_heartbeat() -> None:
 
 def test_who_was_away_too_long_is_told_so() -> None:
     member = joined()
-    member.note_reason(Loss.POLL_INTERVAL, "no records were requested for 9 s")
+    member.note_reason(Loss.POLL_INTERVAL, "the application requested no records for 9 s")
     member.be_nobody(keeps_id=True)
     assert isinstance(member.why_lost(), MaxPollIntervalError)
     member.note_reason(Loss.INSTANCE, "")

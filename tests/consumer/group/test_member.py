@@ -255,7 +255,7 @@ def test_why_partitions_are_lost_is_told_by_what_is_known() -> None:
     assert "the loop was blocked: run blocking code" in str(member.why_lost())
     member.lose_membership(Interruption.POLL_INTERVAL_EXCEEDED, "away")
     assert isinstance(member.why_lost(), errors.MaxPollIntervalError)
-    assert "away. The partitions were revoked" in str(member.why_lost())
+    assert "away, so the partitions were revoked" in str(member.why_lost())
     member.lose_membership(Interruption.FENCED)
     assert isinstance(member.why_lost(), errors.FencedInstanceIdError)
 

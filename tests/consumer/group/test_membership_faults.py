@@ -593,7 +593,7 @@ async def test_a_member_without_gets_leaves_and_comes_back_at_the_next_get(
         assert calls.calls == [("revoked", BOTH)]
         (leave,) = broker.asked(LeaveGroupRequest)
         assert "max_poll_interval_ms" in (leave.members[0].reason or "")
-        assert "group g: leaving: no records were requested" in caplog.text
+        assert "leaving group g, because the application requested no records" in caplog.text
         with pytest.raises(MaxPollIntervalError):
             await worker.commits.commit({TP: 1})
         leaving.release()

@@ -199,7 +199,7 @@ async def test_who_is_fenced_hands_out_and_commits_nothing_and_says_why(
         health = older.consumer.health()
         assert health.verdict == "dead"
         assert "'twin'" in health.reasons[0]
-        assert "make another one with another group_instance_id" in health.reasons[0]
+        assert "create another consumer with another group_instance_id" in health.reasons[0]
         assert await twin.consumer.committed(tp) is None
         assert await twin.next() == (0, 0)
         await twin.consumer.commit()

@@ -122,7 +122,7 @@ class Heartbeat:
             return (
                 f"the event loop was blocked for {self._blocked_s:.1f} s, and the coordinator "
                 "received no heartbeats from the heartbeat thread either (this thread stops if "
-                "no records are requested for max_poll_interval_ms)"
+                "the application requests no records for max_poll_interval_ms)"
             )
         return (
             f"the event loop was blocked for {self._blocked_s:.1f} s and could not send "
@@ -311,7 +311,7 @@ class Heartbeat:
         now = self._loop.time()
         if (ending := self._log_limit.let_in("failed", now)) is not None:
             log.warning(
-                "group %s: a heartbeat failed, %.1f s after the latest answered request: %s%s",
+                "group %s: a heartbeat failed, %.1f s after the coordinator last answered: %s%s",
                 self._member.group_id,
                 now - self._last_contact,
                 error,

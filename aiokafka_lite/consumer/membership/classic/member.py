@@ -122,7 +122,7 @@ class Interruption(enum.IntEnum):
     PARTITIONS_CHANGED = 1, "partitions of the group's topics were added, removed or moved"
     PARTITIONS_REVOKED = 2, "partitions were revoked so that other members can take them"
     GROUP_REBALANCES = 3, "the group rebalances"
-    POLL_INTERVAL_EXCEEDED = 4, "no records were requested within max_poll_interval_ms"
+    POLL_INTERVAL_EXCEEDED = 4, "the application requested no records within max_poll_interval_ms"
     LOST_GENERATION = 5, "the generation is over"
     LOST_MEMBERSHIP = 6, "the coordinator no longer knows the member"
     FENCED = 7, "another member uses the same group_instance_id"
@@ -283,7 +283,10 @@ class Member(StatefulMember[MemberState]):
             return taken_over(self.group_id, self.group_instance_id)
         because = self.lost_because
         if self.lost_by is Interruption.POLL_INTERVAL_EXCEEDED:
-            text = f"{because}. The partitions were revoked: {MaxPollIntervalError.remedy}"
+            text = (
+                f"{because}, so the partitions were revoked. To avoid this, "
+                f"{MaxPollIntervalError.remedy}"
+            )
             return MaxPollIntervalError(text)
         if because:
             return CommitFailedError(

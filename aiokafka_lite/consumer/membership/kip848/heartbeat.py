@@ -233,8 +233,8 @@ class Heartbeat:
     async def _send(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
         if request.member_epoch == JOIN_EPOCH and not self._coordinator.has_topic_ids:
             raise IncompatibleBrokerVersion(
-                "the broker supports only Metadata requests before version 10, which have no "
-                "topic ids. KIP-848 needs topic ids"
+                "KIP-848 needs topic ids, but the broker supports only versions of Metadata below "
+                "10, which have no topic ids"
             )
         # Half the session: a silent coordinator has to be left while there is time to find out
         # that it has moved.
@@ -319,7 +319,7 @@ class Heartbeat:
             return (
                 f"the event loop was blocked for {self._blocked_s:.1f} s, and the coordinator "
                 "received no heartbeats from the heartbeat thread either (this thread stops if "
-                "no records are requested for max_poll_interval_ms)"
+                "the application requests no records for max_poll_interval_ms)"
             )
         return (
             f"the event loop was blocked for {self._blocked_s:.1f} s and could not send "
@@ -356,9 +356,9 @@ class Heartbeat:
         now = self._loop.time()
         if (ending := self._log_limit.let_in("failed", now)) is not None:
             silent = (
-                "before the first answer"
+                "before any was answered"
                 if self.last_contact_at is None
-                else f"{now - self.last_contact_at:.1f} s after the latest answered request"
+                else f"{now - self.last_contact_at:.1f} s after the coordinator last answered"
             )
             log.warning(
                 "group %s: a heartbeat failed, %s: %s%s",

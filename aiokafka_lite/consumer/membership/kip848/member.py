@@ -106,7 +106,7 @@ class Loss(enum.Enum):
     EPOCH = "the coordinator has fenced this member, because the member epoch is no longer valid"
     MEMBERSHIP = "the coordinator no longer knows the member"
     INSTANCE = "another member uses the same group_instance_id"
-    POLL_INTERVAL = "no records were requested within max_poll_interval_ms"
+    POLL_INTERVAL = "the application requested no records within max_poll_interval_ms"
 
 
 LOSS_BY_RECOVERY: Final[Mapping[Recovery, Loss]] = MappingProxyType(
@@ -224,7 +224,10 @@ class ConsumerMember(StatefulMember[MemberState]):
             return taken_over(self.group_id, self.group_instance_id)
         because = self.lost_because
         if self.lost_by is Loss.POLL_INTERVAL:
-            text = f"{because}. The partitions were revoked: {MaxPollIntervalError.remedy}"
+            text = (
+                f"{because}, so the partitions were revoked. To avoid this, "
+                f"{MaxPollIntervalError.remedy}"
+            )
             return MaxPollIntervalError(text)
         return CommitFailedError(because) if because else CommitFailedError()
 

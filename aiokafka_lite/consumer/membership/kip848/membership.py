@@ -165,9 +165,9 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if since is None or (for_s := self._loop.time() - since) < LONG_UNKNOWN_S:
             return ""
         return (
-            f"a topic with assigned partitions has been missing from the metadata for {for_s:.0f} "
-            "s. The partitions are read when the metadata contain the topic: check that the ACLs "
-            "allow this client to describe the topic"
+            "this member is assigned partitions of a topic that has been missing from the metadata "
+            f"for {for_s:.0f} s. The partitions cannot be read until the metadata contain the "
+            "topic: check that the ACLs allow this client to describe the topic"
         )
 
     @property
@@ -470,7 +470,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     async def _withdraw(self, reason: str) -> None:
         """Leave the group without stopping."""
         member = self._member
-        log.info("group %s: leaving: %s", member.group_id, reason)
+        log.info("leaving group %s: %s", member.group_id, reason)
         may_be_known = self._may_be_known
         self._held.clear()
         self._stand_in.rest()
