@@ -923,8 +923,8 @@ class Run:
             doing = "waits for its dead letter to be written"
         elif job in self._flights and job.began_at is not None:
             doing = (
-                f"was passed to its handler {now - job.began_at:.1f} s ago, and the handler has not "
-                "returned"
+                f"was passed to its handler {now - job.began_at:.1f} s ago, and the handler has "
+                "not returned"
             )
         elif (pause_s := self._attempts.pause_of(job, now)) is not None:
             doing = f"failed, and is tried again in {pause_s:.1f} s"
