@@ -232,7 +232,7 @@ def test_returned_records_are_unfinished_until_their_task_reads(found: Examined)
 # --- The position ------------------------------------------------------------------------------
 def test_a_position_is_looked_up_in_the_group_or_at_the_leader(found: Examined) -> None:
     found.a.await_committed()
-    found.check(Cause.AWAITING_COMMITTED, "no group_id, so auto_offset_reset")
+    found.check(Cause.AWAITING_COMMITTED, "no committed offset, so auto_offset_reset")
     found.status = STABLE._replace(coordinator_id=None)
     found.check(Cause.AWAITING_COMMITTED, "still looking up the coordinator of group g")
     found.status = STABLE
@@ -240,7 +240,7 @@ def test_a_position_is_looked_up_in_the_group_or_at_the_leader(found: Examined) 
     found.a.note_reason("LOADING")
     found.check(Cause.AWAITING_COMMITTED, "of group g (latest attempt: LOADING)")
     found.state.request_reset(found.a, LATEST_TIMESTAMP, reason="truncated")
-    found.check(Cause.AWAITING_RESET, "to the latest offset, truncated (latest attempt: LOADING)")
+    found.check(Cause.AWAITING_RESET, "(reason: truncated) (latest attempt: LOADING)")
     found.lost = {1: NOW - 4}
     found.check(Cause.AWAITING_RESET, "LOADING); node 1 at h:1 has not been reachable")
     found.state.seek(found.a, 7)
@@ -255,7 +255,7 @@ def test_a_position_is_looked_up_in_the_group_or_at_the_leader(found: Examined) 
 # --- The group ---------------------------------------------------------------------------------
 def test_a_partition_is_held_by_a_rebalance(member: Examined) -> None:
     member.state.begin_revocation([A, B])
-    member.check(Cause.REBALANCING, "group g (STABLE) rebalances: the partition is being revoked,")
+    member.check(Cause.REBALANCING, "group g (STABLE) rebalances: the partition is being revoked. ")
     awaited = AwaitedWork({A: Range(3, 5)}, NOW + 2)
     member.status = STABLE._replace(awaited_work=awaited)
     words = "is being revoked (waiting up to 2.0 s for the application to finish "
@@ -298,7 +298,7 @@ def test_a_start_waits_for_a_broker_then_for_topics_then_for_the_group(member: E
     member.view = known
     member.check(Cause.STARTING, "is starting: it is joining group g (JOINING)", C)
     member.status = JOINING._replace(trouble="it is fenced")
-    member.check(Cause.STARTING, "it joins group g (JOINING: it is fenced)", C)
+    member.check(Cause.STARTING, "it is joining group g (JOINING: it is fenced)", C)
     member.status = None
     member.check(Cause.STARTING, "the consumer is starting", C)
 

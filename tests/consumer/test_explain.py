@@ -349,7 +349,7 @@ async def test_a_position_that_is_reset(broker: Broker, policy: str, words: str)
     with broker.on("ListOffsets").hold() as rule:
         async with consumer_of(broker, "t", auto_offset_reset=policy) as consumer:
             text = await until_cause(consumer, T0, Cause.AWAITING_RESET)
-            assert text.endswith(f"is being reset to {words}, no committed offset")
+            assert text.endswith(f"is being reset to {words} (reason: no committed offset)")
             rule.release()
             await until_cause(consumer, T0, Cause.AT_END)
 

@@ -105,7 +105,7 @@ async def test_while_it_starts(broker: Broker, protocol: str) -> None:
     consumer = consumer_of(broker, "t", group_id="g", group_protocol=protocol)
     with broker.on(JOIN[protocol]).hold() as rule:
         starting = asyncio.ensure_future(consumer.start())
-        health = await until_health(consumer, says("it joins group g"))
+        health = await until_health(consumer, says("it is joining group g"))
         assert health.verdict == "degraded"
         rule.release()
         await starting
@@ -123,7 +123,7 @@ async def test_a_join_that_takes_long_says_whom_it_waits_for(
     consumer = consumer_of(broker, "t", group_id="g", group_protocol="classic", **settings)
     with broker.on("JoinGroup").hold() as rule:
         starting = asyncio.ensure_future(consumer.start())
-        await until_health(consumer, says("it joins group g (JOINING)"))
+        await until_health(consumer, says("it is joining group g (JOINING)"))
         later = asyncio.get_running_loop().time() + 12.0
         (reason, *_) = inside.health_at(consumer, later).reasons
         assert re.search(r"JOINING, for 1\d\.\d s", reason)
