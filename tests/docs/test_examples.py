@@ -324,7 +324,7 @@ async def test_page_is_there_while_the_consumer_joins_and_when_it_has_died(proto
         )
         rule = broker.on(JOIN[protocol]).hold()
         async with told.shown(consumer) as url:
-            assert await health_of(url, "it joins group invoices") == (200, "degraded")
+            assert await health_of(url, "it is joining group invoices") == (200, "degraded")
             assert (await ask(url)).status == 200
             rule.release()
             assert await asyncio.wait_for(told.handled.get(), WAIT_S) == b"one"

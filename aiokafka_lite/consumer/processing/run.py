@@ -370,10 +370,10 @@ class Run:
             await self._landed.wait()
 
     def _at_work(self) -> str:
-        places = ", ".join(sorted(place_of(job) for job in self._flights if job.is_current))
+        left = sorted(place_of(job) for job in self._flights if job.is_current)
         if self._outbox is not None and (count := self._outbox.record_count):
-            places += f". The outputs of {count} records were not committed"
-        return places
+            left.append(f"the outputs of {count} records were not committed")
+        return ", ".join(left)
 
     # --- What comes -----------------------------------------------------------------------
     def _accept(
