@@ -102,16 +102,16 @@ HELP: Final[Mapping[str, str]] = {
     "already finished.",
     "processing_ready": "Records that wait for a handler of run().",
     "processing_paused": "1 while a circuit breaker pauses the handlers, else 0.",
-    "processing_uncommitted": "Unfinished records, and finished records whose commit waits for an "
-    "earlier record to be finished.",
+    "processing_uncommitted": "Unfinished records, and finished records that cannot be committed "
+    "before an earlier record is finished.",
     "processing_waiting_for_retry": "Records that wait for another attempt.",
     "processing_in_outbox": "Records that handlers have finished, but whose transaction is not "
     "committed.",
     "reconnects_total": "Connections that were opened to replace lost connections.",
     "records_skipped_total": "Bad records and batches that on_bad_record skipped.",
     "records_total": "Records that reads have returned, including rows of poll_arrow().",
-    "skipped_offsets_total": "Offsets counted in lost_offsets_total whose records still existed "
-    "on the brokers.",
+    "skipped_offsets_total": "Of the offsets in lost_offsets_total, those of records that still "
+    "existed on the brokers.",
     "task_restarts_total": "Background tasks that failed with a retriable error and were "
     "restarted.",
     "throttles_total": "How often a broker began to throttle this client, because "

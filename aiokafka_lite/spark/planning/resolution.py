@@ -126,7 +126,7 @@ class _Edge:
             if not first <= offset <= last:
                 data_loss.report(
                     f"option {self.option} is set to offset {offset} for topic {tp.topic}, "
-                    f"partition {tp.partition}, whose log begins at offset {first} and ends at "
+                    f"partition {tp.partition}, but the log begins at offset {first} and ends at "
                     f"{last}",
                     tp,
                     min(offset, last),
