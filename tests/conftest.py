@@ -160,10 +160,15 @@ def _of_short_form(calls: Sequence[CallSpec], nodeid: str, most: int) -> list[Ca
 
     Which rows these are differs from function to function.
     """
-    real = [call for call in calls if call.params.get("kafka") == "real"]
-    others = [call for call in calls if call.params.get("kafka") != "real"]
+    real = [call for call in calls if _is_real(call.params)]
+    others = [call for call in calls if not _is_real(call.params)]
     first = zlib.crc32(nodeid.encode())
     return [*_spread(others, most, first), *_spread(real, 1, first)]
+
+
+def _is_real(params: Mapping[str, object]) -> bool:
+    """Whether the cluster is a real Kafka: `outside` is one next to the test's loop."""
+    return "real" in (params.get("kafka"), params.get("outside"))
 
 
 def _spread(calls: Sequence[CallSpec], count: int, first: int) -> list[CallSpec]:
@@ -200,7 +205,7 @@ def _is_wanted(item: pytest.Item, params: Mapping[str, object], own_marks: set[s
     if LONG:
         return True
     marks = own_marks | {mark.name for mark in item.iter_markers()}
-    if "slow" in marks or (params.get("kafka") == "real" and "real_if_long" in marks):
+    if "slow" in marks or ("real_if_long" in marks and _is_real(params)):
         return False
     return _can_fail_alone(params, has_virtual_time=_has_virtual_time(item))
 

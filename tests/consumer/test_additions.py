@@ -40,6 +40,7 @@ async def test_committed_answers_for_one_or_several_with_metadata_or_without(
             await consumer.committed((topic, 0), first)  # type: ignore[call-overload]
 
 
+@pytest.mark.real_if_long
 async def test_committed_needs_a_group(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with reading(kafka, topic) as consumer:

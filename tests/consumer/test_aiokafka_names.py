@@ -134,6 +134,7 @@ async def test_metadata_keep_the_topics_that_were_set_last(kafka: KafkaHandle) -
         assert client.cluster.topics() == {first, third}
 
 
+@pytest.mark.real_if_long
 async def test_a_subscription_that_changed_needs_a_rejoin(kafka: KafkaHandle) -> None:
     first, second = await kafka.create_topic(), await kafka.create_topic()
     async with reading(kafka, first, group_id=unique("group")) as consumer:
@@ -146,6 +147,7 @@ async def test_a_subscription_that_changed_needs_a_rejoin(kafka: KafkaHandle) ->
         assert not consumer._coordinator._rejoin_needed_fut.done()
 
 
+@pytest.mark.real_if_long
 async def test_names_answer_without_a_group(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with reading(kafka) as consumer:
@@ -194,6 +196,7 @@ class Counting(AIOKafkaConsumer):
         return record
 
 
+@pytest.mark.real_if_long
 async def test_async_for_goes_through_a_getone_of_a_subclass(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 4))

@@ -79,6 +79,7 @@ async def after_a_rebalance(
 
 
 # --- Partitions that a rebalance took away --------------------------------------------------
+@pytest.mark.real_if_long
 @either
 async def test_a_loop_over_an_assignment_outlives_a_rebalance(
     kafka: KafkaHandle, library: ModuleType
@@ -97,6 +98,7 @@ async def test_a_loop_over_an_assignment_outlives_a_rebalance(
 
 
 # aiokafka's fetcher may die of a second subscription, so that these are ours alone.
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("protocol", [*PROTOCOLS, None])
 async def test_a_get_waits_for_what_a_new_subscription_brings(
     kafka: KafkaHandle, protocol: str | None
@@ -119,6 +121,7 @@ async def test_a_get_waits_for_what_a_new_subscription_brings(
         assert tp == third
 
 
+@pytest.mark.real_if_long
 @in_both_protocols
 async def test_a_get_waits_for_what_a_pattern_brings(kafka: KafkaHandle, protocol: str) -> None:
     tp = TopicPartition(await kafka.create_topic(), 0)
@@ -137,6 +140,7 @@ async def test_a_get_waits_for_what_a_pattern_brings(kafka: KafkaHandle, protoco
             await consumer.getmany(TopicPartition("other", 0))
 
 
+@pytest.mark.real_if_long
 async def test_a_get_that_waits_for_an_assignment_ends_with_the_consumer(
     kafka: KafkaHandle,
 ) -> None:
@@ -150,6 +154,7 @@ async def test_a_get_that_waits_for_an_assignment_ends_with_the_consumer(
         await asyncio.wait_for(get, 10)
 
 
+@pytest.mark.real_if_long
 async def test_what_is_not_assigned_is_not_committed(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     tp, other = TopicPartition(topic, 0), TopicPartition(topic, 9)
@@ -166,6 +171,7 @@ async def test_what_is_not_assigned_is_not_committed(kafka: KafkaHandle) -> None
             await consumer.commit({tp: 1})
 
 
+@pytest.mark.real_if_long
 @in_both_protocols
 async def test_a_program_may_wait_for_the_assignment(kafka: KafkaHandle, protocol: str) -> None:
     topic, other = await kafka.create_topic(), await kafka.create_topic()
@@ -181,6 +187,7 @@ async def test_a_program_may_wait_for_the_assignment(kafka: KafkaHandle, protoco
         assert consumer.assignment() == {TopicPartition(other, 0)}
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("is_static", [False, True], ids=["dynamic", "static"])
 async def test_a_listener_is_told_once_what_a_new_subscription_takes_away(
     kafka: KafkaHandle, is_static: bool
@@ -202,6 +209,7 @@ async def test_a_listener_is_told_once_what_a_new_subscription_takes_away(
         assert calls == [("revoked", 0), ("assigned", 1), ("revoked", 1), ("assigned", 1)]
 
 
+@pytest.mark.real_if_long
 @either
 async def test_in_the_callbacks_a_program_sees_whether_a_rebalance_is_due(
     kafka: KafkaHandle, library: ModuleType
@@ -220,6 +228,7 @@ async def test_in_the_callbacks_a_program_sees_whether_a_rebalance_is_due(
     assert seen[-1] == ("assigned", False)
 
 
+@pytest.mark.real_if_long
 async def test_what_a_get_cannot_wait_for_is_refused(kafka: KafkaHandle) -> None:
     async with after_a_rebalance(aiokafka_lite, kafka) as (consumer, _, lost):
         (gone,) = lost
@@ -274,6 +283,7 @@ async def test_the_last_stable_offset_is_where_the_open_transaction_begins(
 
 
 # --- Gets that are pending at the stop ------------------------------------------------------
+@pytest.mark.real_if_long
 @either
 async def test_a_getmany_that_waits_at_the_stop_returns_nothing(
     kafka: KafkaHandle, library: ModuleType
@@ -297,6 +307,7 @@ async def test_a_getmany_that_waits_at_the_stop_returns_nothing(
             await consumer.getmany()
 
 
+@pytest.mark.real_if_long
 async def test_a_poll_that_waits_at_the_stop_says_that_it_is_stopped(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     consumer = consumer_of(aiokafka_lite, kafka, topic)
@@ -328,6 +339,7 @@ def program(library: ModuleType, kafka: KafkaHandle, topic: str) -> list[int]:
         loop.close()
 
 
+@pytest.mark.real_if_long
 @either
 async def test_a_loop_that_does_not_run_yet_is_taken(
     kafka: KafkaHandle, library: ModuleType
@@ -337,6 +349,7 @@ async def test_a_loop_that_does_not_run_yet_is_taken(
     assert await asyncio.to_thread(program, library, kafka, topic) == [0, 1]
 
 
+@pytest.mark.real_if_long
 @either
 async def test_a_loop_that_is_another_one_is_the_consumers(
     kafka: KafkaHandle, library: ModuleType

@@ -67,6 +67,7 @@ async def test_a_token_provider_that_is_none_is_refused_in_aiokafkas_words() -> 
         Consumer(**SASL, sasl_mechanism="OAUTHBEARER")  # type: ignore[arg-type]
 
 
+@pytest.mark.real_if_long
 async def test_an_isolation_level_is_refused_at_the_start_in_aiokafkas_words(
     kafka: KafkaHandle,
 ) -> None:
@@ -159,6 +160,7 @@ async def outcome(call: Call, consumer: Consumer, kind: type[Partition], topic: 
     return None
 
 
+@pytest.mark.real_if_long
 @pytest.mark.skipif(
     sys.version_info >= (3, 12), reason="aiokafka's stop() does not come to its end there"
 )

@@ -89,6 +89,7 @@ async def test_rows_are_what_records_are(kafka: KafkaHandle, decoder: str) -> No
             assert row[name] == getattr(record, name)
 
 
+@pytest.mark.real_if_long
 async def test_columns_come_as_the_schema_wants_them(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 10), timestamp_ms=1_700_000_000_123)
@@ -108,6 +109,7 @@ async def test_columns_come_as_the_schema_wants_them(kafka: KafkaHandle) -> None
         assert (await consumer.poll_arrow(timeout_ms=0, schema=schema)).schema == schema
 
 
+@pytest.mark.real_if_long
 async def test_batches_go_on_until_the_consumer_is_stopped(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 100))
@@ -136,6 +138,7 @@ async def test_batches_go_on_until_the_consumer_is_stopped(kafka: KafkaHandle) -
     assert seen == list(range(105))
 
 
+@pytest.mark.real_if_long
 async def test_rows_that_come_while_waiting_are_handed_out(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with reading(kafka, topic) as consumer:
@@ -145,6 +148,7 @@ async def test_rows_that_come_while_waiting_are_handed_out(kafka: KafkaHandle) -
         assert (await waiting).column("offset").to_pylist() == [0]
 
 
+@pytest.mark.real_if_long
 async def test_gets_may_be_mixed_and_cancelled_and_each_record_comes_once(
     kafka: KafkaHandle, decoder: str
 ) -> None:
@@ -169,6 +173,7 @@ async def test_gets_may_be_mixed_and_cancelled_and_each_record_comes_once(
     assert seen == list(range(1_000))
 
 
+@pytest.mark.real_if_long
 async def test_seek_goes_into_the_middle_of_a_batch(kafka: KafkaHandle, decoder: str) -> None:
     topic = await kafka.create_topic()
     tp = TopicPartition(topic, 0)
@@ -197,6 +202,7 @@ async def test_read_committed_gives_exactly_the_committed_rows(real_kafka: str) 
 # --- commits -------------------------------------------------------------------------------------
 
 
+@pytest.mark.real_if_long
 async def test_rows_are_committed_as_records_are(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     tp, group = TopicPartition(topic, 0), unique("group")
@@ -214,6 +220,7 @@ async def test_rows_are_committed_as_records_are(kafka: KafkaHandle) -> None:
     assert await committed(kafka, group, tp) == 7
 
 
+@pytest.mark.real_if_long
 async def test_a_body_that_fails_leaves_its_rows_to_be_read_again(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     tp, group = TopicPartition(topic, 0), unique("group")

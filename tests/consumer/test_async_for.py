@@ -45,6 +45,7 @@ async def test_async_for_reads_every_record_in_order(
     assert values == [(i, b"%d" % i, b"value %d" % i) for i in range(1_000)]
 
 
+@pytest.mark.real_if_long
 async def test_the_ways_to_read_go_on_where_another_stopped(
     kafka: KafkaHandle, iteration: Iteration
 ) -> None:
@@ -66,6 +67,7 @@ async def test_the_ways_to_read_go_on_where_another_stopped(
         assert found == list(range(50))
 
 
+@pytest.mark.real_if_long
 async def test_a_record_that_is_too_large_is_logged_and_skipped(
     kafka: KafkaHandle, iteration: Iteration, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,6 +87,7 @@ async def test_a_record_that_is_too_large_is_logged_and_skipped(
         assert "record skipped" in caplog.text
 
 
+@pytest.mark.real_if_long
 async def test_stop_ends_the_iteration_of_every_task(
     kafka: KafkaHandle, iteration: Iteration
 ) -> None:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
@@ -45,6 +47,7 @@ async def test_the_first_record_after_a_seek_comes_at_once(kafka: KafkaHandle) -
         assert (await asyncio.wait_for(consumer.getone(second), AT_ONCE_S)).offset == 0
 
 
+@pytest.mark.real_if_long
 async def test_the_first_record_after_a_resume_comes_at_once(kafka: KafkaHandle) -> None:
     async with beside_a_long_poll(kafka, 2) as (consumer, (first, second)):
         consumer.pause(first)
@@ -56,6 +59,7 @@ async def test_the_first_record_after_a_resume_comes_at_once(kafka: KafkaHandle)
         assert (await asyncio.wait_for(consumer.getone(first), AT_ONCE_S)).offset == 4
 
 
+@pytest.mark.real_if_long
 async def test_the_first_record_of_a_new_assignment_comes_at_once(kafka: KafkaHandle) -> None:
     async with beside_a_long_poll(kafka, 3) as (consumer, (first, second, third)):
         consumer.assign([first, second, third])

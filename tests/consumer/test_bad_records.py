@@ -488,6 +488,7 @@ async def test_what_on_bad_record_cannot_be_is_refused() -> None:
 
 
 # --- The whole consumer -------------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_every_get_goes_on_behind_bad_records(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     tp = TopicPartition(topic, 0)

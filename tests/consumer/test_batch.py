@@ -60,6 +60,7 @@ def offsets(records: list[ConsumerRecord[bytes | None, bytes | None]]) -> list[i
 
 
 # --- What it holds -----------------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_a_batch_is_a_sequence_of_records_and_a_mapping_by_partition(
     consumer: AIOKafkaConsumer, tps: list[TopicPartition]
 ) -> None:
@@ -78,6 +79,7 @@ async def test_a_batch_is_a_sequence_of_records_and_a_mapping_by_partition(
         assert batch.revoking.left_s == float("inf")
 
 
+@pytest.mark.real_if_long
 async def test_without_records_in_time_it_is_empty(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with reader(kafka) as consumer:
@@ -92,6 +94,7 @@ async def test_without_records_in_time_it_is_empty(kafka: KafkaHandle) -> None:
         assert offsets((await entering).records) == [0]
 
 
+@pytest.mark.real_if_long
 async def test_a_batch_that_is_not_entered_takes_nothing(
     consumer: AIOKafkaConsumer, tps: list[TopicPartition]
 ) -> None:
@@ -104,6 +107,7 @@ async def test_a_batch_that_is_not_entered_takes_nothing(
         assert offsets(batch.records) == [0]
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -121,6 +125,7 @@ async def test_a_limit_that_is_none_is_refused(
         consumer.batch(**arguments)
 
 
+@pytest.mark.real_if_long
 async def test_each_batch_has_one_block(consumer: AIOKafkaConsumer) -> None:
     scope = consumer.batch(1)
     async with scope:
@@ -130,6 +135,7 @@ async def test_each_batch_has_one_block(consumer: AIOKafkaConsumer) -> None:
 
 
 # --- The end of the block ----------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_a_block_that_ends_is_followed_by_the_next_records(
     consumer: AIOKafkaConsumer, tps: list[TopicPartition]
 ) -> None:
@@ -141,6 +147,7 @@ async def test_a_block_that_ends_is_followed_by_the_next_records(
     assert found == {0: list(range(RECORDS_EACH)), 1: list(range(RECORDS_EACH))}
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("end", [ValueError, asyncio.CancelledError, KeyboardInterrupt])
 async def test_a_block_that_fails_has_its_records_handed_out_again(
     consumer: AIOKafkaConsumer, tps: list[TopicPartition], end: type[BaseException]
@@ -156,6 +163,7 @@ async def test_a_block_that_fails_has_its_records_handed_out_again(
         assert (await consumer.getone(tp)).offset == 2
 
 
+@pytest.mark.real_if_long
 async def test_a_position_that_the_block_has_sought_stays_when_it_fails(
     consumer: AIOKafkaConsumer, tps: list[TopicPartition]
 ) -> None:
@@ -166,12 +174,14 @@ async def test_a_position_that_the_block_has_sought_stays_when_it_fails(
     assert (await consumer.getone(tps[1])).offset == 0
 
 
+@pytest.mark.real_if_long
 async def test_without_a_group_nothing_can_be_committed(consumer: AIOKafkaConsumer) -> None:
     async with consumer.batch(1) as batch:
         with pytest.raises(IllegalOperation):
             await batch.commit()
 
 
+@pytest.mark.real_if_long
 async def test_a_stop_inside_of_the_block_leaves_nothing_to_wait_for(
     consumer: AIOKafkaConsumer,
 ) -> None:
@@ -183,6 +193,7 @@ async def test_a_stop_inside_of_the_block_leaves_nothing_to_wait_for(
 
 
 # --- Several at once ---------------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_nothing_more_is_handed_out_of_a_partition_in_an_open_batch(
     consumer: AIOKafkaConsumer, tps: list[TopicPartition]
 ) -> None:
@@ -207,6 +218,7 @@ async def test_nothing_more_is_handed_out_of_a_partition_in_an_open_batch(
         break
 
 
+@pytest.mark.real_if_long
 async def test_blocks_of_several_tasks_keep_each_partitions_order(
     consumer: AIOKafkaConsumer,
 ) -> None:
@@ -263,6 +275,7 @@ async def test_auto_commit_counts_only_blocks_that_have_ended(
     assert await committed_at_the_end(kafka, group, tps) == {one: 5, other: 5}
 
 
+@pytest.mark.real_if_long
 async def test_a_stop_inside_a_block_commits_the_records_before_the_block(
     kafka: KafkaHandle, tps: list[TopicPartition]
 ) -> None:
@@ -278,6 +291,7 @@ async def test_a_stop_inside_a_block_commits_the_records_before_the_block(
     assert await committed_at_the_end(kafka, group, tps[:1]) == {tps[0]: 5}
 
 
+@pytest.mark.real_if_long
 async def test_a_failed_block_goes_back_to_what_was_committed_of_it(
     kafka: KafkaHandle, tps: list[TopicPartition]
 ) -> None:
@@ -299,6 +313,7 @@ async def test_a_failed_block_goes_back_to_what_was_committed_of_it(
     assert await committed_at_the_end(kafka, group, tps[:1]) == {tps[0]: 13}
 
 
+@pytest.mark.real_if_long
 async def test_a_consumer_left_by_an_exception_commits_no_batch(
     kafka: KafkaHandle, tps: list[TopicPartition]
 ) -> None:

@@ -117,6 +117,7 @@ async def test_a_get_cancelled_at_any_await_loses_no_record(
         assert ends == [COUNT, COUNT]
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("how", [How.AT_ONCE, How.ON_WAKING])
 @pytest.mark.parametrize("path", ITERATIONS)
 @pytest.mark.parametrize("group", ["no group", "auto-commit", "commits by hand"])
@@ -156,6 +157,7 @@ async def test_a_loop_cancelled_at_any_await_is_gone_on_with(
     assert_each_once(seen)
 
 
+@pytest.mark.real_if_long
 async def test_batches_cancelled_at_any_await_give_each_row_once(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     seen: list[Place] = []
@@ -177,6 +179,7 @@ async def test_batches_cancelled_at_any_await_give_each_row_once(kafka: KafkaHan
     assert_each_once(seen)
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("seed", range(5 if LONG else 1))
 async def test_a_storm_of_timeouts_loses_nothing(kafka: KafkaHandle, seed: int) -> None:
     topic = await kafka.create_topic(partitions=2)
@@ -239,6 +242,7 @@ CALLS: dict[str, tuple[Call, object]] = {
 }
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize(("name", "how"), thinned(CALLS))
 async def test_a_call_cancelled_at_any_await_changes_nothing_else(
     kafka: KafkaHandle, name: str, how: How

@@ -103,6 +103,7 @@ async def test_a_stop_waits_for_a_commit_that_is_tried_again() -> None:
         assert await committed(kafka, tp, "g") == 1
 
 
+@pytest.mark.real_if_long
 async def test_a_commit_after_the_stop_fails_as_a_commit_and_says_why(kafka: KafkaHandle) -> None:
     tp = await topic_of_ten(kafka)
     async with timeout(PATIENCE_S):

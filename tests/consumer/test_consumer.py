@@ -79,6 +79,7 @@ async def test_small_fetches_read_everything(kafka: KafkaHandle) -> None:
     assert found == {partition: list(range(60)) for partition in range(3)}
 
 
+@pytest.mark.real_if_long
 async def test_a_small_budget_reads_everything(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=3)
     for partition in range(3):
@@ -111,6 +112,7 @@ async def test_getmany_names_partitions_and_limits(kafka: KafkaHandle) -> None:
         assert (await consumer.getone(second)).offset == 4
 
 
+@pytest.mark.real_if_long
 async def test_getmany_without_a_limit_returns_what_the_caches_hold_of_each_partition(
     kafka: KafkaHandle,
 ) -> None:
@@ -154,6 +156,7 @@ async def test_seek_goes_anywhere(kafka: KafkaHandle) -> None:
             consumer.seek(TopicPartition(topic, 5), 0)
 
 
+@pytest.mark.real_if_long
 async def test_pause_keeps_what_is_buffered(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     for partition in range(2):
@@ -304,6 +307,7 @@ async def test_an_offset_out_of_range_is_reset_by_the_policy(kafka: KafkaHandle)
         assert await offsets_read(consumer, 3) == {0: [0, 1, 2]}
 
 
+@pytest.mark.real_if_long
 async def test_deserialisers_are_applied_and_their_errors_can_be_skipped(
     kafka: KafkaHandle,
 ) -> None:
@@ -324,6 +328,7 @@ async def test_deserialisers_are_applied_and_their_errors_can_be_skipped(
         assert (await consumer.getone()).value == 3
 
 
+@pytest.mark.real_if_long
 async def test_getone_under_a_timeout_loses_nothing(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     found: list[int] = []
@@ -343,6 +348,7 @@ async def test_getone_under_a_timeout_loses_nothing(kafka: KafkaHandle) -> None:
     assert found == list(range(30))
 
 
+@pytest.mark.real_if_long
 async def test_the_next_request_is_sent_before_records_are_handed_out(
     kafka: KafkaHandle,
 ) -> None:
@@ -389,6 +395,7 @@ async def test_an_unknown_topic_is_named_when_the_time_is_up(group_id: str | Non
         assert not broker.requests.of("ConsumerGroupHeartbeat")  # so there was no rebalance
 
 
+@pytest.mark.real_if_long
 async def test_stop_ends_gets_and_iteration(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with reading(kafka, topic) as consumer:
@@ -421,6 +428,7 @@ async def test_stop_returns_in_time_when_a_fetch_is_in_flight(kafka: KafkaHandle
         assert loop.time() - began < 1.0
 
 
+@pytest.mark.real_if_long
 async def test_cancelled_start_leaves_nothing_behind(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     before = asyncio.all_tasks()
@@ -442,6 +450,7 @@ def tasks_left(before: set[asyncio.Task[Any]]) -> list[str]:
     return [name for name in names if name.startswith(scopes)]
 
 
+@pytest.mark.real_if_long
 async def test_start_can_be_tried_again_after_a_failure(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 2))
@@ -588,6 +597,7 @@ async def test_subscribe_checks_its_arguments() -> None:
     await consumer.stop()
 
 
+@pytest.mark.real_if_long
 @pytest.mark.every_loop
 async def test_gets_whose_deadlines_are_less_than_a_millisecond_away_wait_beside_each_other(
     kafka: KafkaHandle,

@@ -29,6 +29,7 @@ async def test_a_clean_exit_commits_all_that_was_handed_out(kafka: KafkaHandle) 
     assert await committed(kafka, group, tp) == 5
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("way", ["exception", "cancellation"])
 async def test_a_body_that_fails_leaves_its_record_to_be_read_again(
     kafka: KafkaHandle, way: str
@@ -50,6 +51,7 @@ async def test_a_body_that_fails_leaves_its_record_to_be_read_again(
         assert (await consumer.getone()).offset == 4
 
 
+@pytest.mark.real_if_long
 async def test_auto_commit_leaves_out_what_is_being_processed(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     tp, group = TopicPartition(topic, 0), unique("group")
@@ -130,6 +132,7 @@ async def test_two_members_share_the_partitions(kafka: KafkaHandle) -> None:
     assert len(seen) == 200
 
 
+@pytest.mark.real_if_long
 async def test_stop_says_what_it_could_not_commit(
     kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -582,6 +582,7 @@ async def test_rows_refuse_deserialisers_of_every_kind() -> None:
 
 
 # --- The whole consumer -----------------------------------------------------------------------
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("kind", ["knowing", "waiting", "at once"])
 async def test_every_get_deserialises(kafka: KafkaHandle, kind: str) -> None:
     topic = await kafka.create_topic()

@@ -89,6 +89,7 @@ async def start_and_drop(
 
 
 # --- What it had -----------------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_a_dropped_consumer_leaves_no_task_socket_or_timer(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     await kafka.produce(topic, 0, rows(0, 10))
@@ -171,6 +172,7 @@ class Application(ConsumerRebalanceListener):
             await self.consumer.getone()
 
 
+@pytest.mark.real_if_long
 async def test_a_consumer_in_a_cycle_with_its_application_is_given_up_when_collected(
     kafka: KafkaHandle,
 ) -> None:
@@ -188,6 +190,7 @@ async def test_a_consumer_in_a_cycle_with_its_application_is_given_up_when_colle
         assert dropped() is None
 
 
+@pytest.mark.real_if_long
 async def test_a_listener_that_only_the_consumer_holds_is_called(kafka: KafkaHandle) -> None:
     topic, called = await kafka.create_topic(), asyncio.Event()
 

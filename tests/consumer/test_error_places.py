@@ -159,6 +159,7 @@ async def test_a_partition_that_a_broker_cannot_serve_is_named(
     assert_says_where(await error_of(broker, "getmany"), 0)
 
 
+@pytest.mark.real_if_long
 async def test_a_record_that_cannot_be_deserialised_is_named(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     await kafka.produce(topic, 1, rows(0, 3))

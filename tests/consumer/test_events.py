@@ -212,6 +212,7 @@ def test_every_event_has_a_name_of_its_own() -> None:
 # --- What is published, and when ----------------------------------------------------------------
 
 
+@pytest.mark.real_if_long
 async def test_without_a_group_the_assignment_is_told(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers)
@@ -222,6 +223,7 @@ async def test_without_a_group_the_assignment_is_told(kafka: KafkaHandle) -> Non
     await consumer.stop()
 
 
+@pytest.mark.real_if_long
 async def test_a_rebalance_is_told_by_what_is_revoked_and_assigned(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     both = frozenset({TopicPartition(topic, 0), TopicPartition(topic, 1)})
@@ -270,6 +272,7 @@ async def test_a_member_that_was_dropped_loses_its_partitions(protocol: str) -> 
             assert lost == Lost(frozenset({A}), reason)
 
 
+@pytest.mark.real_if_long
 async def test_a_reset_for_want_of_a_committed_offset_is_told(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 5))
@@ -300,6 +303,7 @@ async def test_a_reset_tells_the_exact_range_that_is_lost(kafka: KafkaHandle, po
             assert told == OffsetReset(tp, 3, 10, "out of range", gone_and_skipped, skipped)
 
 
+@pytest.mark.real_if_long
 async def test_a_position_beyond_the_end_is_reset_without_a_loss(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 5))
@@ -310,6 +314,7 @@ async def test_a_position_beyond_the_end_is_reset_without_a_loss(kafka: KafkaHan
         assert await next_of(events, OffsetReset) == OffsetReset(tp, 99, 0, "out of range")
 
 
+@pytest.mark.real_if_long
 async def test_a_move_by_the_application_is_no_reset(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 5))
@@ -372,6 +377,7 @@ async def test_a_broker_that_goes_and_comes_back_is_told_once_each() -> None:
             assert (up.node_id, up.address) == (leader, down.address)
 
 
+@pytest.mark.real_if_long
 async def test_a_task_that_died_is_told(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with reading(kafka, topic) as consumer:

@@ -54,6 +54,7 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 # --- The consumer -----------------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_before_the_start_and_after_the_stop(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     tp = TopicPartition(topic, 0)
@@ -103,6 +104,7 @@ async def test_while_it_waits_for_a_topic_or_a_broker(broker: Broker) -> None:
     await consumer.stop()
 
 
+@pytest.mark.real_if_long
 async def test_a_task_that_died(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with reading(kafka, topic) as consumer:
@@ -112,6 +114,7 @@ async def test_a_task_that_died(kafka: KafkaHandle) -> None:
 
 
 # --- The assignment ---------------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_what_is_not_assigned(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -172,6 +175,7 @@ async def test_a_partition_that_a_rebalance_holds(kafka: KafkaHandle, protocol: 
     assert "is being revoked" in told[2][1]
 
 
+@pytest.mark.real_if_long
 @in_both_protocols
 async def test_a_consumer_that_has_left_its_group(kafka: KafkaHandle, protocol: str) -> None:
     topic = await kafka.create_topic()
@@ -184,6 +188,7 @@ async def test_a_consumer_that_has_left_its_group(kafka: KafkaHandle, protocol: 
 
 
 # --- The gets ---------------------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_an_error_that_waits_for_the_next_get(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 5))
@@ -203,6 +208,7 @@ async def test_an_error_that_waits_for_the_next_get(kafka: KafkaHandle) -> None:
         await until_cause(consumer, tp, Cause.BUFFERED)
 
 
+@pytest.mark.real_if_long
 async def test_a_record_that_no_get_comes_past(kafka: KafkaHandle) -> None:
     def refuse(value: bytes) -> object:
         raise ValueError(value)
@@ -249,6 +255,7 @@ async def test_the_reason_why_gets_hand_out_nothing_is_named(broker: Broker) -> 
         assert inside.cause(consumer, T0) is Cause.AT_END
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize(
     ("is_run", "until_when"),
     [
@@ -284,6 +291,7 @@ async def test_buffered_behind_records_that_are_unfinished(
         await asyncio.wait([working])
 
 
+@pytest.mark.real_if_long
 async def test_paused_and_buffered(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 5))
@@ -304,6 +312,7 @@ async def test_paused_and_buffered(kafka: KafkaHandle) -> None:
         )
 
 
+@pytest.mark.real_if_long
 async def test_buffered_records_that_are_acknowledged_wait_for_a_read_not_a_handler(
     kafka: KafkaHandle,
 ) -> None:
@@ -317,6 +326,7 @@ async def test_buffered_records_that_are_acknowledged_wait_for_a_read_not_a_hand
         assert "from offset 1 on" in await until_cause(consumer, tp, Cause.BUFFERED)
 
 
+@pytest.mark.real_if_long
 async def test_buffered_while_a_get_waits_for_others(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     await kafka.produce(topic, 0, rows(0, 5))
@@ -527,6 +537,7 @@ async def test_an_open_transaction(kafka: KafkaHandle) -> None:
         assert "at the end of the log, offset 4" in consumer.explain(tp)
 
 
+@pytest.mark.real_if_long
 async def test_a_partition_that_the_request_in_flight_does_not_have(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -543,6 +554,7 @@ async def test_a_partition_that_the_request_in_flight_does_not_have(kafka: Kafka
         await until_cause(consumer, tp, Cause.AT_END)
 
 
+@pytest.mark.real_if_long
 async def test_a_partition_behind_an_answer_that_was_not_taken(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     await kafka.produce(topic, 0, rows(0, 5))
@@ -555,6 +567,7 @@ async def test_a_partition_behind_an_answer_that_was_not_taken(kafka: KafkaHandl
         await until_cause(consumer, other, Cause.AT_END)
 
 
+@pytest.mark.real_if_long
 async def test_a_buffer_that_is_full(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     await kafka.produce(topic, 0, [(None, b"x" * 60_000)] * 2)
@@ -568,6 +581,7 @@ async def test_a_buffer_that_is_full(kafka: KafkaHandle) -> None:
         await until_cause(consumer, other, Cause.AT_END)
 
 
+@pytest.mark.real_if_long
 async def test_a_fetch_that_is_about_to_be_sent(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     tp = TopicPartition(topic, 0)

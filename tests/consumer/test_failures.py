@@ -63,6 +63,7 @@ async def test_a_broker_that_comes_back_is_read_on(unused_tcp_port: int, tmp_pat
         await consumer.stop()
 
 
+@pytest.mark.real_if_long
 async def test_a_task_that_died_is_raised_by_every_get_until_the_stop(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 5))
@@ -79,6 +80,7 @@ async def test_a_task_that_died_is_raised_by_every_get_until_the_stop(kafka: Kaf
             await consumer.getone()
 
 
+@pytest.mark.real_if_long
 async def test_a_waiting_get_hears_of_a_task_that_died(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with reading(kafka, topic) as consumer:
@@ -89,6 +91,7 @@ async def test_a_waiting_get_hears_of_a_task_that_died(kafka: KafkaHandle) -> No
             await asyncio.wait_for(polling, 1)
 
 
+@pytest.mark.real_if_long
 async def test_a_consuming_loop_lets_others_run(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     batch = records.build_batch([(1, None, b"x" * 20, ()) for _ in range(20_000)], codec="lz4")

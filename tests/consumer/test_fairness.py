@@ -82,6 +82,7 @@ async def test_a_limit_by_partition_leaves_room_for_the_others() -> None:
 
 
 # --- Over a broker -------------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_small_gets_come_to_every_partition_soon(kafka: KafkaHandle) -> None:
     topic = await skewed(kafka)
     async with reading(kafka, topic, max_poll_records=10) as consumer:
@@ -98,6 +99,7 @@ async def test_small_gets_come_to_every_partition_soon(kafka: KafkaHandle) -> No
             assert hot <= HOT / 2
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("way", ["getone", "async for"])
 async def test_message_by_message_comes_to_every_partition_soon(
     kafka: KafkaHandle, way: str
@@ -117,6 +119,7 @@ async def test_message_by_message_comes_to_every_partition_soon(
         assert hot <= 8_000
 
 
+@pytest.mark.real_if_long
 async def test_a_limit_by_partition_is_the_constructor_s_or_the_get_s(kafka: KafkaHandle) -> None:
     topic = await skewed(kafka)
     async with reading(kafka, topic, max_records_per_partition=4) as consumer:

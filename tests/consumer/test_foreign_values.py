@@ -53,6 +53,7 @@ def given_as(kind: object, topic: str, partition: int = 0) -> TopicPartition:
 KINDS: Final = pytest.mark.parametrize("kind", [Theirs, Foreign], ids=["aiokafka", "own"])
 
 
+@pytest.mark.real_if_long
 @KINDS
 async def test_partitions_of_others_are_assigned_moved_paused_and_read(
     kafka: KafkaHandle, kind: object
@@ -86,6 +87,7 @@ async def test_partitions_of_others_are_assigned_moved_paused_and_read(
         assert "fetch" in consumer.explain(tp)
 
 
+@pytest.mark.real_if_long
 @KINDS
 async def test_offsets_are_looked_up_for_partitions_of_others(
     kafka: KafkaHandle, kind: object
@@ -108,6 +110,7 @@ async def test_offsets_are_looked_up_for_partitions_of_others(
         assert are_ours(begins, ends, times, positions)
 
 
+@pytest.mark.real_if_long
 @KINDS
 @pytest.mark.parametrize(
     "offset", [3, (3, "note"), aiokafka.structs.OffsetAndMetadata(3, "note"), Noted("note", 3)]

@@ -75,6 +75,7 @@ async def broker() -> AsyncIterator[Broker]:
         yield broker
 
 
+@pytest.mark.real_if_long
 async def test_before_the_start_while_it_runs_and_after_the_stop(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers)
@@ -180,6 +181,7 @@ async def test_where_no_broker_can_be_reached_one_line_says_why_and_what_comes_o
             await until_health(consumer, is_ok)
 
 
+@pytest.mark.real_if_long
 async def test_a_task_that_died_is_death_at_once(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with reading(kafka, topic) as consumer:
@@ -192,6 +194,7 @@ async def test_a_task_that_died_is_death_at_once(kafka: KafkaHandle) -> None:
         assert "task group failed with ZeroDivisionError('a bug')" in health.reasons[0]
 
 
+@pytest.mark.real_if_long
 async def test_a_task_that_is_restarted_degrades_until_it_has_recovered(
     kafka: KafkaHandle,
 ) -> None:
@@ -350,6 +353,7 @@ async def test_a_member_that_left_for_want_of_gets_comes_back(
         getting.cancel()
 
 
+@pytest.mark.real_if_long
 @in_both_protocols
 async def test_no_partitions_are_ok_and_said(kafka: KafkaHandle, protocol: str) -> None:
     topic = await kafka.create_topic()
@@ -434,6 +438,7 @@ async def test_a_pattern_that_no_topic_matches_is_said(broker: Broker) -> None:
         )
 
 
+@pytest.mark.real_if_long
 async def test_nothing_subscribed_and_paused_partitions_are_said(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     async with reading(kafka) as consumer:
@@ -460,6 +465,7 @@ async def test_a_read_that_waits_for_no_topic_is_no_good_sign(broker: Broker) ->
         reading.cancel()
 
 
+@pytest.mark.real_if_long
 async def test_lag_is_how_much_there_is_from_the_first_unfinished_records_on(
     kafka: KafkaHandle,
 ) -> None:
@@ -581,6 +587,7 @@ async def read_and_stop(
             await consumer.stop()
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("way", ["async with", "finally"])
 async def test_stopped_after_a_bad_record_it_names_the_error_and_the_place(
     kafka: KafkaHandle, way: str
@@ -605,6 +612,7 @@ async def test_stopped_after_a_bad_record_it_names_the_error_and_the_place(
     assert consumer.explain(TopicPartition(topic, 0)) == reason
 
 
+@pytest.mark.real_if_long
 async def test_stopped_by_its_handler_it_names_what_was_raised_and_the_latest_record(
     kafka: KafkaHandle,
 ) -> None:

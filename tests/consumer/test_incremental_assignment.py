@@ -54,6 +54,7 @@ def fetched_from(broker: Broker, partition: int) -> list[int]:
 
 
 # --- position ------------------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_position_answers_for_one_or_several(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=3)
     await kafka.produce(topic, 1, rows(0, 4))
@@ -105,6 +106,7 @@ async def test_a_wait_for_a_position_ends_when_the_partition_is_unassigned(
             rule.release()
 
 
+@pytest.mark.real_if_long
 async def test_position_of_several_raises_what_keeps_one_from_being_found(
     kafka: KafkaHandle,
 ) -> None:
@@ -187,6 +189,7 @@ async def test_they_can_be_used_before_the_start(broker: Broker) -> None:
         assert (await consumer.getone()).partition == 1
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize(
     "call", ["incremental_unassign", pytest.param("assign", marks=pytest.mark.slow)]
 )
@@ -249,6 +252,7 @@ async def test_resuming_fetches_nothing_again(broker: Broker) -> None:
     assert set(fetched_from(broker, 0)) <= {0, 10, 11}
 
 
+@pytest.mark.real_if_long
 async def test_a_seek_while_paused_drops_what_is_buffered(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     tp = TopicPartition(topic, 0)

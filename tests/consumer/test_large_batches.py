@@ -64,6 +64,7 @@ async def memory_to_read(servers: str, topic: str, way: str, count: int) -> floa
 
 
 # --- Memory -----------------------------------------------------------------------------------
+@pytest.mark.real_if_long
 @pytest.mark.skipif(not LINUX, reason="Linux tells the resident size")
 @pytest.mark.parametrize(
     ("codec", "way"),

@@ -112,6 +112,7 @@ def test_one_module_moves() -> None:
     assert calls == {"life.py"}
 
 
+@pytest.mark.real_if_long
 async def test_the_repr_says_the_stage(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     made = AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers, client_id="me")

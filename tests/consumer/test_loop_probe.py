@@ -216,6 +216,7 @@ async def test_a_probe_that_is_stopped_leaves_no_timer() -> None:
         asyncio.get_running_loop()._run_once()  # type: ignore[attr-defined]
 
 
+@pytest.mark.real_if_long
 async def test_a_slow_handler_of_async_for_is_named(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 3))

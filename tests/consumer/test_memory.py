@@ -99,6 +99,7 @@ async def test_batches_larger_than_the_budget_come_through_alone(kafka: KafkaHan
         assert budget_of(consumer).most_bytes <= 701_000
 
 
+@pytest.mark.real_if_long
 async def test_paused_partitions_that_fill_the_budget_do_not_hold_up_others(
     kafka: KafkaHandle,
 ) -> None:
@@ -119,6 +120,7 @@ async def test_paused_partitions_that_fill_the_budget_do_not_hold_up_others(
         assert sorted([first.partition, *rest]) == [0, 1, 2]
 
 
+@pytest.mark.real_if_long
 async def test_a_get_of_one_partition_is_not_held_up_by_what_others_have(
     kafka: KafkaHandle,
 ) -> None:
@@ -354,6 +356,7 @@ async def test_a_get_that_nothing_comes_for_of_a_real_broker_fetches_no_batch_ag
         assert fetched_bytes <= 4 * 65_536
 
 
+@pytest.mark.real_if_long
 async def test_partitions_left_out_for_a_get_are_explained_and_sound(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=7)
     for number in range(1, 7):

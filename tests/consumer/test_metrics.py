@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.monitoring.diagnosis import Cause
@@ -44,6 +46,7 @@ async def until_metrics(consumer: AIOKafkaConsumer, is_reached: Callable[[Row], 
     return metrics
 
 
+@pytest.mark.real_if_long
 async def test_names_are_the_same_before_the_start_and_after_the_stop(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 5))
@@ -71,6 +74,7 @@ async def test_names_are_the_same_before_the_start_and_after_the_stop(kafka: Kaf
     assert (after_row["node"], after_row["standstill_seconds"]) == (None, 0.0)
 
 
+@pytest.mark.real_if_long
 async def test_records_are_counted_however_they_are_read(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 40))
@@ -92,6 +96,7 @@ async def test_records_are_counted_however_they_are_read(kafka: KafkaHandle) -> 
         assert consumer.metrics()["lag"] == 0
 
 
+@pytest.mark.real_if_long
 async def test_a_partition_is_told_by_its_offsets(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 5))
@@ -182,6 +187,7 @@ async def test_a_broker_that_left_the_cluster_is_not_reachable() -> None:
             assert reachable == {broker.live_nodes[0].id: True, gone: False}
 
 
+@pytest.mark.real_if_long
 async def test_buffered_bytes_are_those_of_the_budget(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, [(None, b"x" * 10_000)] * 10)
@@ -194,6 +200,7 @@ async def test_buffered_bytes_are_those_of_the_budget(kafka: KafkaHandle) -> Non
     assert consumer.metrics()["buffered_bytes"] == 0
 
 
+@pytest.mark.real_if_long
 async def test_lost_offsets_are_counted(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     for first in range(0, 10, 2):

@@ -266,6 +266,7 @@ def run_program(name: str, *arguments: str, timeout_s: float = 60) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.real_if_long
 @needs_fork
 @pytest.mark.parametrize("loop", EVERY_LOOP)
 @pytest.mark.parametrize("way", ["os.fork", "multiprocessing"])

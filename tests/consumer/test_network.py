@@ -62,6 +62,7 @@ async def read(consumer: AIOKafkaConsumer, count: int) -> list[int]:
     return seen
 
 
+@pytest.mark.real_if_long
 async def test_answers_split_at_every_byte_are_the_same_records(
     kafka: KafkaHandle, proxy: Proxy
 ) -> None:

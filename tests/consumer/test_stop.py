@@ -75,6 +75,7 @@ async def timed(stopping: Awaitable[object]) -> float:
 
 
 # --- Cancelled -----------------------------------------------------------------------------
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("how", How)
 async def test_a_stop_cancelled_at_any_await_leaves_nothing_and_the_next_tells_the_rest(
     kafka: KafkaHandle, how: How

@@ -148,6 +148,7 @@ async def test_lag_is_that_of_the_group_and_no_partition_is_at_its_end(
         await until(lambda: partition_row(consumer)["state"] == "at_end")
 
 
+@pytest.mark.real_if_long
 async def test_records_to_be_acknowledged_are_at_work_or_wait_to_be_returned_again(
     kafka: KafkaHandle,
 ) -> None:
@@ -176,6 +177,7 @@ async def test_records_to_be_acknowledged_are_at_work_or_wait_to_be_returned_aga
             record.ack()
 
 
+@pytest.mark.real_if_long
 async def test_partitions_whose_handlers_are_paused_are_in_trouble(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     await kafka.produce(topic, 0, rows(0, 5))

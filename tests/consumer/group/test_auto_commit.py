@@ -134,6 +134,7 @@ async def working_on_ten(
         yield consumer, first, second
 
 
+@pytest.mark.real_if_long
 @any_seek
 async def test_a_seek_has_nothing_committed_that_is_worked_on(
     kafka: KafkaHandle, seek: Seek
@@ -148,6 +149,7 @@ async def test_a_seek_has_nothing_committed_that_is_worked_on(
         await eventually(lambda: consumer.committed(first), SEEKS[seek])
 
 
+@pytest.mark.real_if_long
 @any_seek
 async def test_an_error_after_a_seek_leaves_what_was_worked_on_to_be_read_again(
     kafka: KafkaHandle, seek: Seek
@@ -164,6 +166,7 @@ async def test_an_error_after_a_seek_leaves_what_was_worked_on_to_be_read_again(
     assert await committed(kafka, topics[0], TopicPartition(topics[0], 0)) in (None, 0)
 
 
+@pytest.mark.real_if_long
 @any_seek
 @pytest.mark.parametrize("way", ["commit", "stop"])
 async def test_where_a_seek_went_is_committed_when_the_application_says_so(

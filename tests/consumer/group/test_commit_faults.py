@@ -47,6 +47,7 @@ def worker_of(broker: ScriptedBroker, *topics: str, **settings: object) -> Worke
 
 
 # --- The consumer goes on ------------------------------------------------------------------
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("way", ["getone", "getmany"])
 async def test_after_a_commit_that_failed_the_consumer_reads_on(
     kafka: KafkaHandle, way: str

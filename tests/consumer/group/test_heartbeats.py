@@ -135,6 +135,7 @@ async def until_failed(consumer: AIOKafkaConsumer, count: int) -> None:
     await until(lambda: consumer.metrics()[failures] in range(count, 1_000))
 
 
+@pytest.mark.real_if_long
 @in_both_protocols
 async def test_of_heartbeats_that_fail_one_line_is_logged_and_one_when_brokers_are_back(
     kafka: KafkaHandle,
@@ -163,6 +164,7 @@ async def test_of_heartbeats_that_fail_one_line_is_logged_and_one_when_brokers_a
                 assert line.levelno == logging.WARNING
 
 
+@pytest.mark.real_if_long
 @in_both_protocols
 async def test_every_heartbeat_that_fails_for_want_of_a_broker_says_why(
     kafka: KafkaHandle,

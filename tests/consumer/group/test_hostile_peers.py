@@ -115,6 +115,7 @@ async def test_a_peer_whose_subscription_is_unreadable_gets_nothing(
         assert not leader.errors
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("assignor", ASSIGNORS)
 async def test_topics_that_cannot_be_or_are_named_twice_disturb_nobody(
     kafka: KafkaHandle, assignor: type[AbstractPartitionAssignor]
@@ -133,6 +134,7 @@ async def test_topics_that_cannot_be_or_are_named_twice_disturb_nobody(
         assert not leader.errors
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize(
     "claimed",
     [[-1, -5], [2**31 - 1], [0, 0, 0, 1, 1, 2, 3], None],

@@ -217,6 +217,7 @@ async def test_partitions_that_stay_go_on_being_read_while_others_move(
     assert kept < 0.8
 
 
+@pytest.mark.real_if_long
 async def test_a_rebalance_does_not_repeat_what_is_in_hand(kafka: KafkaHandle) -> None:
     topic = Topic(kafka, await kafka.create_topic(partitions=2), 2)
     await topic.write(30)
@@ -278,6 +279,7 @@ async def test_more_members_than_partitions_are_fine(kafka: KafkaHandle) -> None
         await until(lambda: two.partitions == {0})
 
 
+@pytest.mark.real_if_long
 async def test_what_was_committed_is_where_the_next_owner_goes_on(
     kafka: KafkaHandle, topic: Topic
 ) -> None:

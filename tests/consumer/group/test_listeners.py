@@ -68,6 +68,7 @@ class Raising(ConsumerRebalanceListener):
 
 
 # --- It raises -----------------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_what_a_listener_raises_is_raised_by_one_poll_and_goes_to_log_and_events(
     kafka: KafkaHandle, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -92,6 +93,7 @@ async def test_what_a_listener_raises_is_raised_by_one_poll_and_goes_to_log_and_
     assert "from a coroutine" in caplog.text
 
 
+@pytest.mark.real_if_long
 async def test_the_other_gets_go_on_after_a_listener_that_raised(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with listening(kafka, topic, Raising()) as consumer:
@@ -108,6 +110,7 @@ async def test_the_other_gets_go_on_after_a_listener_that_raised(kafka: KafkaHan
             await consumer.poll()
 
 
+@pytest.mark.real_if_long
 async def test_a_poll_that_waits_hears_of_a_listener_that_raised(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
 
@@ -123,6 +126,7 @@ async def test_a_poll_that_waits_hears_of_a_listener_that_raised(kafka: KafkaHan
 
 
 # --- It takes too long ---------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_a_listener_that_hangs_is_cut_off_and_is_an_event(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 1))
@@ -138,6 +142,7 @@ async def test_a_listener_that_hangs_is_cut_off_and_is_an_event(kafka: KafkaHand
         assert (await consumer.getone()).offset == 0
 
 
+@pytest.mark.real_if_long
 async def test_a_lock_around_gets_with_a_timeout_is_had_by_the_listener(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     lock = asyncio.Lock()
@@ -206,6 +211,7 @@ async def test_no_record_comes_before_a_slow_listener_has_taken_the_partitions(
         assert "loaded" in listener.results
 
 
+@pytest.mark.real_if_long
 @in_both_protocols
 @pytest.mark.parametrize("get", ["getone", "getmany", "poll", "async for"])
 async def test_gets_raise_as_long_as_a_listener_has_not_taken_the_partitions(
@@ -243,6 +249,7 @@ async def test_gets_raise_as_long_as_a_listener_has_not_taken_the_partitions(
 
 
 # --- It uses the consumer ------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_a_callback_seeks_commits_and_reads_positions(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 9))
@@ -265,6 +272,7 @@ async def test_a_callback_seeks_commits_and_reads_positions(kafka: KafkaHandle) 
     assert listener.results == [((0, None), 4), (5, 5), ((5, 5), 4)]
 
 
+@pytest.mark.real_if_long
 async def test_a_position_that_is_not_known_yet_is_found_while_partitions_are_given_back(
     kafka: KafkaHandle,
 ) -> None:
@@ -281,6 +289,7 @@ async def test_a_position_that_is_not_known_yet_is_found_while_partitions_are_gi
     assert listener.results == [0]
 
 
+@pytest.mark.real_if_long
 async def test_a_get_in_a_callback_is_refused_if_it_would_wait_for_ever(
     kafka: KafkaHandle,
 ) -> None:
@@ -304,6 +313,7 @@ async def test_a_get_in_a_callback_is_refused_if_it_would_wait_for_ever(
     assert [type(event.error) for event in failed] == [IllegalStateError]
 
 
+@pytest.mark.real_if_long
 async def test_a_task_that_a_callback_starts_may_wait_for_records(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 1))
@@ -319,6 +329,7 @@ async def test_a_task_that_a_callback_starts_may_wait_for_records(kafka: KafkaHa
         assert (await asyncio.wait_for(reading, PATIENCE_S)).offset == 0
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("by_a_task", [False, True])
 async def test_a_get_in_a_callback_has_nothing_committed_that_is_worked_on(
     kafka: KafkaHandle, by_a_task: bool
@@ -341,6 +352,7 @@ async def test_a_get_in_a_callback_has_nothing_committed_that_is_worked_on(
         assert (await consumer.getone()).offset == 0
 
 
+@pytest.mark.real_if_long
 async def test_gets_in_a_callback_do_not_count_for_max_poll_interval(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     loop = asyncio.get_running_loop()
@@ -362,6 +374,7 @@ async def test_gets_in_a_callback_do_not_count_for_max_poll_interval(kafka: Kafk
         assert beat_count(consumer) - beats[0] <= 10  # in another such interval there are 20
 
 
+@pytest.mark.real_if_long
 async def test_a_get_that_a_callback_began_counts_once_the_callback_is_over(
     kafka: KafkaHandle,
 ) -> None:
@@ -383,6 +396,7 @@ async def test_a_get_that_a_callback_began_counts_once_the_callback_is_over(
         assert len(listener.results) == 1  # it has not left
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("when", ["assigned", "revoked"])
 async def test_a_callback_may_stop_the_consumer(kafka: KafkaHandle, when: str) -> None:
     topic = await kafka.create_topic()

@@ -107,6 +107,7 @@ MOVES: dict[str, tuple[Call, int]] = {
 }
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("move", MOVES)
 async def test_a_new_position_holds(kafka: KafkaHandle, move: str) -> None:
     topic = await kafka.create_topic()
@@ -131,6 +132,7 @@ async def test_a_new_position_holds(kafka: KafkaHandle, move: str) -> None:
         assert await next_offset(consumer) == 3
 
 
+@pytest.mark.real_if_long
 async def test_records_finished_behind_the_committed_offset_are_passed_over_from_there(
     kafka: KafkaHandle,
 ) -> None:
@@ -179,6 +181,7 @@ async def test_a_seek_is_forgotten_if_the_member_is_given_up_in_the_rebalance() 
         assert await next_offset(consumer) == 4
 
 
+@pytest.mark.real_if_long
 async def test_a_listener_may_move_what_it_gives_back(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     tp = TopicPartition(topic, 0)
@@ -266,6 +269,7 @@ async def at_work_on_the_fourth(
         yield TopicPartition(topic, 0), consumer, rebalances
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("target", [1, 9])
 async def test_auto_commit_waits_for_the_next_get_where_records_are_in_work(
     kafka: KafkaHandle, target: int
@@ -285,6 +289,7 @@ async def test_auto_commit_waits_for_the_next_get_where_records_are_in_work(
         assert await next_offset(consumer) == target
 
 
+@pytest.mark.real_if_long
 async def test_auto_commit_commits_no_seek_in_what_is_being_given_back(kafka: KafkaHandle) -> None:
     async with at_work_on_the_fourth(kafka) as (tp, consumer, rebalances):
         async with rebalances.one():
@@ -315,6 +320,7 @@ async def test_an_application_that_goes_on_by_seeks_loses_and_repeats_nothing() 
 
 
 # --- Pauses --------------------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_a_pause_holds_and_so_does_its_end(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     tp = TopicPartition(topic, 0)
@@ -335,6 +341,7 @@ async def test_a_pause_holds_and_so_does_its_end(kafka: KafkaHandle) -> None:
         assert await next_offset(consumer) == 4
 
 
+@pytest.mark.real_if_long
 async def test_a_pause_from_before_ends_with_the_rebalance(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     tp = TopicPartition(topic, 0)

@@ -239,6 +239,7 @@ async def test_commits_are_read_back_with_metadata_in_one_go(kafka: KafkaHandle)
         assert worker.state.assignment[one].committed == OffsetAndMetadata(7, "seven")
 
 
+@pytest.mark.real_if_long
 async def test_a_clean_stop_commits_what_was_handed_out(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     group, (tp,) = unique("g"), tps(topic, 0)
@@ -252,6 +253,7 @@ async def test_a_clean_stop_commits_what_was_handed_out(kafka: KafkaHandle) -> N
         assert await reader.commits.committed([tp]) == {tp: OffsetAndMetadata(5, "")}
 
 
+@pytest.mark.real_if_long
 async def test_auto_commit_leaves_out_what_the_latest_get_handed_out(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     (tp,) = tps(topic, 0)

@@ -70,6 +70,7 @@ async def test_nothing_of_the_old_topics_is_handed_out_after_the_call(
         assert await consumer.committed(TopicPartition(old, 0)) == 4
 
 
+@pytest.mark.real_if_long
 async def test_a_new_pattern_lets_go_of_what_it_does_not_match(kafka: KafkaHandle) -> None:
     prefix = unique("p")
     old, both, new = [await kafka.create_topic(f"{prefix}-{name}") for name in ("a", "ab", "b")]
@@ -87,6 +88,7 @@ async def test_a_new_pattern_lets_go_of_what_it_does_not_match(kafka: KafkaHandl
         assert {new} in found
 
 
+@pytest.mark.real_if_long
 async def test_there_and_back_again_loses_and_skips_nothing(kafka: KafkaHandle) -> None:
     topic, other = await kafka.create_topic(), await kafka.create_topic()
     await kafka.produce(topic, 0, rows(0, 30))
@@ -100,6 +102,7 @@ async def test_there_and_back_again_loses_and_skips_nothing(kafka: KafkaHandle) 
     assert offsets == list(range(15))
 
 
+@pytest.mark.real_if_long
 async def test_without_a_group_the_old_topics_go_at_the_call(kafka: KafkaHandle) -> None:
     old, both, new = [await kafka.create_topic() for _ in range(3)]
     for topic in (old, both, new):

@@ -38,6 +38,7 @@ def outside(request: pytest.FixtureRequest) -> Iterator[KafkaHandle]:
 
 
 # --- Between JoinGroup and SyncGroup -----------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_a_stop_after_a_block_while_joining_leaves_the_next_owners_offsets(
     outside: KafkaHandle,
 ) -> None:
@@ -63,6 +64,7 @@ async def test_a_stop_while_syncing_leaves_the_next_owners_offsets(outside: Kafk
         assert pair.other.committed(pair.tp) == 510
 
 
+@pytest.mark.real_if_long
 async def test_a_stop_while_joining_commits_what_nobody_else_can_have_had(
     outside: KafkaHandle,
 ) -> None:
@@ -74,6 +76,7 @@ async def test_a_stop_while_joining_commits_what_nobody_else_can_have_had(
         assert pair.other.committed(pair.tp) == 20
 
 
+@pytest.mark.real_if_long
 async def test_an_error_after_a_block_while_joining_leaves_the_next_owners_offsets(
     outside: KafkaHandle,
 ) -> None:
@@ -96,6 +99,7 @@ async def fail_after_a_block(pair: Pair) -> None:
         raise
 
 
+@pytest.mark.real_if_long
 async def test_a_commit_called_while_syncing_is_not_made_two_generations_later(
     outside: KafkaHandle,
 ) -> None:
@@ -116,6 +120,7 @@ async def test_a_commit_called_while_syncing_is_not_made_two_generations_later(
         assert (await consumer.getone()).offset == 510
 
 
+@pytest.mark.real_if_long
 async def test_a_commit_called_while_syncing_is_made_if_the_partition_comes_back(
     outside: KafkaHandle,
 ) -> None:
@@ -153,6 +158,7 @@ async def test_an_assignment_starts_behind_a_commit_of_the_one_before_that_is_tr
             assert pair.other.committed(pair.tp) == 20
 
 
+@pytest.mark.real_if_long
 async def test_a_stop_commits_nothing_of_a_lost_assignment_though_another_one_is_on_its_way(
     outside: KafkaHandle,
 ) -> None:
@@ -203,6 +209,7 @@ def subscribe_again(consumer: AIOKafkaConsumer, tp: TopicPartition) -> None:
     consumer.subscribe([tp.topic])
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize(
     "leave", [stay_away, assign_it_by_hand, subscribe_again], ids=lambda f: f.__name__
 )
@@ -221,6 +228,7 @@ async def test_what_is_unsubscribed_while_syncing_is_committed_if_it_comes_back(
         await pair.other.until(lambda: pair.other.committed(pair.tp) == 20)
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("goes_to", ["this", "the other", "nobody"])
 async def test_a_stop_waits_to_commit_what_was_unsubscribed_while_syncing(
     outside: KafkaHandle, assignor: type[RoundRobinPartitionAssignor], goes_to: str
@@ -243,6 +251,7 @@ async def test_a_stop_waits_to_commit_what_was_unsubscribed_while_syncing(
         assert other.committed(tp) == (20 if is_kept else 510 if is_anothers else 0)
 
 
+@pytest.mark.real_if_long
 async def test_what_a_cooperative_member_unsubscribes_is_committed_though_the_rebalance_fails(
     outside: KafkaHandle,
 ) -> None:
@@ -267,6 +276,7 @@ async def claim_told_to(leader: OtherMember) -> ConsumerProtocolSubscription:
     return claim
 
 
+@pytest.mark.real_if_long
 async def test_a_cooperative_member_says_what_it_keeps_under_the_generation_that_it_saw(
     outside: KafkaHandle,
 ) -> None:
@@ -322,6 +332,7 @@ async def test_a_commit_of_records_from_before_another_member_had_the_partition_
         assert other.committed(tp) == 501
 
 
+@pytest.mark.real_if_long
 async def test_what_was_handed_out_is_remembered_over_several_owners(
     outside: KafkaHandle,
 ) -> None:
@@ -369,6 +380,7 @@ async def test_any_other_offset_may_be_committed(
         assert pair.other.committed(pair.tp) == choose(pair)
 
 
+@pytest.mark.real_if_long
 async def test_a_partition_that_nobody_else_had_in_between_may_be_committed(
     outside: KafkaHandle,
 ) -> None:

@@ -38,6 +38,7 @@ def at_the_end(kafka: KafkaHandle, topic: str, group: str, **settings: object) -
     return AIOKafkaConsumer(topic, **arguments)  # type: ignore[arg-type]
 
 
+@pytest.mark.real_if_long
 async def test_the_start_is_committed_before_records_are_returned(
     kafka: KafkaHandle, way: Mapping[str, object]
 ) -> None:
@@ -54,6 +55,7 @@ async def test_the_start_is_committed_before_records_are_returned(
         assert await committed(kafka, group, other) == 0
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -129,6 +131,7 @@ async def test_the_start_is_committed_before_the_first_transaction_of_a_partitio
         assert await values(reader, len(batch)) == expected
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize(
     ("policy", "lost", "start"),
     [("latest", 3, 10), ("latest", 50, 10), ("earliest", 50, 6)],
@@ -151,6 +154,7 @@ async def test_the_start_is_committed_where_the_committed_offset_is_lost(
         assert await committed(kafka, group, tp) == start
 
 
+@pytest.mark.real_if_long
 async def test_a_start_is_committed_with_the_ranges_that_are_finished_behind_it(
     kafka: KafkaHandle,
 ) -> None:
@@ -188,6 +192,7 @@ async def test_a_start_is_committed_with_the_ranges_that_are_finished_behind_it(
         assert found == [2, 3, 6, 8, 9]
 
 
+@pytest.mark.real_if_long
 async def test_the_start_of_a_partition_that_came_later_is_committed(
     kafka: KafkaHandle, way: Mapping[str, object]
 ) -> None:
@@ -203,6 +208,7 @@ async def test_the_start_of_a_partition_that_came_later_is_committed(
         assert await committed(kafka, group, TopicPartition(topic, 1)) == 0
 
 
+@pytest.mark.real_if_long
 async def test_the_start_of_a_topic_that_is_recreated_is_committed(
     kafka: KafkaHandle, way: Mapping[str, object]
 ) -> None:

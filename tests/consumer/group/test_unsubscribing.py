@@ -74,6 +74,7 @@ class Passing(ConsumerRebalanceListener):
 
 
 # --- What was handed out is committed ------------------------------------------------------
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("stops", ["at once", "later"])
 async def test_all_that_was_handed_out_is_committed(kafka: KafkaHandle, stops: str) -> None:
     topic, group = await kafka.create_topic(), unique("g")
@@ -88,6 +89,7 @@ async def test_all_that_was_handed_out_is_committed(kafka: KafkaHandle, stops: s
     assert await committed(kafka, group, TopicPartition(topic, 0)) == 50
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("stops", ["at once", "later"])
 async def test_what_was_assigned_by_hand_as_well(kafka: KafkaHandle, stops: str) -> None:
     topic, group = await kafka.create_topic(), unique("g")
@@ -108,6 +110,7 @@ async def test_what_was_assigned_by_hand_as_well(kafka: KafkaHandle, stops: str)
     assert await committed(kafka, group, TopicPartition(topic, 0)) == (6 if stops == "later" else 4)
 
 
+@pytest.mark.real_if_long
 async def test_what_assign_drops_is_committed_with_the_latest_read(kafka: KafkaHandle) -> None:
     topic, group = await kafka.create_topic(partitions=2), unique("g")
     tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -121,6 +124,7 @@ async def test_what_assign_drops_is_committed_with_the_latest_read(kafka: KafkaH
         assert await read(consumer, 1) == [4]
 
 
+@pytest.mark.real_if_long
 async def test_with_commits_by_hand_nothing_is_committed(kafka: KafkaHandle) -> None:
     topic, group = await kafka.create_topic(), unique("g")
     tp = TopicPartition(topic, 0)
@@ -208,6 +212,7 @@ async def test_the_commit_comes_before_the_listener_and_that_before_the_leave(
             assert await consumer.stop() == {}
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("when", ["revoked", "assigned"])
 async def test_a_callback_may_unsubscribe(kafka: KafkaHandle, when: str) -> None:
     topic, group = await kafka.create_topic(), unique("g")
@@ -266,6 +271,7 @@ async def test_unsubscribing_in_the_middle_of_a_rebalance(held: str) -> None:
         assert broker.committed("g") == {T: 5}
 
 
+@pytest.mark.real_if_long
 async def test_the_listener_hears_of_it_before_a_stop_that_comes_at_once(
     kafka: KafkaHandle,
 ) -> None:
@@ -364,6 +370,7 @@ async def test_a_stop_while_the_group_is_told_of_the_leave_commits_and_tells_it_
         assert broker.committed("g") == ({T: 47} if is_assigned else {})
 
 
+@pytest.mark.real_if_long
 async def test_partitions_that_were_lost_are_not_committed(kafka: KafkaHandle) -> None:
     topic, group, told = await kafka.create_topic(), unique("g"), Told()
     tp = TopicPartition(topic, 0)

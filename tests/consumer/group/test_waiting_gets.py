@@ -74,6 +74,7 @@ async def test_getmany_ends_when_its_partition_went_to_another_member(kafka: Kaf
         assert [record.offset for record in (await ended(get))[lost]] == [0]
 
 
+@pytest.mark.real_if_long
 async def test_getone_raises_when_its_partition_went_to_another_member(kafka: KafkaHandle) -> None:
     topic, group = await kafka.create_topic(partitions=2), unique("g")
     both = {TopicPartition(topic, 0), TopicPartition(topic, 1)}
@@ -89,6 +90,7 @@ async def test_getone_raises_when_its_partition_went_to_another_member(kafka: Ka
             assert (await ended(gets[kept])).partition == kept.partition
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("wait", [many, one], ids=["getmany", "getone"])
 async def test_a_get_of_several_partitions_goes_on_with_what_is_left(
     kafka: KafkaHandle, wait: Callable[..., Awaitable[asyncio.Future[Any]]]
@@ -104,6 +106,7 @@ async def test_a_get_of_several_partitions_goes_on_with_what_is_left(
         assert (found[kept][0] if wait is many else found).partition == kept.partition
 
 
+@pytest.mark.real_if_long
 async def test_gets_end_when_the_application_takes_their_partitions_away(
     kafka: KafkaHandle,
 ) -> None:
@@ -137,6 +140,7 @@ async def test_gets_end_when_the_application_takes_their_partitions_away(
             await ended(gets[1])
 
 
+@pytest.mark.real_if_long
 async def test_gets_end_when_another_subscription_takes_their_partitions_away(
     kafka: KafkaHandle,
 ) -> None:

@@ -81,6 +81,7 @@ class Work:
             await eventually(lambda tp=tp: consumer.committed(tp), COUNT)  # type: ignore[misc]
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("way", READS)
 @pytest.mark.parametrize("event", EVENTS)
 async def test_no_record_is_lost_or_repeated(kafka: KafkaHandle, way: str, event: str) -> None:

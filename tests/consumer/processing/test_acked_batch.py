@@ -19,6 +19,7 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.waiting import all_buffered, eventually, until
 
 
+@pytest.mark.real_if_long
 async def test_the_end_of_the_block_acknowledges_what_is_left(
     consumer: AIOKafkaConsumer, topic: str
 ) -> None:
@@ -35,6 +36,7 @@ async def test_the_end_of_the_block_acknowledges_what_is_left(
     await eventually(lambda: consumer.committed(tp), 5)
 
 
+@pytest.mark.real_if_long
 async def test_left_by_an_exception_it_has_the_rest_handed_out_again(
     consumer: AIOKafkaConsumer, topic: str
 ) -> None:
@@ -49,6 +51,7 @@ async def test_left_by_an_exception_it_has_the_rest_handed_out_again(
     assert await consumer.committed(TopicPartition(topic, 0)) in (None, 0)
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("is_done", [True, False])
 async def test_a_block_that_has_ended_is_forgotten(
     consumer: AIOKafkaConsumer, *, is_done: bool
@@ -63,6 +66,7 @@ async def test_a_block_that_has_ended_is_forgotten(
     assert works == before
 
 
+@pytest.mark.real_if_long
 async def test_a_record_that_always_fails_its_block_starves_no_other(
     consumer: AIOKafkaConsumer,
 ) -> None:
@@ -84,6 +88,7 @@ async def test_a_record_that_always_fails_its_block_starves_no_other(
     assert blocks < 50
 
 
+@pytest.mark.real_if_long
 async def test_a_record_that_went_on_to_others_is_theirs_to_finish(
     consumer: AIOKafkaConsumer, topic: str
 ) -> None:
@@ -99,6 +104,7 @@ async def test_a_record_that_went_on_to_others_is_theirs_to_finish(
     await eventually(lambda: consumer.committed(tp), 2)
 
 
+@pytest.mark.real_if_long
 async def test_its_commit_acknowledges_what_is_left_and_commits(
     consumer: AIOKafkaConsumer, topic: str
 ) -> None:
@@ -148,6 +154,7 @@ async def pair(kafka: KafkaHandle) -> AsyncIterator[tuple[AIOKafkaConsumer, AIOK
         yield first, member(kafka, topic, **settings)
 
 
+@pytest.mark.real_if_long
 async def test_a_block_whose_time_is_up_is_told_what_it_has_lost(kafka: KafkaHandle) -> None:
     async with pair(kafka) as (first, second):
         async with first.batch(10, max_hold_ms=100, max_records_per_partition=5) as batch:
@@ -169,6 +176,7 @@ async def test_a_block_whose_time_is_up_is_told_what_it_has_lost(kafka: KafkaHan
         await second.stop()
 
 
+@pytest.mark.real_if_long
 async def test_what_was_acknowledged_before_it_went_is_not_lost(kafka: KafkaHandle) -> None:
     async with (
         pair(kafka) as (first, second),

@@ -16,6 +16,7 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.waiting import eventually, until
 
 
+@pytest.mark.real_if_long
 async def test_only_what_is_acknowledged_is_committed_whatever_the_order(
     consumer: AIOKafkaConsumer, topic: str
 ) -> None:
@@ -36,6 +37,7 @@ async def test_only_what_is_acknowledged_is_committed_whatever_the_order(
     assert consumer.metrics()["processing_finished_total"] == 10
 
 
+@pytest.mark.real_if_long
 async def test_what_is_acknowledged_behind_the_commit_is_not_handed_out_again(
     kafka: KafkaHandle, topic: str
 ) -> None:
@@ -49,6 +51,7 @@ async def test_what_is_acknowledged_behind_the_commit_is_not_handed_out_again(
     assert not records[2].ack()
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize(("offset", "left"), [(2, [2, 3, 9]), (1, [*range(1, 10)])])
 async def test_a_commit_by_name_keeps_what_is_acknowledged_unless_it_goes_back(
     kafka: KafkaHandle, topic: str, offset: int, left: list[int]
@@ -63,6 +66,7 @@ async def test_a_commit_by_name_keeps_what_is_acknowledged_unless_it_goes_back(
         assert offsets(await take(second, len(left))) == left
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("way", ["poll", "getmany", "getone", "async for"])
 async def test_each_kind_of_get_hands_out_what_was_refused(
     consumer: AIOKafkaConsumer, topic: str, way: str
@@ -95,6 +99,7 @@ async def test_each_kind_of_get_hands_out_what_was_refused(
     await eventually(lambda: consumer.committed(tp), 2)
 
 
+@pytest.mark.real_if_long
 async def test_a_refused_record_comes_after_its_delay_and_wakes_a_get_that_waits(
     consumer: AIOKafkaConsumer,
 ) -> None:
@@ -114,6 +119,7 @@ async def test_a_refused_record_comes_after_its_delay_and_wakes_a_get_that_waits
     assert "waits for this record (9 later records" in explained
 
 
+@pytest.mark.real_if_long
 async def test_what_is_paused_is_not_handed_out_again(
     consumer: AIOKafkaConsumer, topic: str
 ) -> None:
@@ -125,6 +131,7 @@ async def test_what_is_paused_is_not_handed_out_again(
     assert offsets(await take(consumer, 1)) == [0]
 
 
+@pytest.mark.real_if_long
 async def test_a_seek_back_hands_out_what_was_not_acknowledged_and_what_was(
     consumer: AIOKafkaConsumer, topic: str
 ) -> None:
@@ -160,6 +167,7 @@ async def test_a_rebalance_waits_for_acknowledgements(
         await second.stop()
 
 
+@pytest.mark.real_if_long
 async def test_a_cancelled_get_loses_no_record(consumer: AIOKafkaConsumer) -> None:
     (first,) = await take(consumer, 1)
     first.nack(delay_ms=20)
@@ -173,6 +181,7 @@ async def test_a_cancelled_get_loses_no_record(consumer: AIOKafkaConsumer) -> No
     assert sorted(offsets(found)) == list(range(10))
 
 
+@pytest.mark.real_if_long
 async def test_an_acknowledgement_elsewhere_is_an_error_that_says_so(
     kafka: KafkaHandle, consumer: AIOKafkaConsumer, topic: str
 ) -> None:
@@ -190,6 +199,7 @@ async def test_an_acknowledgement_elsewhere_is_an_error_that_says_so(
         mine.nack(-1)
 
 
+@pytest.mark.real_if_long
 async def test_what_does_not_go_with_it_is_refused(
     kafka: KafkaHandle, consumer: AIOKafkaConsumer
 ) -> None:

@@ -136,6 +136,7 @@ async def test_a_dead_letter_is_the_record_as_it_was_and_says_why(
     }
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("kind", ["plain", "waits"])
 async def test_what_cannot_be_deserialised_is_a_dead_letter(kafka: KafkaHandle, kind: str) -> None:
     topic, dead = await kafka.create_topic(), await kafka.create_topic()
@@ -153,6 +154,7 @@ async def test_what_cannot_be_deserialised_is_a_dead_letter(kafka: KafkaHandle, 
     assert why[0]["__dlq.errors.exception"].endswith(b"DeserializationError")
 
 
+@pytest.mark.real_if_long
 async def test_with_fewer_partitions_those_of_a_partition_stay_together(
     kafka: KafkaHandle,
 ) -> None:
@@ -177,6 +179,7 @@ async def test_without_its_topic_run_does_not_begin(
         assert (await consumer.getmany()) == {}
 
 
+@pytest.mark.real_if_long
 async def test_one_is_for_one_run_and_for_nobody_else(kafka: KafkaHandle) -> None:
     topic, dead = await kafka.create_topic(), await kafka.create_topic()
     dead_letters = DeadLetters(dead)
@@ -199,6 +202,7 @@ async def test_without_a_run_it_refuses_records_and_says_so() -> None:
         await DeadLetters("dead")(DeadRecord(record, ValueError("bad"), 1, None))
 
 
+@pytest.mark.real_if_long
 async def test_a_producer_that_is_given_is_used_and_stays_started(kafka: KafkaHandle) -> None:
     topic, dead = await kafka.create_topic(partitions=2), await kafka.create_topic()
     await fill(kafka, topic)
@@ -283,6 +287,7 @@ async def test_a_letter_is_as_large_as_its_topic_allows(
     assert second.value == BAD
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("transactional_id", [None, "letters"])
 async def test_what_is_too_large_for_its_topic_is_dropped_if_so_wished(
     kafka: KafkaHandle, transactional_id: str | None, caplog: pytest.LogCaptureFixture
@@ -296,6 +301,7 @@ async def test_what_is_too_large_for_its_topic_is_dropped_if_so_wished(
     assert 'offset 0 is dropped (too_large="drop"), because its dead letter' in caplog.text
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("transactional_id", [None, "letters"])
 @pytest.mark.parametrize("key", [b"k", b"k" * 9_000])
 async def test_what_is_too_large_for_its_topic_leaves_a_stub_if_so_wished(
@@ -324,6 +330,7 @@ async def test_what_to_do_with_too_large_letters_is_one_of_three() -> None:
     DeadLetters("dead", transaction_timeout_ms=1)
 
 
+@pytest.mark.real_if_long
 async def test_a_second_death_has_the_headers_of_the_second_only(kafka: KafkaHandle) -> None:
     topic, dead = await kafka.create_topic(partitions=2), await kafka.create_topic()
     await fill(kafka, topic)

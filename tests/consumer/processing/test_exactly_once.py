@@ -222,6 +222,7 @@ async def test_outputs_have_what_send_was_given(copy: Copy) -> None:
     assert begun_ms <= second.timestamp <= time.time_ns() // 1_000_000
 
 
+@pytest.mark.real_if_long
 async def test_a_record_without_outputs_is_finished(copy: Copy) -> None:
     await copy.kafka.produce(copy.source, 0, numbered(10))
 
@@ -273,6 +274,7 @@ async def test_an_output_that_cannot_be_written_is_its_handlers_error(
         assert await copy.copies() == []
 
 
+@pytest.mark.real_if_long
 async def test_without_retry_a_handlers_error_ends_it_and_what_was_done_is_committed(
     copy: Copy,
 ) -> None:
@@ -331,6 +333,7 @@ async def test_dead_letters_go_into_the_same_transactions(copy: Copy) -> None:
         assert (await reader.end_offsets([tp]))[tp] > 3  # with markers of transactions
 
 
+@pytest.mark.real_if_long
 async def test_a_function_that_keeps_dead_records_has_their_offsets_committed(copy: Copy) -> None:
     await copy.kafka.produce(copy.source, 0, numbered(3))
     kept: list[int] = []
@@ -347,6 +350,7 @@ async def test_a_function_that_keeps_dead_records_has_their_offsets_committed(co
     assert sorted(kept) == [0, 1, 2]
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("is_given", [True, False])
 async def test_dead_letters_have_no_producer_of_their_own_then(
     copy: Copy, *, is_given: bool
@@ -360,6 +364,7 @@ async def test_dead_letters_have_no_producer_of_their_own_then(
 
 
 # --- What cannot be written ----------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_what_cannot_be_serialized_is_the_handlers_error(copy: Copy) -> None:
     await copy.kafka.produce(copy.source, 0, numbered(1))
     errors: list[Exception] = []
@@ -478,6 +483,7 @@ async def test_a_topic_that_is_not_there_holds_up_one_key_only(copy: Copy) -> No
     assert await copy.counts() == {b"%d" % n: 1 for n in range(20) if n != 5}
 
 
+@pytest.mark.real_if_long
 async def test_outputs_take_nothing_after_the_handler_has_returned(copy: Copy) -> None:
     await copy.kafka.produce(copy.source, 0, numbered(1))
     kept: list[Outputs] = []
@@ -491,6 +497,7 @@ async def test_outputs_take_nothing_after_the_handler_has_returned(copy: Copy) -
             kept[0].send(copy.target, b"late")
 
 
+@pytest.mark.real_if_long
 async def test_a_handler_that_names_an_offset_to_commit_finishes_nothing(copy: Copy) -> None:
     await copy.kafka.produce(copy.source, 0, numbered(3))
     tp = TopicPartition(copy.source, 0)
@@ -507,6 +514,7 @@ async def test_a_handler_that_names_an_offset_to_commit_finishes_nothing(copy: C
 
 
 # --- What it needs -------------------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_the_producer_is_nobody_elses_while_it_goes_on(copy: Copy) -> None:
     async with timeout(PATIENCE_S), copy.producer() as producer:
         async with copy.consumer() as consumer:
@@ -534,6 +542,7 @@ async def test_the_producer_is_nobody_elses_while_it_goes_on(copy: Copy) -> None
     assert await copy.counts() == {b"0": 1, b"afterwards": 1}
 
 
+@pytest.mark.real_if_long
 async def test_misuse_is_told_at_the_call(copy: Copy) -> None:
     async def of_one(record: Record) -> None:
         raise AssertionError("never called")
@@ -803,6 +812,7 @@ async def test_outputs_of_a_deleted_topic_hold_no_others_up() -> None:
         assert await copy.counts() == dict.fromkeys(wanted, 1)
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("is_idle", [True, False])
 async def test_it_ends_when_its_producer_is_stopped(copy: Copy, is_idle: bool) -> None:
     await copy.kafka.produce(copy.source, 0, numbered(20))

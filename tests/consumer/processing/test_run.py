@@ -99,6 +99,7 @@ async def test_every_record_is_handled_once_and_committed(
     assert await committed(kafka, group, TopicPartition(topic, 0)) == (300, "")
 
 
+@pytest.mark.real_if_long
 async def test_records_of_a_key_are_handled_in_order_and_others_beside_them(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -114,6 +115,7 @@ async def test_records_of_a_key_are_handled_in_order_and_others_beside_them(
     assert [record.offset for record in handler.done if record.key == b"a"] == [0, 2, 4]
 
 
+@pytest.mark.real_if_long
 async def test_records_without_a_key_are_in_no_order(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -125,6 +127,7 @@ async def test_records_without_a_key_are_in_no_order(
         handler.let_go()
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("batch_size", [None, 1])
 async def test_handlers_that_never_wait_let_the_loop_run(
     kafka: KafkaHandle, topic: str, group: str, batch_size: int | None
@@ -144,6 +147,7 @@ async def test_handlers_that_never_wait_let_the_loop_run(
     assert max(Counter(turns_at).values()) <= 20
 
 
+@pytest.mark.real_if_long
 async def test_a_partition_in_order_is_handled_one_by_one(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -155,6 +159,7 @@ async def test_a_partition_in_order_is_handled_one_by_one(
     assert handler.most_at_once == 1
 
 
+@pytest.mark.real_if_long
 async def test_lists_have_what_is_ready_and_keep_the_order_of_keys(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -174,6 +179,7 @@ async def test_lists_have_what_is_ready_and_keep_the_order_of_keys(
     assert await committed(kafka, group, TopicPartition(topic, 0)) == (40, "")
 
 
+@pytest.mark.real_if_long
 async def test_a_list_that_fails_is_tried_record_by_record(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -317,6 +323,7 @@ async def test_finished_ranges_of_an_older_epoch_than_the_committed_offsets_are_
         assert sorted(record.value or b"" for record in again.done) == [b"b", b"f"]
 
 
+@pytest.mark.real_if_long
 async def test_other_gets_after_it_begin_at_the_first_that_is_not_finished(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -342,6 +349,7 @@ async def test_other_gets_after_it_begin_at_the_first_that_is_not_finished(
         assert again.offsets == []
 
 
+@pytest.mark.real_if_long
 async def test_it_takes_all_records_from_iterators_too(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -392,6 +400,7 @@ async def test_a_stop_waits_for_handlers_and_commits_what_they_did(
     assert await committed(kafka, group, TopicPartition(topic, 0)) == (4, "")
 
 
+@pytest.mark.real_if_long
 async def test_a_stop_cuts_off_what_takes_too_long(
     kafka: KafkaHandle, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -413,6 +422,7 @@ async def test_a_stop_cuts_off_what_takes_too_long(
     assert found[1]
 
 
+@pytest.mark.real_if_long
 async def test_a_handler_may_stop_the_consumer(kafka: KafkaHandle, topic: str, group: str) -> None:
     await kafka.produce(topic, 0, rows(0, 3))
     consumer = member(kafka, topic, group)
@@ -425,6 +435,7 @@ async def test_a_handler_may_stop_the_consumer(kafka: KafkaHandle, topic: str, g
         await consumer.run(handle, concurrency=1)
 
 
+@pytest.mark.real_if_long
 async def test_a_commit_in_a_handler_commits_only_what_is_finished(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -445,6 +456,7 @@ async def test_a_commit_in_a_handler_commits_only_what_is_finished(
         assert found == (2, "")
 
 
+@pytest.mark.real_if_long
 async def test_a_commit_of_its_own_record_in_a_handler_drops_no_other(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -468,6 +480,7 @@ async def test_a_commit_of_its_own_record_in_a_handler_drops_no_other(
     assert await committed(kafka, group, tp) == (20, "")
 
 
+@pytest.mark.real_if_long
 async def test_a_commit_of_its_own_record_is_as_good_as_the_handlers_return(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -515,6 +528,7 @@ async def test_a_list_of_records_is_committed_up_to_its_last_one(
     assert await committed(kafka, group, tp) == (20, "")
 
 
+@pytest.mark.real_if_long
 async def test_a_commit_of_what_others_handle_is_refused(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -553,6 +567,7 @@ async def test_a_commit_of_what_others_handle_is_refused(
 
 
 # --- What fails -------------------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_a_failure_without_a_policy_ends_it_and_is_not_committed(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -568,6 +583,7 @@ async def test_a_failure_without_a_policy_ends_it_and_is_not_committed(
     assert found[0] == 2
 
 
+@pytest.mark.real_if_long
 async def test_after_run_has_failed_health_says_so_until_records_are_read(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -588,6 +604,7 @@ async def test_after_run_has_failed_health_says_so_until_records_are_read(
         assert consumer.health().verdict == "ok"
 
 
+@pytest.mark.real_if_long
 async def test_lag_counts_from_the_first_record_that_is_not_finished(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -607,6 +624,7 @@ async def test_lag_counts_from_the_first_record_that_is_not_finished(
         await until(lambda: len(handler.done) == 50 and consumer.health().lag == 0)
 
 
+@pytest.mark.real_if_long
 async def test_handlers_that_are_paused_are_shown(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -623,6 +641,7 @@ async def test_handlers_that_are_paused_are_shown(
         assert consumer.health().lag == 5
 
 
+@pytest.mark.real_if_long
 async def test_a_record_that_is_tried_again_holds_up_only_its_key(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -636,6 +655,7 @@ async def test_a_record_that_is_tried_again_holds_up_only_its_key(
     assert handler.offsets[4:] == [0, 2, 4, 6]
 
 
+@pytest.mark.real_if_long
 async def test_what_nothing_is_left_to_try_with_is_dead(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -665,6 +685,7 @@ async def test_what_nothing_is_left_to_try_with_is_dead(
     assert await committed(kafka, group, TopicPartition(topic, 0)) == (21, "")
 
 
+@pytest.mark.real_if_long
 async def test_a_record_that_began_before_the_pause_proves_that_others_fare_better(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -688,6 +709,7 @@ async def test_a_record_that_began_before_the_pause_proves_that_others_fare_bett
     assert [(each.record.offset, each.attempts) for each in dead] == [(0, 2)]
 
 
+@pytest.mark.real_if_long
 async def test_a_dead_letter_that_cannot_be_written_keeps_its_record(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -720,6 +742,7 @@ async def test_a_dead_letter_that_cannot_be_written_keeps_its_record(
     assert await committed(kafka, group, TopicPartition(topic, 0)) == (5, "")
 
 
+@pytest.mark.real_if_long
 async def test_while_everything_fails_nothing_is_dead_and_one_record_is_tried_now_and_then(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -764,6 +787,7 @@ async def test_while_everything_fails_nothing_is_dead_and_one_record_is_tried_no
 
 
 # --- Arguments --------------------------------------------------------------------------------
+@pytest.mark.real_if_long
 @pytest.mark.parametrize(
     ("arguments", "kind"),
     [
@@ -796,6 +820,7 @@ async def test_an_argument_that_cannot_be_used_is_refused(
         assert consumer.health().is_ok
 
 
+@pytest.mark.real_if_long
 async def test_a_plain_function_is_refused_with_what_to_do_instead(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
@@ -807,6 +832,7 @@ async def test_a_plain_function_is_refused_with_what_to_do_instead(
             await consumer.run(store)  # type: ignore[arg-type]
 
 
+@pytest.mark.real_if_long
 async def test_a_number_of_attempts_and_the_name_of_a_topic_are_enough(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:

@@ -64,6 +64,7 @@ async def test_a_hot_key_of_large_records_is_read_only_as_far_as_bytes_go(
     assert most_bytes <= LIMIT_BYTES
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("batch_size", [None, 1])
 async def test_a_finished_record_makes_room_for_another_while_the_next_is_handled(
     kafka: KafkaHandle, batch_size: int | None
@@ -88,6 +89,7 @@ async def test_a_finished_record_makes_room_for_another_while_the_next_is_handle
         await until(lambda: sorted(begun) == [0, 1, 2, 3])
 
 
+@pytest.mark.real_if_long
 async def test_a_record_that_its_handler_commits_makes_room_for_another_while_that_goes_on(
     kafka: KafkaHandle,
 ) -> None:

@@ -46,6 +46,7 @@ def only(consumer: AIOKafkaConsumer) -> TopicPartition:
     return tp
 
 
+@pytest.mark.real_if_long
 async def test_seek_to_beginning_returns_all_records(next_owner: AIOKafkaConsumer) -> None:
     assert await next_owner.seek_to_beginning()
     assert offsets(await take(next_owner, COUNT)) == list(range(COUNT))
@@ -59,6 +60,7 @@ async def test_so_does_a_seek_to_the_offset_of_a_time(next_owner: AIOKafkaConsum
     assert offsets(await take(next_owner, COUNT)) == list(range(COUNT))
 
 
+@pytest.mark.real_if_long
 async def test_after_a_seek_to_the_end_all_records_behind_a_seek_are_returned(
     next_owner: AIOKafkaConsumer,
 ) -> None:
@@ -67,6 +69,7 @@ async def test_after_a_seek_to_the_end_all_records_behind_a_seek_are_returned(
     assert offsets(await take(next_owner, COUNT)) == list(range(COUNT))
 
 
+@pytest.mark.real_if_long
 async def test_run_handles_all_records_from_the_beginning(
     kafka: KafkaHandle, next_owner: AIOKafkaConsumer
 ) -> None:
@@ -88,6 +91,7 @@ async def test_run_handles_all_records_from_the_beginning(
         await running
 
 
+@pytest.mark.real_if_long
 async def test_seek_to_committed_passes_over_what_is_finished_behind_it(
     kafka: KafkaHandle, next_owner: AIOKafkaConsumer
 ) -> None:
@@ -103,6 +107,7 @@ async def test_seek_to_committed_passes_over_what_is_finished_behind_it(
     await eventually(lambda: next_owner.committed(tp), COUNT + 1)
 
 
+@pytest.mark.real_if_long
 async def test_what_was_finished_before_a_seek_to_the_beginning_is_returned_again(
     next_owner: AIOKafkaConsumer,
 ) -> None:
@@ -130,6 +135,7 @@ SEEKS: dict[str, tuple[Seek, int]] = {
 }
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("how", SEEKS)
 async def test_finished_records_before_a_seek_are_passed_over_when_run_begins_again(
     kafka: KafkaHandle, how: str
@@ -158,6 +164,7 @@ async def test_finished_records_before_a_seek_are_passed_over_when_run_begins_ag
         assert handled == [0, *range(next_returned, 2 * COUNT)]
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("how", SEEKS)
 async def test_the_next_owner_passes_over_what_was_finished_before_a_seek(
     kafka: KafkaHandle, how: str

@@ -35,6 +35,7 @@ async def begun(consumer: AIOKafkaConsumer, timeout_s: float = 10) -> asyncio.Ta
     return stopping
 
 
+@pytest.mark.real_if_long
 async def test_acknowledgements_that_come_during_the_stop_are_committed(
     kafka: KafkaHandle, topic: str
 ) -> None:
@@ -53,6 +54,7 @@ async def test_acknowledgements_that_come_during_the_stop_are_committed(
         assert await committed(kafka, topic, group) == 4
 
 
+@pytest.mark.real_if_long
 async def test_a_stop_waits_no_longer_than_its_time_and_what_is_late_counts_no_more(
     kafka: KafkaHandle, topic: str
 ) -> None:
@@ -71,6 +73,7 @@ async def test_a_stop_waits_no_longer_than_its_time_and_what_is_late_counts_no_m
         assert await committed(kafka, topic, group) == 1
 
 
+@pytest.mark.real_if_long
 async def test_a_stop_waits_as_long_as_a_rebalance_would(kafka: KafkaHandle, topic: str) -> None:
     loop = asyncio.get_running_loop()
     async with timeout(PATIENCE_S):
@@ -82,6 +85,7 @@ async def test_a_stop_waits_as_long_as_a_rebalance_would(kafka: KafkaHandle, top
         assert 0.2 <= loop.time() - began_at < 2
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("mode", MODES)
 async def test_reads_get_nothing_while_a_stop_waits(
     kafka: KafkaHandle, topic: str, mode: str
@@ -111,6 +115,7 @@ async def test_reads_get_nothing_while_a_stop_waits(
         await stopping
 
 
+@pytest.mark.real_if_long
 async def test_a_loop_that_acknowledges_each_record_ends_with_the_stop_and_repeats_none(
     kafka: KafkaHandle, topic: str
 ) -> None:
@@ -148,6 +153,7 @@ async def test_a_stop_waits_for_the_end_of_a_block_and_commits_it(
         assert await committed(kafka, topic, group) == 5
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_commit_in_a_block_succeeds_while_a_stop_waits(
     kafka: KafkaHandle, topic: str, mode: str
@@ -164,6 +170,7 @@ async def test_a_commit_in_a_block_succeeds_while_a_stop_waits(
         assert await committed(kafka, topic, group) == 5
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_stop_waits_for_a_block_as_long_as_that_says(
     kafka: KafkaHandle, topic: str, mode: str
@@ -180,6 +187,7 @@ async def test_a_stop_waits_for_a_block_as_long_as_that_says(
         assert await committed(kafka, topic, group) in (None, 0)
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_stop_from_within_a_block_does_not_wait_for_it(
     kafka: KafkaHandle, topic: str, mode: str
@@ -194,6 +202,7 @@ async def test_a_stop_from_within_a_block_does_not_wait_for_it(
             assert loop.time() - began_at < 2
 
 
+@pytest.mark.real_if_long
 async def test_left_by_an_exception_a_consumer_waits_for_no_acknowledgement(
     kafka: KafkaHandle, topic: str
 ) -> None:
