@@ -231,7 +231,7 @@ class Round:
         assert all(each == sorted(each) for each in by_key.values()), (self.number, "order")
 
 
-@pytest.mark.few_rows(3)
+@pytest.mark.few_rows(1)
 @pytest.mark.parametrize("number", range(SHORT))
 def test_each_record_has_one_output_whatever_happens(number: int) -> None:
     Round(number).run()

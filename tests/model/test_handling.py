@@ -14,7 +14,7 @@ from tests.support.cluster import KafkaHandle
 from tests.support.protocols import WAYS
 from tests.support.rounds import LONG, in_time, random_rounds
 
-OF_A_STORM: Final = 30 if LONG else 12
+OF_A_STORM: Final = 30 if LONG else 5
 LATE: Final = {"OffsetCommit": 0.02, "TxnOffsetCommit": 0.02, "EndTxn": 0.05}
 
 

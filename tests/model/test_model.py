@@ -14,6 +14,7 @@ from tests.support.rounds import in_time, random_rounds
 SHORT: Final = Plan(wild_s=8.0, calm_s=12.0, cycles=1)
 
 
+@pytest.mark.few_rows(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_groups_keep_their_promises_whatever_members_do(seed: int) -> None:
     check(seed, None, SHORT)

@@ -31,7 +31,7 @@ OTHERS: Final = frozenset(
     )
 )
 # The most; in the long form the time may be over before.
-VIRTUAL_ROUNDS: Final = 1_000 if LONG else 3
+VIRTUAL_ROUNDS: Final = 1_000 if LONG else 1
 REAL_ROUNDS: Final = 100 if LONG else 1
 in_each_way: Final = pytest.mark.parametrize(
     "way",
@@ -60,6 +60,7 @@ def test_each_record_is_copied_once(way: str) -> None:
         copy(seed, None, way, wild_s=10.0)
 
 
+@pytest.mark.few_rows(1)
 @pytest.mark.real_kafka
 @pytest.mark.java
 @random_rounds
