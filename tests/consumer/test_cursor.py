@@ -30,6 +30,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
 from aiokafka_lite.errors import IllegalStateError, KafkaError
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
+from tests.support.rounds import LONG
 
 TP = TopicPartition("t", 0)
 ID = bytes(range(16))
@@ -481,4 +482,6 @@ class SourceMachine(RuleBasedStateMachine):
 
 
 TestSource = SourceMachine.TestCase
-TestSource.settings = settings(max_examples=50, stateful_step_count=100, deadline=None)
+TestSource.settings = settings(
+    max_examples=50 if LONG else 20, stateful_step_count=100, deadline=None
+)

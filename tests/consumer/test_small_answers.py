@@ -541,7 +541,7 @@ class Course:
         return step
 
 
-COURSES = 1200 if LONG else 60
+COURSES = 1200 if LONG else 20
 
 
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])

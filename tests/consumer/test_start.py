@@ -160,7 +160,9 @@ async def test_where_only_classic_is_to_be_had_a_start_costs_one_request_more_at
 
 
 # 54 and 72 KiB with CPython 3.11; objects differ in size from one Python to the next.
-@pytest.mark.parametrize(("way", "most_kib"), [("no group", 60), ("group", 80)])
+@pytest.mark.parametrize(
+    ("way", "most_kib"), [pytest.param("no group", 60, marks=pytest.mark.slow), ("group", 80)]
+)
 async def test_consumer_that_waits_is_light(broker: Broker, way: str, most_kib: int) -> None:
     program = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.consumer.programs.weighing"),

@@ -449,7 +449,7 @@ async def test_a_topic_that_is_not_there_is_told_with_the_record() -> None:
 
     async with (
         embedded() as (_, copy),
-        copy.producer(allow_auto_create_topics=False) as producer,
+        copy.producer(request_timeout_ms=4_000, allow_auto_create_topics=False) as producer,
         copy.consumer() as consumer,
     ):
         await copy.kafka.produce(copy.source, 0, numbered(1))
