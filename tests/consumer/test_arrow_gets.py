@@ -292,6 +292,7 @@ async def test_a_get_cancelled_at_any_await_loses_nothing(
         assert found == {0: list(range(7)), 1: [0, 1, 2]}, f"cancelled after {steps} steps"
 
 
+@pytest.mark.few_rows(11)
 @pytest.mark.parametrize("seed", range(20))
 async def test_gets_of_every_kind_mixed_and_cancelled_give_each_record_once(
     monkeypatch: pytest.MonkeyPatch, seed: int
@@ -342,6 +343,7 @@ async def test_gets_of_every_kind_mixed_and_cancelled_give_each_record_once(
     assert buffers.budget.used_bytes == 0
 
 
+@pytest.mark.few_rows(6)
 @pytest.mark.parametrize("seed", range(10))
 async def test_gets_of_several_tasks_give_each_record_once(
     monkeypatch: pytest.MonkeyPatch, seed: int

@@ -117,6 +117,7 @@ async def test_a_get_cancelled_at_any_await_loses_no_record(
         assert ends == [COUNT, COUNT]
 
 
+@pytest.mark.few_rows(5)
 @pytest.mark.real_if_long
 @pytest.mark.parametrize("how", [How.AT_ONCE, How.ON_WAKING])
 @pytest.mark.parametrize("path", ITERATIONS)
@@ -326,6 +327,7 @@ PENDING: dict[str, Get] = {
 }
 
 
+@pytest.mark.few_rows(9)
 @pytest.mark.every_loop
 @pytest.mark.parametrize(("name", "how"), thinned(PENDING))
 async def test_cancelled_while_a_rebalance_is_pending_nothing_is_lost(

@@ -141,6 +141,7 @@ def assert_says_where(error: KafkaError, offset: int = OFFSET) -> None:
         assert part in str(error)
 
 
+@pytest.mark.few_rows(7)
 @pytest.mark.parametrize("way", ["getone", "getmany", "poll_arrow"])
 @pytest.mark.parametrize("kind", SPOILT)
 async def test_a_batch_that_cannot_be_read_is_named(broker: Broker, kind: str, way: str) -> None:

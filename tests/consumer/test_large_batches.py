@@ -70,8 +70,8 @@ async def memory_to_read(servers: str, topic: str, way: str, count: int) -> floa
     ("codec", "way"),
     [
         (Codec.ZSTD, "poll"),
-        (Codec.ZSTD, "getmany"),
-        (Codec.ZSTD, "async for"),
+        pytest.param(Codec.ZSTD, "getmany", marks=pytest.mark.slow),
+        pytest.param(Codec.ZSTD, "async for", marks=pytest.mark.slow),
         (Codec.ZSTD, "batches"),
         (Codec.GZIP, "async for"),
         (Codec.LZ4, "poll"),
@@ -88,6 +88,7 @@ async def test_a_batch_that_inflates_to_much_is_read_in_a_few_mib(
     assert await memory_to_read(kafka.bootstrap_servers, topic, way, COUNT) < 45
 
 
+@pytest.mark.few_rows(1)
 @pytest.mark.real_kafka
 @pytest.mark.skipif(not LINUX, reason="Linux tells the resident size")
 @pytest.mark.parametrize("codec", ["zstd", pytest.param("gzip", marks=pytest.mark.slow), "lz4"])
@@ -115,6 +116,7 @@ async def test_a_large_batch_of_librdkafka_is_read_in_a_few_mib(
     await kafka.delete_topic(topic)
 
 
+@pytest.mark.few_rows(1)
 @pytest.mark.java
 @pytest.mark.parametrize(
     "codec", ["zstd", pytest.param("gzip", marks=pytest.mark.slow), "lz4", "snappy"]

@@ -46,6 +46,7 @@ async def filled(
 
 
 # --- Over a broker -------------------------------------------------------------------------
+@pytest.mark.few_rows(1)
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 async def test_a_slow_application_with_a_thousand_partitions_keeps_to_the_budget(
     codec: str,
@@ -162,6 +163,7 @@ async def get_each(consumer: AIOKafkaConsumer, topic: str, order: list[int]) -> 
         seen[number] += 1
 
 
+@pytest.mark.few_rows(4)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("nodes", "partitions"), [(1, 2), (1, 4), (3, 6)])
 async def test_gets_of_single_partitions_take_a_few_fetches_each(
@@ -279,6 +281,7 @@ async def wait_in_vain(consumer: AIOKafkaConsumer, tp: TopicPartition, get: str)
             assert await consumer.getmany(tp, timeout_ms=50) == {}
 
 
+@pytest.mark.few_rows(6)
 @pytest.mark.parametrize("get", ["getone", "getmany"])
 @pytest.mark.parametrize(
     ("obstacle", "nodes"),

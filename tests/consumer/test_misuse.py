@@ -266,6 +266,7 @@ def run_program(name: str, *arguments: str, timeout_s: float = 60) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.few_rows(3)
 @pytest.mark.real_if_long
 @needs_fork
 @pytest.mark.parametrize("loop", EVERY_LOOP)
@@ -282,6 +283,7 @@ async def test_a_forked_child_is_refused_and_the_parent_goes_on(
     assert "parent: read all, in one generation" in said
 
 
+@pytest.mark.few_rows(1)
 @needs_fork
 @pytest.mark.parametrize("loop", EVERY_LOOP)
 def test_a_child_that_goes_on_with_its_parents_loop_is_refused(loop: str) -> None:
@@ -297,6 +299,7 @@ def test_a_child_that_goes_on_with_its_parents_loop_is_refused(loop: str) -> Non
         assert (epochs.count(0), epochs.count(-1)) == (1, 1)
 
 
+@pytest.mark.few_rows(4)
 @pytest.mark.parametrize("loop", EVERY_LOOP)
 @pytest.mark.parametrize("way", ["left open", "loop closed", "loop stopped"])
 async def test_a_consumer_left_open_does_not_keep_the_interpreter_from_ending(

@@ -212,6 +212,7 @@ def sasl_broker() -> Broker:
     )
 
 
+@pytest.mark.few_rows(3)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_nothing_shows_a_secret_while_all_is_well_and_when_it_ends(
     mechanism: str, shown: Shown
@@ -255,6 +256,7 @@ async def _show_page(consumer: AIOKafkaConsumer, shown: Shown) -> None:
             shown.texts.append(answer.body.decode())
 
 
+@pytest.mark.few_rows(11)
 @pytest.mark.parametrize("fail", FAILURES)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_no_failure_to_start_shows_a_secret(

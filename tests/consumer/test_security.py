@@ -36,6 +36,7 @@ def append(broker: Broker, *values: bytes) -> None:
         broker.partition(*TP).append(build_batch([(1_000, None, value, ())]))
 
 
+@pytest.mark.few_rows(7)
 @pytest.mark.parametrize("mechanism", ALL_MECHANISMS)
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 async def test_group_consumes_by_each_mechanism(protocol: str, mechanism: str) -> None:

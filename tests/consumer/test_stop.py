@@ -107,6 +107,7 @@ async def test_a_stop_cancelled_at_any_await_leaves_nothing_and_the_next_tells_t
     assert step > 3
 
 
+@pytest.mark.few_rows(5)
 @pytest.mark.every_loop
 @pytest.mark.parametrize("how", How)
 @in_both_protocols
@@ -135,7 +136,7 @@ async def test_a_stop_of_a_member_cancelled_at_any_await_leaves_nothing(
 async def test_a_stop_cancelled_again_and_again_leaves_nothing(
     broker: Broker, protocol: str
 ) -> None:
-    for first in range(1, 30):
+    for first in range(1, 30, 1 if LONG else 3):
         async with nothing_left(is_collected=False):
             consumer = await started(
                 broker.bootstrap_servers, group_id=f"g{first}", group_protocol=protocol
@@ -149,6 +150,7 @@ async def test_a_stop_cancelled_again_and_again_leaves_nothing(
     pytest.fail("the stop has no end")
 
 
+@pytest.mark.few_rows(7)
 @pytest.mark.every_loop
 @pytest.mark.parametrize(
     ("how", "times"),
@@ -392,6 +394,7 @@ FAULTS: dict[str, Callable[[Broker], Rule]] = {
 }
 
 
+@pytest.mark.few_rows(7)
 @pytest.mark.every_loop
 @pytest.mark.parametrize("fault", FAULTS)
 @in_both_protocols
@@ -540,6 +543,7 @@ async def _under_a_timeout(consumer: AIOKafkaConsumer) -> None:
     await asyncio.wait_for(consumer.stop(), 60)
 
 
+@pytest.mark.few_rows(7)
 @pytest.mark.every_loop
 @pytest.mark.parametrize("moment", ["assigned", "revoked"])
 @pytest.mark.parametrize("way", [_directly, _in_a_task, _under_a_timeout])

@@ -332,6 +332,7 @@ async def read_all(consumer: AIOKafkaConsumer) -> None:
 
 
 # --- Ends of logs of which nothing is fetched ----------------------------------------------------
+@pytest.mark.few_rows(4)
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("why", ["paused", "handlers are busy", "nobody asks"])

@@ -346,6 +346,7 @@ def test_a_member_in_another_rack_takes_what_is_near_it_and_no_more_than_its_sha
     assert group.moved <= 12 + 6 + 4 + 2
 
 
+@pytest.mark.few_rows(1)
 @pytest.mark.parametrize("is_one_to_have_all", [False, True])
 def test_a_hundred_thousand_partitions_come_near_a_hundred_members_within_two_seconds(
     *, is_one_to_have_all: bool

@@ -108,6 +108,7 @@ def values(number: int) -> list[tuple[None, bytes]]:
     return [(None, b"%d/%d" % (number, offset)) for offset in range(RECORDS_EACH)]
 
 
+@pytest.mark.few_rows(7)
 @pytest.mark.parametrize("is_auto", [True, False], ids=["auto-commit", "own-commits"])
 @pytest.mark.parametrize("way", WAYS)
 @in_both_protocols

@@ -505,6 +505,7 @@ async def test_a_topic_with_more_partitions_is_shared_out_anew(kafka: KafkaHandl
 
 
 # --- Faults, on the embedded broker -----------------------------------------------------------
+@pytest.mark.few_rows(5)
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("fault", ["answer", "request", "moved", "coordinator"])

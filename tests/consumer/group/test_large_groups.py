@@ -279,7 +279,13 @@ class Crowd:
                 self.topics[f"new-{number}"] = self.topics.pop(member)
 
 
-@pytest.mark.parametrize("assignor", [StickyPartitionAssignor, CooperativeStickyPartitionAssignor])
+@pytest.mark.parametrize(
+    "assignor",
+    [
+        pytest.param(StickyPartitionAssignor, marks=pytest.mark.slow),
+        CooperativeStickyPartitionAssignor,
+    ],
+)
 def test_a_hundred_thousand_partitions_are_shared_out_in_a_second_and_hold_no_loop(
     assignor: type[StickyPartitionAssignor | CooperativeStickyPartitionAssignor],
 ) -> None:

@@ -165,6 +165,7 @@ async def committed(kafka: KafkaHandle, consumer: AIOKafkaConsumer) -> dict[int,
         return {tp.partition: await observer.committed(tp) or 0 for tp in tps}
 
 
+@pytest.mark.few_rows(7)
 @pytest.mark.parametrize("apart_s", [0.0, 0.1], ids=["at-once", "one-by-one"])
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("protocol", WAYS.values(), ids=WAYS)

@@ -81,6 +81,7 @@ class Work:
             await eventually(lambda tp=tp: consumer.committed(tp), COUNT)  # type: ignore[misc]
 
 
+@pytest.mark.few_rows(9)
 @pytest.mark.real_if_long
 @pytest.mark.parametrize("way", READS)
 @pytest.mark.parametrize("event", EVENTS)
@@ -133,6 +134,7 @@ async def test_no_record_is_lost_or_repeated(kafka: KafkaHandle, way: str, event
     assert set(work.acked.values()) == {1}
 
 
+@pytest.mark.few_rows(7)
 @pytest.mark.parametrize("way", READS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_rebalance_loses_and_repeats_none(

@@ -19,6 +19,7 @@ PARTITIONS = 4
 EACH = 150
 
 
+@pytest.mark.few_rows(3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("enable_auto_commit", [True, False])
 async def test_handlers_that_commit_do_not_fail_when_a_rebalance_takes_partitions(

@@ -513,6 +513,7 @@ async def test_a_letter_of_a_partition_that_has_gone_meanwhile_is_not_committed(
         assert await origins(job) == {(b"0", b"0"): 1, (b"1", b"0"): 1}
 
 
+@pytest.mark.few_rows(4)
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("cancellations", [1, 2, 3])
 @pytest.mark.parametrize("held_up", ["EndTxn", "TxnOffsetCommit", "Produce"])

@@ -30,6 +30,19 @@ Record = ConsumerRecord[bytes | None, bytes | None]
 PARTITIONS: Final = 4
 RECORDS: Final = 2_000
 PATIENCE_S: Final = 80.0
+# These rows of members that join and leave are in the short form.
+JOINED_IN_SHORT: Final = (("consumer", True), ("eager", False))
+
+
+def ways(in_short: str) -> pytest.MarkDecorator:
+    """Return the mark for one row of each way, one of which is in the short form."""
+    return pytest.mark.parametrize(
+        "way",
+        [
+            pytest.param(way, marks=() if way == in_short else pytest.mark.slow)
+            for way in sorted(WAYS)
+        ],
+    )
 
 
 class Member:
@@ -135,8 +148,18 @@ async def until_committed(reader: AIOKafkaConsumer, source: str) -> None:
         await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("way", sorted(WAYS))
-@pytest.mark.parametrize("auto_commit", [True, False])
+@pytest.mark.parametrize(
+    ("way", "auto_commit"),
+    [
+        pytest.param(
+            way,
+            auto_commit,
+            marks=() if (way, auto_commit) in JOINED_IN_SHORT else pytest.mark.slow,
+        )
+        for way in sorted(WAYS)
+        for auto_commit in (True, False)
+    ],
+)
 async def test_members_join_and_leave_and_each_record_is_copied_once(
     kafka: KafkaHandle, way: str, *, auto_commit: bool
 ) -> None:
@@ -168,7 +191,7 @@ async def test_members_join_and_leave_and_each_record_is_copied_once(
     assert found == Counter(range(RECORDS))
 
 
-@pytest.mark.parametrize("way", sorted(WAYS))
+@ways("cooperative")
 async def test_a_rebalance_waits_for_transactions_and_no_record_is_handled_twice(way: str) -> None:
     async with timeout(PATIENCE_S), Broker(group_consumer_heartbeat_interval_ms=100) as broker:
         kafka = KafkaHandle("embedded", broker.bootstrap_servers)
@@ -191,7 +214,7 @@ async def test_a_rebalance_waits_for_transactions_and_no_record_is_handled_twice
     assert found == Counter(range(RECORDS))
 
 
-@pytest.mark.parametrize("way", sorted(WAYS))
+@ways("consumer")
 async def test_connections_are_cut_and_each_record_is_copied_once(
     kafka: KafkaHandle, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ async def passed(seconds: float) -> None:
         await asyncio.sleep(0.1)
 
 
+@pytest.mark.few_rows(2)
 @pytest.mark.parametrize("protocol", ["classic", "consumer", "auto"])
 async def test_a_handler_of_a_minute_is_waited_for_by_default(protocol: str) -> None:
     async with Broker() as broker:
@@ -82,6 +83,7 @@ async def test_a_handler_of_a_minute_is_waited_for_by_default(protocol: str) -> 
         await second.stop()
 
 
+@pytest.mark.few_rows(3)
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("setting", [{"rebalance_hold_ms": 5000}, {"rebalance_timeout_ms": 10_000}])
 async def test_a_time_that_is_set_holds_for_handlers_too(

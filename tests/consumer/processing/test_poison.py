@@ -159,6 +159,7 @@ async def test_a_poison_pill_that_is_alone_is_dead_after_some_probes(order: Orde
     assert case.dead_at[0] < 20
 
 
+@pytest.mark.few_rows(11)
 @pytest.mark.parametrize("count", [1, 2, 6, 60])
 @pytest.mark.parametrize("attempts", [1, 5])
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ async def _running(kafka: KafkaHandle, topic: str, group: str) -> AsyncIterator[
     await run
 
 
-@pytest.mark.few_rows(10)
+@pytest.mark.few_rows(5)
 @pytest.mark.parametrize(
     ("how", "how_lost"),
     [
