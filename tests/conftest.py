@@ -28,6 +28,7 @@ from tests.support.bytecode import compile_share
 from tests.support.cluster import KafkaHandle
 from tests.support.failures import FailuresAtOnce
 from tests.support.java import JavaTools
+from tests.support.java_runner import JavaRunner
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
 from tests.support.required import summary, unavailable
 from tests.support.rounds import LONG
@@ -285,6 +286,21 @@ def java_tools() -> JavaTools:
         return JavaTools()
     except KafkaUnavailableError as error:
         unavailable(error)
+
+
+@pytest.fixture(scope="session")
+def java_runner() -> Iterator[JavaRunner]:
+    """One JVM for all of Kafka's tools; the test is skipped where Java or the jars are missing."""
+    try:
+        runner = JavaRunner()
+    except KafkaUnavailableError as error:
+        unavailable(error)
+    with runner:
+        try:
+            runner.run("topics", "--version")
+        except KafkaUnavailableError as error:
+            unavailable(f"Java cannot run a source file (install a JDK, not a JRE): {error}")
+        yield runner
 
 
 @pytest.fixture(params=["embedded", "real"])

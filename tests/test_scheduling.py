@@ -10,6 +10,7 @@ import pytest
 from tests.support.durations import ROOT, Durations
 from tests.support.scheduling import (
     BY_THEMSELVES,
+    SHARE_JAVA,
     SHARE_SPARK,
     Collected,
     SchedulingWithHeavyOnes,
@@ -31,6 +32,7 @@ TESTS = Path(__file__).parent
         ("tests/spark/pipeline/test_storage.py::test_f", "of the session"),
         ("tests/spark/chaos/test_kills.py::test_h", "of the session"),
         ("tests/chaos/test_real.py::test_g[4.0]", "heavy"),
+        ("tests/records/test_kafka_reads_us.py::test_i", "of Kafka's tools"),
         ("tests/spark/planning/test_planner.py::test_d", None),
         ("tests/client/test_view.py::test_e[tests/spark/test_x.py::y]", None),
     ],
@@ -39,14 +41,21 @@ def test_heavy_tests_share_two_workers(nodeid: str, scope: str | None) -> None:
     assert one_scope(nodeid) == scope
 
 
-def test_files_that_use_the_session_are_known() -> None:
-    uses = re.compile(r"\bspark(_with_connector)?: SparkSession")
+@pytest.mark.parametrize(
+    ("parameter", "files"),
+    [
+        (r"\bspark(_with_connector)?: SparkSession", SHARE_SPARK),
+        (r"\b(java_runner|both): (JavaRunner|BothKafkas)", SHARE_JAVA),
+    ],
+)
+def test_files_that_use_the_session_are_known(parameter: str, files: frozenset[str]) -> None:
+    uses = re.compile(parameter)
     using = {
         f"tests/{file.relative_to(TESTS).as_posix()}"
         for file in TESTS.rglob("test_*.py")
         if uses.search(file.read_text())
     }
-    assert using == SHARE_SPARK
+    assert using == files
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from aiokafka_lite import records
 from tests.support.cluster import KafkaHandle, unique
-from tests.support.java import JavaTools
+from tests.support.java_runner import JavaRunner
 
 COUNT = 2000  # with this many, LZ4 and snappy write several blocks
 
@@ -14,7 +16,7 @@ COUNT = 2000  # with this many, LZ4 and snappy write several blocks
 @pytest.mark.real_kafka
 @pytest.mark.java
 async def test_java_consumer_reads_batches_of_every_codec(
-    real_kafka: str, java_tools: JavaTools
+    real_kafka: str, java_runner: JavaRunner
 ) -> None:
     kafka = KafkaHandle("real", real_kafka)
     topic = await kafka.create_topic(unique("built"))
@@ -25,8 +27,9 @@ async def test_java_consumer_reads_batches_of_every_codec(
         # The broker decompresses what it is sent and checks each record.
         await kafka.produce(topic, 0, rows, codec=name, headers=[("h", b"x"), ("none", None)])
         expected += [f"{key.decode()}\t{value.decode()}" for key, value in rows]
-    result = await java_tools.run(
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    result = await asyncio.to_thread(
+        java_runner.run,
+        "console-consumer",
         "--bootstrap-server", real_kafka,
         "--topic", topic,
         "--from-beginning",

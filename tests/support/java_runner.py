@@ -30,6 +30,8 @@ CLASSES: Final = {
     "groups": f"{TOOLS}.GroupsCommand",
     "producer-perf": f"{TOOLS}.ProducerPerformance",
     "topics": f"{TOOLS}.TopicCommand",
+    "transactional-message-copier": f"{TOOLS}.TransactionalMessageCopier",
+    "transactions": f"{TOOLS}.TransactionsCommand",
     "verifiable-consumer": f"{TOOLS}.VerifiableConsumer",
     "verifiable-producer": f"{TOOLS}.VerifiableProducer",
 }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SESSION_SCOPE: Final = "of the session"
 _HEAVY_SCOPE: Final = "heavy"
+_JAVA_SCOPE: Final = "of Kafka's tools"
 SHARED: Final = (0.55, 0.80)
 """Which scopes belong to all workers: those between these parts of the time, longest first."""
 IMPORT_S: Final = 0.1
@@ -45,6 +46,20 @@ SHARE_SPARK: Final = frozenset(
     )
 )
 """The files with tests that use the fixture `spark`."""
+
+SHARE_JAVA: Final = frozenset(
+    f"tests/{name}.py"
+    for name in (
+        "broker/clients/test_java_load",
+        "broker/clients/test_java_tools",
+        "broker/groups/kip848/test_clients",
+        "broker/groups/test_clients",
+        "broker/security/test_clients",
+        "broker/transactions/test_clients",
+        "records/test_kafka_reads_us",
+    )
+)
+"""The files with tests that use the fixture `java_runner`."""
 
 BY_THEMSELVES: Final = frozenset(
     f"tests/{name}.py"
@@ -73,6 +88,8 @@ def one_scope(nodeid: str) -> str | None:
     file = nodeid.partition("::")[0]
     if file in SHARE_SPARK or file == _AFTER_SESSION:
         return _SESSION_SCOPE
+    if file in SHARE_JAVA:
+        return _JAVA_SCOPE  # one JVM, whose code is compiled once
     return _HEAVY_SCOPE if file in BY_THEMSELVES else None
 
 

@@ -15,8 +15,6 @@ from aiokafka_lite.broker.thread import BrokerThread
 from tests.support.cluster import unique
 from tests.support.java import ToolResult
 from tests.support.java_runner import JavaRunner
-from tests.support.real_kafka import KafkaUnavailableError
-from tests.support.required import unavailable
 
 # What the two clusters are told apart by, and what differs from run to run.
 _NORMAL_FORMS = (
@@ -32,21 +30,6 @@ _NORMAL_FORMS = (
 # Tools and options that change nothing.
 _LOOKING = {"get-offsets", "--describe", "--list", "--verify"}
 SETTLING_TIME_S = 10
-
-
-@pytest.fixture(scope="session")
-def java_runner() -> Iterator[JavaRunner]:
-    """One JVM for all of Kafka's tools; the test is skipped where Java or the jars are missing."""
-    try:
-        runner = JavaRunner()
-    except KafkaUnavailableError as error:
-        unavailable(error)
-    with runner:
-        try:
-            runner.run("topics", "--version")
-        except KafkaUnavailableError as error:
-            unavailable(f"Java cannot run a source file (install a JDK, not a JRE): {error}")
-        yield runner
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ def test_performance_tools_write_and_read(
     assert figures[heads.index("data.consumed.in.nMsg")] == str(COUNT)
 
 
+@pytest.mark.slow  # they end their JVM; the tools above write, read and commit alike in one
 async def test_verifiable_tools_write_and_read(java_tools: JavaTools, broker: BrokerThread) -> None:
     common = ("--topic", "t", "--bootstrap-server", broker.bootstrap_servers)
     written = await java_tools.run(

@@ -17,6 +17,7 @@ from aiokafka_lite.broker.groups.coordinator_log import OFFSETS_TOPIC, partition
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import GroupRequests, await_coordinator
 from tests.support.java import JavaTools
+from tests.support.java_runner import JavaRunner
 
 with warnings.catch_warnings():  # it warns of its own use of importlib.resources
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -180,7 +181,6 @@ async def test_kafka_python_consumes_and_commits(broker: KafkaHandle, topic: str
 
 GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
-CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 OFFSETS_FORMATTER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
 
 
@@ -223,14 +223,14 @@ async def test_consumer_performance_in_a_group(
 
 @pytest.mark.java
 async def test_kafkas_formatter_prints_our_records(
-    broker: KafkaHandle, topic: str, java_tools: JavaTools
+    broker: KafkaHandle, topic: str, java_runner: JavaRunner
 ) -> None:
     await await_coordinator(broker)
     group = GroupRequests(broker, "formatted")
     assert await group.commit(topic, 5, metadata="from here", leader_epoch=2) == 0
     partition = partition_for(group.group_id, 50)
-    result = await java_tools.run(
-        CONSOLE_CONSUMER, "--bootstrap-server", broker.bootstrap_servers,
+    result = await asyncio.to_thread(
+        java_runner.run, "console-consumer", "--bootstrap-server", broker.bootstrap_servers,
         "--topic", OFFSETS_TOPIC, "--partition", str(partition), "--offset", "earliest",
         "--formatter", OFFSETS_FORMATTER, "--max-messages", "1", "--timeout-ms", "20000",
     )  # fmt: skip

@@ -19,6 +19,7 @@ from aiokafka_lite.broker import Broker, BrokerConfig, Listener
 from aiokafka_lite.broker.security.certificates import CertificateFiles
 from aiokafka_lite.broker.thread import BrokerThread
 from tests.support.java import JavaTools
+from tests.support.java_runner import JavaRunner
 
 with warnings.catch_warnings():  # its import uses what Python has deprecated
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -259,11 +260,9 @@ def java_properties(mechanism: str, files: CertificateFiles) -> str:
     )
 
 
-async def java_reads(
-    tools: JavaTools, broker: BrokerThread, topic: str, properties: Path
-) -> list[str]:
-    result = await tools.run(
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+def java_reads(runner: JavaRunner, broker: BrokerThread, topic: str, properties: Path) -> list[str]:
+    result = runner.run(
+        "console-consumer",
         *("--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--partition", "0"),
         *("--offset", "earliest", "--max-messages", str(len(VALUES)), "--timeout-ms", "60000"),
         *("--command-config", str(properties)),
@@ -282,8 +281,8 @@ async def java_reads(
         "OAUTHBEARER",
     ],
 )
-async def test_java_reads(
-    java_tools: JavaTools,
+def test_java_reads(
+    java_runner: JavaRunner,
     broker: BrokerThread,
     files: CertificateFiles,
     tmp_path: Path,
@@ -294,12 +293,12 @@ async def test_java_reads(
         broker.produce(topic, value)
     properties = tmp_path / "client.properties"
     properties.write_text(java_properties(mechanism, files))
-    read = await java_reads(java_tools, broker, topic, properties)
+    read = java_reads(java_runner, broker, topic, properties)
     assert read == [value.decode() for value in VALUES]
 
 
 @pytest.mark.java
-async def test_java_shows_its_certificate(java_tools: JavaTools, tmp_path: Path) -> None:
+def test_java_shows_its_certificate(java_runner: JavaRunner, tmp_path: Path) -> None:
     settings = BrokerConfig(security_protocol="SSL", ssl_client_auth="required")
     with BrokerThread(settings) as broker:
         broker.create_topic("t")
@@ -311,7 +310,7 @@ async def test_java_shows_its_certificate(java_tools: JavaTools, tmp_path: Path)
             "security.protocol=SSL\nssl.truststore.type=PEM\nssl.keystore.type=PEM\n"
             f"ssl.truststore.location={files.ca}\nssl.keystore.location={files.client}\n"
         )
-        read = await java_reads(java_tools, broker, "t", properties)
+        read = java_reads(java_runner, broker, "t", properties)
         assert read == [value.decode() for value in VALUES]
         broker.raise_if_failed()
 

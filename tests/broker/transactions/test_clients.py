@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import aiokafka
@@ -12,7 +13,8 @@ from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.thread import BrokerThread
 from tests.support.cluster import KafkaHandle
-from tests.support.java import JavaTools
+from tests.support.java import ToolResult
+from tests.support.java_runner import JavaRunner
 
 COPIES = 300
 
@@ -160,7 +162,7 @@ def test_librdkafka_copies_exactly_once() -> None:
 @pytest.mark.java
 # Level 0 is how the other clients copy above.
 @pytest.mark.parametrize("version", [pytest.param(0, marks=pytest.mark.slow), 2])
-async def test_java_copies_exactly_once(java_tools: JavaTools, version: int) -> None:
+async def test_java_copies_exactly_once(java_runner: JavaRunner, version: int) -> None:
     """With the feature at level 2 Java's clients leave it to the broker to add partitions."""
     async with Broker(transaction_version=version) as broker:
         address = broker.bootstrap_servers
@@ -168,8 +170,9 @@ async def test_java_copies_exactly_once(java_tools: JavaTools, version: int) -> 
         broker.create_topic("out", 2)
         handle = KafkaHandle("embedded", address)
         await handle.produce("in", 0, [(None, b"%04d" % number) for number in range(COPIES)])
-        copied = await java_tools.run(
-            "org.apache.kafka.tools.TransactionalMessageCopier",
+        copied = await asyncio.to_thread(
+            java_runner.run,
+            "transactional-message-copier",
             *("--broker-list", address, "--input-topic", "in", "--input-partition", "0"),
             *("--output-topic", "out", "--consumer-group", "g", "--transactional-id", "copier"),
             *("--transaction-size", "25", "--max-messages", str(COPIES)),
@@ -177,8 +180,9 @@ async def test_java_copies_exactly_once(java_tools: JavaTools, version: int) -> 
         )
         assert copied.returncode == 0, copied.stderr
         assert json.loads(copied.stdout.splitlines()[-1])["remaining"] == 0
-        read = await java_tools.run(
-            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        read = await asyncio.to_thread(
+            java_runner.run,
+            "console-consumer",
             *("--bootstrap-server", address, "--topic", "out", "--from-beginning"),
             *("--max-messages", str(COPIES), "--timeout-ms", "20000"),
             *("--command-property", "isolation.level=read_committed"),
@@ -191,10 +195,13 @@ async def test_java_copies_exactly_once(java_tools: JavaTools, version: int) -> 
 
 
 @pytest.mark.java
-async def test_java_administers_transactions(java_tools: JavaTools) -> None:
+async def test_java_administers_transactions(java_runner: JavaRunner) -> None:
     async with Broker() as broker:
         server = ("--bootstrap-server", broker.bootstrap_servers)
-        tool = "org.apache.kafka.tools.TransactionsCommand"
+
+        async def transactions(*arguments: str) -> ToolResult:
+            return await asyncio.to_thread(java_runner.run, "transactions", *server, *arguments)
+
         broker.create_topic("t", 1)
         producer = aiokafka.AIOKafkaProducer(
             bootstrap_servers=broker.bootstrap_servers, transactional_id="hanging"
@@ -202,14 +209,14 @@ async def test_java_administers_transactions(java_tools: JavaTools) -> None:
         await producer.start()
         await producer.begin_transaction()
         await producer.send_and_wait("t", b"undecided")
-        listed = await java_tools.run(tool, *server, "list")
+        listed = await transactions("list")
         assert "Ongoing" in listed.stdout, listed.stderr
-        described = await java_tools.run(tool, *server, "describe", "--transactional-id", "hanging")
+        described = await transactions("describe", "--transactional-id", "hanging")
         assert "t-0" in described.stdout, described.stderr
         log = broker.topics["t"].partitions[0].log
         assert log.last_stable_offset == 0
-        aborted = await java_tools.run(
-            tool, *server, "abort", "--topic", "t", "--partition", "0", "--start-offset", "0"
+        aborted = await transactions(
+            "abort", "--topic", "t", "--partition", "0", "--start-offset", "0"
         )
         assert aborted.returncode == 0, aborted.stderr
         assert log.last_stable_offset == log.log_end_offset == 2

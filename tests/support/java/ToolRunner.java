@@ -39,7 +39,6 @@ public class ToolRunner {
         }
 
         synchronized void open() {
-            collected.reset();
             isOpen = true;
         }
 
@@ -50,7 +49,9 @@ public class ToolRunner {
         }
 
         synchronized byte[] take() {
-            return collected.toByteArray();
+            byte[] taken = collected.toByteArray();
+            collected.reset();
+            return taken;
         }
     }
 
@@ -85,6 +86,7 @@ public class ToolRunner {
             out.open();
             err.open();
             run(words[1], Arrays.copyOfRange(words, 2, words.length));
+            out.open(); // some print their result when their process ends
             hooks.forEach(Runnable::run);
             hooks.clear();
             out.close(System.out);

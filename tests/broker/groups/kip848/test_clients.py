@@ -22,6 +22,7 @@ from tests.broker.groups.kip848.requests import ConsumerGroupRequests
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import await_coordinator
 from tests.support.java import JavaTools
+from tests.support.java_runner import JavaRunner
 
 PARTITIONS = 4
 RECORDS_EACH = 25
@@ -198,7 +199,6 @@ def test_confluent_member_joins_again_when_its_session_has_expired(thread: Broke
 # -- Kafka's own tools --------------------------------------------------------------------------
 
 GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 GROUP_FORMATTER = "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter"
 VERIFIABLE_CONSUMER = "org.apache.kafka.tools.VerifiableConsumer"
 
@@ -212,12 +212,12 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 @pytest.mark.java
-async def test_java_consumer_consumes_and_commits(broker: Broker, java_tools: JavaTools) -> None:
+async def test_java_consumer_consumes_and_commits(broker: Broker, java_runner: JavaRunner) -> None:
     total = PARTITIONS * RECORDS_EACH
-    result = await java_tools.run(
-        CONSOLE_CONSUMER, "--bootstrap-server", broker.bootstrap_servers, "--topic", "t",
-        "--group", "g", "--command-property", "group.protocol=consumer", "--from-beginning",
-        "--max-messages", str(total), "--timeout-ms", "20000",
+    result = await asyncio.to_thread(
+        java_runner.run, "console-consumer", "--bootstrap-server", broker.bootstrap_servers,
+        "--topic", "t", "--group", "g", "--command-property", "group.protocol=consumer",
+        "--from-beginning", "--max-messages", str(total), "--timeout-ms", "20000",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert {line.encode() for line in result.stdout.splitlines()} == VALUES
@@ -309,13 +309,13 @@ async def test_java_members_rebalance_and_are_described(
 
 @pytest.mark.java
 async def test_kafkas_formatter_prints_the_record_of_a_group(
-    broker: Broker, java_tools: JavaTools
+    broker: Broker, java_runner: JavaRunner
 ) -> None:
     group = ConsumerGroupRequests(KafkaHandle("embedded", broker.bootstrap_servers), "printed")
     member = await group.member()
     partition = broker.node.groups.partition_for("printed")
-    result = await java_tools.run(
-        CONSOLE_CONSUMER, "--bootstrap-server", broker.bootstrap_servers,
+    result = await asyncio.to_thread(
+        java_runner.run, "console-consumer", "--bootstrap-server", broker.bootstrap_servers,
         "--topic", "__consumer_offsets", "--partition", str(partition), "--offset", "earliest",
         "--formatter", GROUP_FORMATTER, "--max-messages", "2", "--timeout-ms", "20000",
     )  # fmt: skip
