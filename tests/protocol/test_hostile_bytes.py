@@ -61,6 +61,7 @@ def test_mutated_messages_are_decoded_or_refused(cls: type[Message], version: in
         assert codec.encode(codec.decode(cls, version, sent_on), version) == sent_on
 
 
+@pytest.mark.few_rows(27)
 @pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)
 @settings(max_examples=300 if LONG else 5)  # there are over a hundred messages
 @given(data=st.data())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiokafka_lite.errors import KafkaProtocolError
@@ -20,6 +20,7 @@ from aiokafka_lite.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from tests.support.rounds import LONG
 
 VERSIONS = range(FetchRequest.min_version, FetchRequest.max_version + 1)
 
@@ -80,6 +81,7 @@ def _topics(pieces: Iterator[object]) -> Iterator[FetchableTopicResponse]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=300 if LONG else 5)  # there are fifteen versions
 @given(counts=st.lists(st.integers(0, 2 * PIECE + 1), max_size=4))
 def test_pieces_together_are_the_whole(version: int, counts: list[int]) -> None:
     frame = memoryview(framing.encode_response(response_of(counts, version), version, 1))[4:]

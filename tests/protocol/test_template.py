@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiokafka_lite.errors import IllegalArgumentError, UnsupportedVersionError
@@ -26,6 +26,7 @@ from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.protocol.prepared import prepared
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.protocol.template import compile_template
+from tests.support.rounds import LONG
 from tests.support.samples import versions
 
 FETCH_VERSIONS = versions(FetchRequest)
@@ -99,6 +100,7 @@ def one(topic_id: bytes = TOPIC_ID, *, offset: int = 0) -> TopicToFetch:
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
+@settings(max_examples=300 if LONG else 5)  # there are fifteen versions
 @given(data=st.data())
 def test_fetch_has_the_bytes_of_the_message(version: int, data: st.DataObject) -> None:
     draw = data.draw

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import mmap
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy as AiokafkaBuilder
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiokafka_lite import records
@@ -22,6 +23,7 @@ from aiokafka_lite.errors import UnsupportedCodecError
 from aiokafka_lite.records import _build_py, build, compression
 from tests.support.crafted import FIRST_TIMESTAMP, numbered, offsets, record_set, take_all
 from tests.support.extensions import BROKEN, NOT_BUILT
+from tests.support.rounds import LONG
 
 MODULE = "aiokafka_lite.records._build"
 INT16, INT32, INT64 = 1 << 15, 1 << 31, 1 << 63
@@ -325,33 +327,29 @@ REFUSED: dict[str, tuple[Callable[[_build_py.BatchBuilder], object], type[Except
     ),
     "large offset": (lambda b: b.append(1, None, None, offset=INT64), ValueError, "offset is 9223"),
 }
-BEFORE: dict[str, list[dict[str, Any]]] = {
-    "an empty one": [],
-    "one with records": [{"timestamp_ms": 9, "key": b"k", "value": b"v"}] * 2,
-}
+RECORDS_BEFORE: list[dict[str, Any]] = [{"timestamp_ms": 9, "key": b"k", "value": b"v"}] * 2
 
 
-@pytest.mark.parametrize("codec", ["none", "lz4"])
-@pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
 @pytest.mark.parametrize(("add", "error", "match"), REFUSED.values(), ids=REFUSED)
 def test_refused_record_leaves_the_batch_as_it_was(
     way: Way,
-    before: list[dict[str, Any]],
     add: Callable[[_build_py.BatchBuilder], object],
     error: type[Exception],
     match: str,
-    codec: str,
 ) -> None:
-    builder, untouched = way.new(codec=codec, base_offset=50), way.new(codec=codec, base_offset=50)
-    for row in before:
-        builder.append(**row)
-        untouched.append(**row)
-    with pytest.raises(error, match=match):
-        add(builder)
-    assert (builder.count, builder.size_estimate) == (untouched.count, untouched.size_estimate)
-    builder.append(5, None, b"next")
-    untouched.append(5, None, b"next")
-    assert builder.build() == untouched.build()
+    for codec, before in itertools.product(("none", "lz4"), ([], RECORDS_BEFORE)):
+        options = {"codec": codec, "base_offset": 50}
+        builder, untouched = way.new(**options), way.new(**options)
+        for row in before:
+            builder.append(**row)
+            untouched.append(**row)
+        with pytest.raises(error, match=match):
+            add(builder)
+        sizes = untouched.count, untouched.size_estimate
+        assert (builder.count, builder.size_estimate) == sizes, (codec, before)
+        builder.append(5, None, b"next")
+        untouched.append(5, None, b"next")
+        assert builder.build() == untouched.build(), (codec, before)
 
 
 def test_offset_that_is_not_above_the_last_is_refused(way: Way) -> None:
@@ -465,6 +463,7 @@ builds = st.tuples(
 
 
 @compiled_only
+@settings(max_examples=300 if LONG else 6)  # each has up to a dozen steps
 @given(
     steps=st.lists(appends | builds | sizes, min_size=1, max_size=12),
     options=st.fixed_dictionaries(

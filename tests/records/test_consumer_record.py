@@ -80,20 +80,16 @@ def test_every_field_has_to_be_given_once(cls: type[Any], count: int) -> None:
 
 
 @pytest.mark.parametrize("name", FIELDS)
-@pytest.mark.parametrize(
-    "value",
-    [None, "text", 2.5, True, 2**70, -(2**63), 2**63 - 1, [1], object()],
-    ids=lambda value: type(value).__name__,
-)
-def test_any_field_holds_anything(cls: type[Any], name: str, value: object) -> None:
-    given = cls(**{**FIELDS, name: value})
-    assert getattr(given, name) is value or getattr(given, name) == value
-    assert type(getattr(given, name)) is type(value)
-    setattr(given, name, FIELDS[name])
-    assert given == cls(**FIELDS)
-    setattr(given, name, value)
-    assert type(getattr(given, name)) is type(value)
-    assert dataclasses.asdict(given)[name] == value or value is given.__dict__[name]
+def test_any_field_holds_anything(cls: type[Any], name: str) -> None:
+    for value in (None, "text", 2.5, True, 2**70, -(2**63), 2**63 - 1, [1], object()):
+        given = cls(**{**FIELDS, name: value})
+        assert getattr(given, name) is value or getattr(given, name) == value
+        assert type(getattr(given, name)) is type(value)
+        setattr(given, name, FIELDS[name])
+        assert given == cls(**FIELDS)
+        setattr(given, name, value)
+        assert type(getattr(given, name)) is type(value)
+        assert dataclasses.asdict(given)[name] == value or value is given.__dict__[name]
 
 
 def test_initialising_again_replaces_the_fields(record: Any) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(not records.COMPILED, reason="the compiled decoder is not built")
 
-MUTATIONS = 300_000 if LONG else 20_000
+MUTATIONS = 300_000 if LONG else 5_000
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("*.bin"))
 
 Taken = TypeVar("Taken", bound="Sequence[object]")
