@@ -20,6 +20,7 @@ both_producers = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.real_if_long
 async def test_the_producer_answers_what_instrumentations_ask_for(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=3)
     async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
@@ -96,6 +97,7 @@ async def test_a_programs_own_transaction_block_commits_aborts_and_is_fenced(
     assert await values_in(kafka, topic, 0, isolation_level="read_committed") == [b"kept"]
 
 
+@pytest.mark.real_if_long
 @both_producers
 async def test_without_a_transactional_id_there_is_a_manager_if_idempotence_is_asked_for(
     kafka: KafkaHandle, producer_class: type[AIOKafkaProducer]

@@ -123,6 +123,7 @@ async def copy_the_rest(
 
 
 # --- Rebalances --------------------------------------------------------------------------------
+@pytest.mark.few_rows(5)
 @pytest.mark.parametrize("names", ["consumer", "batch", "offsets"])
 async def test_a_transaction_does_not_commit_under_a_later_assignment_than_its_records(
     copying: Copying, protocol: Mapping[str, object], names: str
@@ -349,6 +350,7 @@ async def check_that_a_recreated_topic_gets_no_offsets(copying: Copying, names: 
     assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
 
 
+@pytest.mark.few_rows(5)
 @pytest.mark.parametrize(
     ("names_offsets", "later"),
     [(False, 0), (False, 1), (True, 1)],
@@ -672,6 +674,7 @@ async def test_a_commit_while_the_committed_offset_is_looked_up_does_not_go_back
 
 
 # --- Who decides what becomes of a block --------------------------------------------------------
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
 async def test_a_block_that_swallows_the_error_of_its_transaction_is_returned_again(
     copying: Copying, mode: str
@@ -688,6 +691,7 @@ async def test_a_block_that_swallows_the_error_of_its_transaction_is_returned_ag
     assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
 
 
+@pytest.mark.real_if_long
 async def test_the_latest_transaction_of_a_block_counts(copying: Copying) -> None:
     async with copying.both() as (consumer, producer):
         async with consumer.batch(5) as batch:
@@ -703,6 +707,7 @@ async def test_the_latest_transaction_of_a_block_counts(copying: Copying) -> Non
     assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("is_good", [True, False])
 async def test_a_block_that_is_left_first_ends_as_the_transaction_of_another_task(
     copying: Copying, is_good: bool
@@ -938,6 +943,7 @@ async def test_auto_commit_does_not_undo_offsets_that_a_transaction_commits_by_n
         await eventually(copying.committed, 18)
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("gives_up", ["stop", "unsubscribe", "rebalance"])
 @pytest.mark.parametrize("is_aborted", [False, True])
 async def test_a_last_commit_waits_for_the_transaction_that_commits_the_same_by_name(
@@ -971,6 +977,7 @@ async def test_a_last_commit_waits_for_the_transaction_that_commits_the_same_by_
             assert await copying.committed() == 10
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("is_at_once", [True, False])
 async def test_a_commit_within_the_transaction_leaves_out_what_that_commits_by_name(
     kafka: KafkaHandle, is_at_once: bool
@@ -989,6 +996,7 @@ async def test_a_commit_within_the_transaction_leaves_out_what_that_commits_by_n
         assert await copying.committed() == 5
 
 
+@pytest.mark.real_if_long
 async def test_a_transaction_takes_records_and_named_offsets_of_one_consumer(
     kafka: KafkaHandle,
 ) -> None:
@@ -1007,6 +1015,7 @@ async def test_a_transaction_takes_records_and_named_offsets_of_one_consumer(
         assert await committed(kafka, copying.group, other) == 2
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("is_at_once", [True, False])
 async def test_named_offsets_of_a_block_that_fails_later_are_not_returned_again(
     copying: Copying, is_at_once: bool
@@ -1048,6 +1057,7 @@ async def test_a_batch_that_is_read_after_a_fatal_error_is_in_no_transaction() -
 
 
 # --- Records that are acknowledged one by one ---------------------------------------------------
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("names", ["consumer", "batch"])
 async def test_a_transaction_acknowledges_the_records_of_a_block(
     copying: Copying, names: str
@@ -1065,6 +1075,7 @@ async def test_a_transaction_acknowledges_the_records_of_a_block(
     assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
 
 
+@pytest.mark.real_if_long
 async def test_a_record_that_is_refused_is_not_committed_with_its_block(copying: Copying) -> None:
     async with copying.both(ack_mode="explicit", rebalance_hold_ms=0) as (consumer, producer):
         async with (
@@ -1077,6 +1088,7 @@ async def test_a_record_that_is_refused_is_not_committed_with_its_block(copying:
         assert await consumer.committed(tp) == batch[2].offset
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("names", ["batch", "record", "consumer"])
 async def test_a_record_that_is_refused_after_the_transaction_got_it_is_returned_again(
     copying: Copying, names: str
@@ -1101,6 +1113,7 @@ async def test_a_record_that_is_refused_after_the_transaction_got_it_is_returned
             assert (await consumer.getone(tp)).offset == refused.offset
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("is_committed", [True, False])
 async def test_an_acknowledgement_within_a_transaction_counts_as_that_turns_out(
     copying: Copying, is_committed: bool
@@ -1121,6 +1134,7 @@ async def test_an_acknowledgement_within_a_transaction_counts_as_that_turns_out(
             assert (await consumer.getone(tp)).offset == (5 if is_committed else 0)
 
 
+@pytest.mark.real_if_long
 async def test_a_batch_is_not_committed_beside_the_transaction_that_commits_it(
     copying: Copying,
 ) -> None:
@@ -1134,6 +1148,7 @@ async def test_a_batch_is_not_committed_beside_the_transaction_that_commits_it(
         assert await consumer.committed(TopicPartition(copying.source, batch[0].partition)) == 5
 
 
+@pytest.mark.real_if_long
 async def test_a_record_is_committed_by_itself(copying: Copying) -> None:
     async with copying.both(ack_mode="explicit", rebalance_hold_ms=0) as (consumer, producer):
         records = [await consumer.getone() for _ in range(3)]
@@ -1145,6 +1160,7 @@ async def test_a_record_is_committed_by_itself(copying: Copying) -> None:
         assert records[1].ack()
 
 
+@pytest.mark.real_if_long
 async def test_a_record_of_a_plain_consumer_is_not_committed_by_itself(copying: Copying) -> None:
     async with copying.both() as (consumer, producer):
         record = await consumer.getone()
@@ -1156,6 +1172,7 @@ async def test_a_record_of_a_plain_consumer_is_not_committed_by_itself(copying: 
 
 
 # --- Handlers -----------------------------------------------------------------------------------
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("names", ["record", "consumer"])
 async def test_a_transaction_in_a_handler_commits_its_own_record(
     copying: Copying, caplog: pytest.LogCaptureFixture, names: str
@@ -1183,6 +1200,7 @@ async def test_a_transaction_in_a_handler_commits_its_own_record(
     assert "failed after its record was finished" in caplog.text
 
 
+@pytest.mark.real_if_long
 async def test_what_a_consumer_has_read_is_not_committed_from_outside_of_its_handlers(
     copying: Copying,
 ) -> None:
@@ -1202,6 +1220,7 @@ async def test_what_a_consumer_has_read_is_not_committed_from_outside_of_its_han
 
 
 # --- Blocks that are over -----------------------------------------------------------------------
+@pytest.mark.real_if_long
 async def test_a_send_of_a_transaction_that_is_over_does_not_get_into_the_next(
     copying: Copying,
 ) -> None:
@@ -1225,6 +1244,7 @@ async def test_a_send_of_a_transaction_that_is_over_does_not_get_into_the_next(
     assert await copying.read_copies() == [b"second"]
 
 
+@pytest.mark.real_if_long
 async def test_a_send_that_waits_for_a_topic_does_not_get_into_the_next_transaction(
     copying: Copying,
 ) -> None:
@@ -1242,6 +1262,7 @@ async def test_a_send_that_waits_for_a_topic_does_not_get_into_the_next_transact
     assert found == [b"of the second"]
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("is_good", [True, False])
 async def test_a_block_ends_no_transaction_but_its_own(copying: Copying, is_good: bool) -> None:
     async with copying.producer() as producer:

@@ -168,7 +168,7 @@ def _cases() -> Iterator[object]:
             yield pytest.param(read, event, outcome, marks=pytest.mark.slow if is_other else ())
 
 
-@pytest.mark.few_rows(40)
+@pytest.mark.few_rows(18)
 @pytest.mark.virtual_time
 @pytest.mark.parametrize(("read", "event", "outcome"), list(_cases()))
 async def test_records_of_an_open_transaction_are_committed_by_nothing_else(

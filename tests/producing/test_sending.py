@@ -141,6 +141,7 @@ async def test_a_topic_that_is_not_there_is_an_error_in_time(kafka: KafkaHandle)
             await producer.send(unique("missing"), b"v")
 
 
+@pytest.mark.real_if_long
 async def test_a_partition_that_is_not_there_is_an_error(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     async with producer_of(kafka) as producer:
@@ -151,6 +152,7 @@ async def test_a_partition_that_is_not_there_is_an_error(kafka: KafkaHandle) -> 
                 await producer.send(topic, b"v", partition=partition)
 
 
+@pytest.mark.real_if_long
 async def test_serializers_make_bytes(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
 
@@ -167,6 +169,7 @@ async def test_serializers_make_bytes(kafka: KafkaHandle) -> None:
     assert (record.key, record.value) == (b"k", b'{"a": 1}')
 
 
+@pytest.mark.real_if_long
 async def test_a_partitioner_of_ones_own_decides(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=3)
     asked = []
@@ -199,6 +202,7 @@ async def test_the_brokers_time_is_told_where_the_topic_wants_it(kafka: KafkaHan
     assert record.timestamp == placed.timestamp
 
 
+@pytest.mark.real_if_long
 async def test_a_record_larger_than_a_request_is_refused_at_once(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with producer_of(kafka, max_request_size=10_000) as producer:
@@ -208,6 +212,7 @@ async def test_a_record_larger_than_a_request_is_refused_at_once(kafka: KafkaHan
         assert (await producer.send_and_wait(topic, bytes(9_000))).offset == 0
 
 
+@pytest.mark.real_if_long
 async def test_what_cannot_be_written_is_refused_and_holds_nothing_up(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with producer_of(kafka) as producer:
@@ -384,6 +389,7 @@ async def test_a_batch_of_ones_own_is_written_as_it_is(kafka: KafkaHandle) -> No
     assert records[1].key == b"k"
 
 
+@pytest.mark.real_if_long
 async def test_a_batch_of_ones_own_may_leave_its_partition_to_the_producer(
     kafka: KafkaHandle,
 ) -> None:
@@ -423,6 +429,7 @@ async def test_a_batch_of_ones_own_is_not_written_before_all_its_parts_are(
     assert values == [b"first", b"x" * 900, b"last", b"first", b"last"]
 
 
+@pytest.mark.real_if_long
 async def test_programs_find_what_they_ask_of_aiokafkas_client(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     async with producer_of(kafka, client_id="me") as producer:
@@ -450,6 +457,7 @@ async def test_a_refusal_names_the_records_that_are_at_fault(kafka: KafkaHandle)
         assert (await producer.send_and_wait(topic, b"v", key=b"k")).offset == 0
 
 
+@pytest.mark.real_if_long
 async def test_flush_waits_for_what_was_sent_and_sends_what_lingers(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     async with producer_of(kafka, linger_ms=60_000) as producer:
@@ -459,6 +467,7 @@ async def test_flush_waits_for_what_was_sent_and_sends_what_lingers(kafka: Kafka
         await producer.flush()  # with nothing to send
 
 
+@pytest.mark.real_if_long
 async def test_flush_returns_where_nothing_was_sent_or_all_has_its_outcome(
     kafka: KafkaHandle,
 ) -> None:
@@ -495,6 +504,7 @@ async def test_stop_sends_what_is_buffered(kafka: KafkaHandle) -> None:
         await producer.start()
 
 
+@pytest.mark.real_if_long
 async def test_nothing_is_sent_before_the_start(kafka: KafkaHandle) -> None:
     producer = producer_of(kafka)
     with pytest.raises(IllegalStateError, match=r"await producer\.start"):
@@ -502,6 +512,7 @@ async def test_nothing_is_sent_before_the_start(kafka: KafkaHandle) -> None:
     await producer.stop()
 
 
+@pytest.mark.real_if_long
 async def test_a_send_that_is_on_its_way_is_not_unsent_by_cancelling_the_waiter(
     kafka: KafkaHandle,
 ) -> None:

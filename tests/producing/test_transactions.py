@@ -164,6 +164,7 @@ async def test_a_stop_aborts_a_transaction_whose_commit_fails_meanwhile(
     assert await committed_in(kafka, topic, 1) == [b"later"]
 
 
+@pytest.mark.real_if_long
 async def test_records_are_sent_in_transactions_only(
     topic: str, producer: AIOKafkaProducer
 ) -> None:
@@ -185,6 +186,7 @@ async def test_records_are_sent_in_transactions_only(
         await block.__aenter__()
 
 
+@pytest.mark.real_if_long
 async def test_transactions_need_a_transactional_id(kafka: KafkaHandle) -> None:
     async with producer_of(kafka) as producer:
         with pytest.raises(IllegalOperation, match="transactional_id"):
@@ -352,8 +354,9 @@ async def test_a_copy_is_exact_though_transactions_are_aborted(
 ) -> None:
     source, copy = await kafka.create_topic(partitions=2), await kafka.create_topic()
     for partition in range(2):
-        for number in range(30):
-            await kafka.produce(source, partition, [(None, b"%d-%d" % (partition, number))])
+        rows = [(None, b"%d-%d" % (partition, number)) for number in range(30)]
+        for start in range(0, 30, 5):
+            await kafka.produce(source, partition, rows[start : start + 5])
     group, name = unique("g"), unique("tx")
     copied = 0
     for attempt in range(100):
@@ -412,8 +415,8 @@ async def test_a_copy_is_exact_though_the_group_rebalances(
     source, copy = await kafka.create_topic(partitions=4), await kafka.create_topic()
     for partition in range(4):
         rows = [(None, b"%d-%d" % (partition, number)) for number in range(100)]
-        for row in rows:
-            await kafka.produce(source, partition, [row])
+        for start in range(0, 100, 5):
+            await kafka.produce(source, partition, rows[start : start + 5])
     group, members = unique("g"), []
     try:
         for number in range(4):
@@ -490,6 +493,7 @@ async def test_a_member_that_the_group_has_gone_on_without_commits_nothing(
     assert await committed_in(kafka, topic, 1) == []
 
 
+@pytest.mark.real_if_long
 async def test_a_consumer_without_a_group_has_no_metadata(kafka: KafkaHandle, topic: str) -> None:
     async with reading(kafka, topic) as consumer:
         with pytest.raises(IllegalOperation, match="group_id"):
