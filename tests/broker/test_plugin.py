@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import subprocess
 import sys
+import textwrap
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Final
 
 import aiokafka
 import confluent_kafka
@@ -26,63 +31,42 @@ pytest_plugins = ["pytester"]
 ASYNCIO_STRICT = "[pytest]\nasyncio_mode = strict\nasyncio_default_fixture_loop_scope = function"
 ASYNCIO_AUTO = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function"
 
+# Also where the package is not installed but run from its sources.
+ENVIRONMENT: Final = {
+    "PYTHONPATH": str(Path(aiokafka_lite.__file__).parents[1]),
+    "PYTEST_ADDOPTS": "",
+}
+
+
+def options() -> list[str]:
+    # The tests have no order to shuffle, and Hypothesis takes a second to load.
+    idle = ["-p", "no:randomly", "-p", "no:hypothesispytest"]
+    found = [*idle, "-W", "error", "--strict-markers"]
+    if "aiokafka_lite" not in {entry.name for entry in entry_points(group="pytest11")}:
+        found += ["-p", "aiokafka_lite.pytest_plugin"]
+    return found
+
 
 @pytest.fixture
 def run(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., pytest.RunResult]:
     """Run pytest on a file in a process of its own; every warning is an error."""
-    # Also where the package is not installed but run from its sources.
-    monkeypatch.setenv("PYTHONPATH", str(Path(aiokafka_lite.__file__).parents[1]))
-    monkeypatch.setenv("PYTEST_ADDOPTS", "")
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
 
     def run_file(source: str, *arguments: str, ini: str = ASYNCIO_STRICT) -> pytest.RunResult:
         pytester.makepyfile(source)
         pytester.makeini(ini)
-        # The tests have no order to shuffle, and Hypothesis takes a second to load.
-        idle = ["-p", "no:randomly", "-p", "no:hypothesispytest"]
-        options = [*idle, "-W", "error", "--strict-markers", *arguments]
-        if "aiokafka_lite" not in {entry.name for entry in entry_points(group="pytest11")}:
-            options += ["-p", "aiokafka_lite.pytest_plugin"]
-        return pytester.runpytest_subprocess(*options)
+        return pytester.runpytest_subprocess(*options(), *arguments)
 
     return run_file
 
 
 Run = Callable[..., pytest.RunResult]
 
-
-def test_fixture_serves_sync_and_async_tests(run: Run) -> None:
-    result = run(
-        """
-        import socket
-        import aiokafka
-
-        def address(broker):
-            host, port = broker.bootstrap_servers.split(":")
-            return host, int(port)
-
-        def test_sync(kafka_broker):
-            kafka_broker.create_topic("orders", partitions=3)
-            assert kafka_broker.topics == {"orders": 3}
-            socket.create_connection(address(kafka_broker)).close()
-
-        async def test_async(kafka_broker):
-            assert kafka_broker.topics == {}  # a fresh one for each test
-            async with aiokafka.AIOKafkaProducer(
-                bootstrap_servers=kafka_broker.bootstrap_servers
-            ) as producer:
-                await producer.send_and_wait("t", b"v")
-            assert [record.value for record in kafka_broker.records("t")] == [b"v"]
-        """,
-        ini=ASYNCIO_AUTO,
-    )
-    result.assert_outcomes(passed=2)
-
-
-def test_options_come_from_the_closest_marker(run: Run) -> None:
-    result = run(
-        """
+TOGETHER: Final = {
+    "options": """
         import pytest
         pytestmark = pytest.mark.kafka_broker(num_partitions=4, auto_create_topics=False)
 
@@ -116,9 +100,155 @@ def test_options_come_from_the_closest_marker(run: Run) -> None:
         def test_other_sizes(kafka_cluster, kafka_broker):
             for broker in (kafka_cluster, kafka_broker):
                 assert len(broker.bootstrap_servers.split(",")) == 2
-        """
+        """,
+    "old_name": """
+        import pytest
+
+        pytestmark = pytest.mark.filterwarnings("default::pytest.PytestDeprecationWarning")
+
+        @pytest.mark.kafka(num_partitions=2)
+        class TestInClass:
+            @pytest.mark.kafka_broker(num_partitions=3)
+            def test_new_name_is_closer(self, kafka_broker):
+                kafka_broker.produce("made", "v")
+                assert kafka_broker.topics == {"made": 3}
+
+            def test_old_name(self, kafka_broker):
+                kafka_broker.produce("made", "v")
+                assert kafka_broker.topics == {"made": 2}
+        """,
+    "markers_of_others": """
+        import pytest
+
+        @pytest.mark.kafka
+        def test_name_alone(kafka_broker, kafka_topic):
+            assert kafka_broker.topics == {kafka_topic: 1}
+
+        @pytest.mark.kafka("3.9", partitions=7)
+        def test_arguments(kafka_broker, kafka_topic):
+            assert kafka_broker.topics == {kafka_topic: 1}
+
+        @pytest.mark.kafka(partitions=7, version="3.9")
+        def test_options(kafka_broker, kafka_topic):
+            assert kafka_broker.topics == {kafka_topic: 1}
+        """,
+    "strict_mode_and_anyio": """
+        import asyncio
+        import pytest
+
+        anyio = pytest.importorskip("anyio")
+        anyio_to_thread = pytest.importorskip("anyio.to_thread")
+
+        @pytest.fixture
+        def anyio_backend():
+            return "asyncio"
+
+        @pytest.mark.asyncio
+        async def test_strict(kafka_broker):
+            waiting = asyncio.create_task(asyncio.to_thread(kafka_broker.wait_for_records, "t"))
+            kafka_broker.produce("t", "v")
+            assert len(await waiting) == 1
+
+        @pytest.mark.anyio
+        async def test_anyio(kafka_broker):
+            kafka_broker.produce("t", "v")
+            assert len(await anyio_to_thread.run_sync(kafka_broker.wait_for_records, "t")) == 1
+        """,
+    "other_processes": """
+        import subprocess
+        import sys
+
+        PRODUCE = (
+            "import sys; from confluent_kafka import Producer; "
+            "producer = Producer({'bootstrap.servers': sys.argv[1]}); "
+            "producer.produce('t', b'from outside'); sys.exit(producer.flush(20))"
+        )
+
+        def test_other_process(kafka_broker):
+            command = [sys.executable, "-c", PRODUCE, kafka_broker.bootstrap_servers]
+            subprocess.run(command, check=True, timeout=60)
+            assert kafka_broker.records("t")[0].value == b"from outside"
+        """,
+    "exception": """
+        import dataclasses
+        import confluent_kafka.admin
+        import pytest
+
+        @pytest.fixture
+        def bug(monkeypatch):
+            from aiokafka_lite.broker.handlers import registry
+            from aiokafka_lite.protocol.messages.metadata import MetadataRequest
+
+            def broken(*_):
+                raise ZeroDivisionError("a bug")
+
+            entry = registry.HANDLERS[MetadataRequest.api_key]
+            broken_entry = dataclasses.replace(entry, handle=broken)
+            monkeypatch.setitem(registry.HANDLERS, MetadataRequest.api_key, broken_entry)
+
+        def test_meets_it(kafka_broker, bug):
+            servers = kafka_broker.bootstrap_servers
+            admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
+            with pytest.raises(confluent_kafka.KafkaException):
+                admin.list_topics(timeout=1)
+        """,
+}
+"""Files of tests that one run of pytest has together: a process for each takes a second."""
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The report of a run of pytest on all files of `TOGETHER`; every warning is an error."""
+    folder = tmp_path_factory.mktemp("together")
+    for name, source in TOGETHER.items():
+        (folder / f"test_{name}.py").write_text(textwrap.dedent(source))
+    (folder / "pytest.ini").write_text(ASYNCIO_STRICT)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options(), "-rA"],
+        cwd=folder,
+        env={**os.environ, **ENVIRONMENT, "PY_COLORS": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    result.assert_outcomes(passed=6)
+    return done.stdout + done.stderr
+
+
+def outcomes(report: str, file: str) -> Counter[str]:
+    """Count the outcomes of the tests of one of the files."""
+    return Counter(re.findall(rf"^([A-Z]+) test_{file}\.py::", report, re.M))
+
+
+def test_fixture_serves_sync_and_async_tests(run: Run) -> None:
+    result = run(
+        """
+        import socket
+        import aiokafka
+
+        def address(broker):
+            host, port = broker.bootstrap_servers.split(":")
+            return host, int(port)
+
+        def test_sync(kafka_broker):
+            kafka_broker.create_topic("orders", partitions=3)
+            assert kafka_broker.topics == {"orders": 3}
+            socket.create_connection(address(kafka_broker)).close()
+
+        async def test_async(kafka_broker):
+            assert kafka_broker.topics == {}  # a fresh one for each test
+            async with aiokafka.AIOKafkaProducer(
+                bootstrap_servers=kafka_broker.bootstrap_servers
+            ) as producer:
+                await producer.send_and_wait("t", b"v")
+            assert [record.value for record in kafka_broker.records("t")] == [b"v"]
+        """,
+        ini=ASYNCIO_AUTO,
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_options_come_from_the_closest_marker(together: str) -> None:
+    assert outcomes(together, "options") == {"PASSED": 6}
 
 
 def test_wrong_option_says_what_is_right(run: Run) -> None:
@@ -164,53 +294,15 @@ def test_wrong_option_says_what_is_right(run: Run) -> None:
     assert "Traceback" not in result.stdout.str()
 
 
-def test_old_name_of_the_marker_counts_and_warns(run: Run) -> None:
-    result = run(
-        """
-        import pytest
-
-        @pytest.mark.kafka(num_partitions=2)
-        class TestInClass:
-            @pytest.mark.kafka_broker(num_partitions=3)
-            def test_new_name_is_closer(self, kafka_broker):
-                kafka_broker.produce("made", "v")
-                assert kafka_broker.topics == {"made": 3}
-
-            def test_old_name(self, kafka_broker):
-                kafka_broker.produce("made", "v")
-                assert kafka_broker.topics == {"made": 2}
-        """,
-        "-W",
-        "default::pytest.PytestDeprecationWarning",
-    )
-    result.assert_outcomes(passed=2, warnings=2)
-    result.stdout.fnmatch_lines(
-        [
-            "*PytestDeprecationWarning: @pytest.mark.kafka is deprecated*use "
-            "@pytest.mark.kafka_broker*"
-        ]
-    )
+def test_old_name_of_the_marker_counts_and_warns(together: str) -> None:
+    assert outcomes(together, "old_name") == {"PASSED": 2}
+    warning = "PytestDeprecationWarning: @pytest.mark.kafka is deprecated"
+    assert re.search(f"{warning}.*use @pytest.mark.kafka_broker", together)
+    assert " 2 warnings, " in together
 
 
-def test_markers_of_others_by_the_old_name_are_left_alone(run: Run) -> None:
-    result = run(
-        """
-        import pytest
-
-        @pytest.mark.kafka
-        def test_name_alone(kafka_broker, kafka_topic):
-            assert kafka_broker.topics == {kafka_topic: 1}
-
-        @pytest.mark.kafka("3.9", partitions=7)
-        def test_arguments(kafka_broker, kafka_topic):
-            assert kafka_broker.topics == {kafka_topic: 1}
-
-        @pytest.mark.kafka(partitions=7, version="3.9")
-        def test_options(kafka_broker, kafka_topic):
-            assert kafka_broker.topics == {kafka_topic: 1}
-        """
-    )
-    result.assert_outcomes(passed=3)
+def test_markers_of_others_by_the_old_name_are_left_alone(together: str) -> None:
+    assert outcomes(together, "markers_of_others") == {"PASSED": 3}
 
 
 def test_works_without_any_async_plugin(run: Run, pytester: pytest.Pytester) -> None:
@@ -235,54 +327,13 @@ def test_works_without_any_async_plugin(run: Run, pytester: pytest.Pytester) -> 
     result.assert_outcomes(passed=1)
 
 
-def test_works_with_pytest_asyncio_in_strict_mode_and_with_anyio(run: Run) -> None:
+def test_works_with_pytest_asyncio_in_strict_mode_and_with_anyio(together: str) -> None:
     pytest.importorskip("anyio")
-    result = run(
-        """
-        import asyncio
-        import anyio
-        import anyio.to_thread
-        import pytest
-
-        @pytest.fixture
-        def anyio_backend():
-            return "asyncio"
-
-        @pytest.mark.asyncio
-        async def test_strict(kafka_broker):
-            waiting = asyncio.create_task(asyncio.to_thread(kafka_broker.wait_for_records, "t"))
-            kafka_broker.produce("t", "v")
-            assert len(await waiting) == 1
-
-        @pytest.mark.anyio
-        async def test_anyio(kafka_broker):
-            kafka_broker.produce("t", "v")
-            assert len(await anyio.to_thread.run_sync(kafka_broker.wait_for_records, "t")) == 1
-        """,
-        ini=ASYNCIO_STRICT,
-    )
-    result.assert_outcomes(passed=2)
+    assert outcomes(together, "strict_mode_and_anyio") == {"PASSED": 2}
 
 
-def test_serves_other_processes(run: Run) -> None:
-    result = run(
-        """
-        import subprocess
-        import sys
-
-        PRODUCE = (
-            "import sys; from confluent_kafka import Producer; "
-            "producer = Producer({'bootstrap.servers': sys.argv[1]}); "
-            "producer.produce('t', b'from outside'); sys.exit(producer.flush(20))"
-        )
-
-        def test_other_process(kafka_broker):
-            command = [sys.executable, "-c", PRODUCE, kafka_broker.bootstrap_servers]
-            subprocess.run(command, check=True, timeout=60)
-            assert kafka_broker.records("t")[0].value == b"from outside"
-        """
-    )
-    result.assert_outcomes(passed=1)
+def test_serves_other_processes(together: str) -> None:
+    assert outcomes(together, "other_processes") == {"PASSED": 1}
 
 
 def test_each_worker_of_xdist_has_its_own(run: Run) -> None:
@@ -306,34 +357,9 @@ def test_each_worker_of_xdist_has_its_own(run: Run) -> None:
     result.assert_outcomes(passed=8)
 
 
-def test_exception_in_the_broker_fails_the_test(run: Run) -> None:
-    result = run(
-        """
-        import dataclasses
-        import confluent_kafka.admin
-        import pytest
-
-        @pytest.fixture
-        def bug(monkeypatch):
-            from aiokafka_lite.broker.handlers import registry
-            from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-
-            def broken(*_):
-                raise ZeroDivisionError("a bug")
-
-            entry = registry.HANDLERS[MetadataRequest.api_key]
-            broken_entry = dataclasses.replace(entry, handle=broken)
-            monkeypatch.setitem(registry.HANDLERS, MetadataRequest.api_key, broken_entry)
-
-        def test_meets_it(kafka_broker, bug):
-            servers = kafka_broker.bootstrap_servers
-            admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
-            with pytest.raises(confluent_kafka.KafkaException):
-                admin.list_topics(timeout=1)
-        """
-    )
-    result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*ZeroDivisionError: a bug*"])
+def test_exception_in_the_broker_fails_the_test(together: str) -> None:
+    assert outcomes(together, "exception") == {"PASSED": 1, "ERROR": 1}
+    assert "ZeroDivisionError: a bug" in together
 
 
 def test_plugin_brings_nothing_into_a_run_that_does_not_use_it() -> None:
