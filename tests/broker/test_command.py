@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.structs import ConsumerRecord
 from tests.broker.wire import fetch, fetch_partition, produce, topic_metadata, until_closed
 from tests.support.broker_command import address_in, refused, running
@@ -49,7 +49,7 @@ async def test_data_directory_keeps_topics_and_records(tmp_path: Path) -> None:
         await process.wait()
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.slow)])
 async def test_kill_under_load_loses_nothing_acknowledged(tmp_path: Path, rounds: int) -> None:
     arguments = ("--listen", "127.0.0.1:0", "--data", str(tmp_path), "--topic", "t:1")
     rng = random.Random(rounds)
@@ -91,21 +91,20 @@ async def _read_all(client: RawClient) -> list[ConsumerRecord]:
         found += read
 
 
-async def test_address_in_use_is_one_line_that_says_what_to_do() -> None:
-    async with Broker() as broker, running("--listen", broker.bootstrap_servers) as (process, line):
-        _, stderr = await asyncio.wait_for(process.communicate(), 30)
-    assert (process.returncode, line) == (1, "")
-    message = stderr.decode().strip()
+def test_address_in_use_is_one_line_that_says_what_to_do() -> None:
+    with BrokerThread() as broker:
+        refusal = refused("--listen", broker.bootstrap_servers)
+    assert (refusal.code, refusal.stdout) == (1, "")
+    message = refusal.stderr.strip()
     assert "\n" not in message
     assert broker.bootstrap_servers in message
     assert "choose another port" in message
 
 
-async def test_address_for_everyone_needs_a_word() -> None:
-    async with running("--listen", "0.0.0.0:0") as (process, _):
-        _, stderr = await asyncio.wait_for(process.communicate(), 30)
-    assert process.returncode == 1
-    assert "--allow-remote" in stderr.decode()
+def test_address_for_everyone_needs_a_word() -> None:
+    refusal = refused("--listen", "0.0.0.0:0")
+    assert refusal.code == 1
+    assert "--allow-remote" in refusal.stderr
 
 
 async def test_nodes_and_topics_are_as_asked_for() -> None:
@@ -136,13 +135,12 @@ async def test_file_is_loaded_once(tmp_path: Path) -> None:
             await process.wait()
 
 
-async def test_bad_line_ends_the_command_with_its_number(tmp_path: Path) -> None:
+def test_bad_line_ends_the_command_with_its_number(tmp_path: Path) -> None:
     file = tmp_path / "seed.jsonl"
-    await asyncio.to_thread(file.write_text, '{"topic": "t"}\n{"topic": "t", "partition": 7}\n')
-    async with running("--listen", "127.0.0.1:0", "--load", str(file)) as (process, line):
-        _, stderr = await asyncio.wait_for(process.communicate(), 30)
-    assert (process.returncode, line) == (1, "")
-    assert stderr.decode() == (
+    file.write_text('{"topic": "t"}\n{"topic": "t", "partition": 7}\n')
+    refusal = refused("--listen", "127.0.0.1:0", "--load", str(file))
+    assert (refusal.code, refusal.stdout) == (1, "")
+    assert refusal.stderr == (
         f"error: {file}, line 2: there is no partition t-7: the topic's partition count is 1 "
         "(no records were loaded)\n"
     )
@@ -164,16 +162,14 @@ async def test_status_page_is_up_and_ends_with_the_broker() -> None:
     assert (process.returncode, stdout.decode().strip(), stderr) == (0, "broker stopped", b"")
 
 
-async def test_status_port_in_use_is_one_line() -> None:
+def test_status_port_in_use_is_one_line() -> None:
     pytest.importorskip("aiohttp")
-    async with Broker() as broker:
-        port = str(broker.node.address.port)
-        arguments = ("--listen", "127.0.0.1:0", "--status-port", port)
-        async with running(*arguments, has_status=True) as (process, line):
-            _, stderr = await asyncio.wait_for(process.communicate(), 30)
-    assert (process.returncode, line) == (1, "")
-    assert stderr.decode().count("\n") == 1
-    assert "--status-port" in stderr.decode()
+    with BrokerThread() as broker:
+        port = broker.bootstrap_servers.rpartition(":")[2]
+        refusal = refused("--listen", "127.0.0.1:0", "--status-port", port, has_status=True)
+    assert (refusal.code, refusal.stdout) == (1, "")
+    assert refusal.stderr.count("\n") == 1
+    assert "--status-port" in refusal.stderr
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ APIS = [
 ]
 
 
-@pytest.mark.few_rows(8)
+@pytest.mark.few_rows(4)
 @pytest.mark.parametrize("cls", APIS)
 async def test_large_request_holds_up_nobody(broker: Broker, cls: type[Request[Response]]) -> None:
     entry = HANDLERS[cls.api_key]
@@ -209,7 +209,7 @@ async def test_a_member_that_subscribes_to_a_hundred_thousand_topics_holds_up_no
     await await_coordinator(KafkaHandle("embedded", broker.bootstrap_servers))
     names = [f"unknown{n}" for n in range(100_000)]
     held_ms: list[float] = []
-    for group in ("a", "b", "c"):
+    for group in ("a", "b", "c"):  # again if need be: other processes only make it longer
         request = ConsumerGroupHeartbeatRequest(
             group_id=group,
             member_id="m",
@@ -222,19 +222,25 @@ async def test_a_member_that_subscribes_to_a_hundred_thousand_topics_holds_up_no
         async with Holds() as holds:
             await asyncio.to_thread(exchange, broker, [frame])
         held_ms.append(holds.longest_ms)
-    assert min(held_ms) < MS_PER_MEBIBYTE * len(frame) / MEBIBYTE
+        limit_ms = MS_PER_MEBIBYTE * len(frame) / MEBIBYTE
+        if holds.longest_ms < limit_ms:
+            break
+    assert min(held_ms) < limit_ms
     async with RawClient(broker.bootstrap_servers) as client:
         described = await client.request(ConsumerGroupDescribeRequest(group_ids=["a"]))
     (member,) = described.groups[0].members
     assert member.subscribed_topic_names == ["t", *sorted(names)]
 
 
+COUNT = 5_000 if LONG else 2_000
+
+
 async def test_topics_made_by_the_thousand_hold_up_nobody(broker: Broker) -> None:
-    names = [MetadataRequestTopic(name=f"new_{n}") for n in range(5_000)]
+    names = [MetadataRequestTopic(name=f"new_{n}") for n in range(COUNT)]
     frame = framing.encode_request(MetadataRequest(topics=names), 9, 1, "large")
     async with Holds() as holds:
         await asyncio.to_thread(exchange, broker, [frame])
-    assert len(broker.topics) == 5_001
+    assert len(broker.topics) == COUNT + 1
     assert holds.longest_ms < MS_PER_MEBIBYTE
 
 
@@ -360,7 +366,7 @@ async def test_large_request_that_ends_too_early_closes_its_connection_only(
 
 
 async def test_clients_may_leave_at_any_moment_of_a_large_request(broker: Broker) -> None:
-    names = [MetadataRequestTopic(name=f"unknown{n}") for n in range(20_000)]
+    names = [MetadataRequestTopic(name=f"unknown{n}") for n in range(20_000 if LONG else 10_000)]
     request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
     frame = framing.encode_request(request, 9, 1, "large")
     for turns in count(0, 6):

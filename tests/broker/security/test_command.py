@@ -58,6 +58,7 @@ async def topics_of(servers: str, settings: dict[str, str]) -> set[str]:
     return set(found.topics)
 
 
+@pytest.mark.few_rows(1)
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 async def test_users_of_a_file_log_in_over_tls(tmp_path: Path, users: Path, mechanism: str) -> None:
     async with serving(
