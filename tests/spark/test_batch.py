@@ -44,6 +44,7 @@ async def test_rows_are_the_records(spark: SparkSession, kafka: KafkaHandle) -> 
     assert {(row.timestampType, row.headers) for row in found} == {(0, None)}
 
 
+@pytest.mark.real_if_long
 async def test_a_schema_reads_its_columns_only(spark: SparkSession, kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=1)
     await kafka.produce(topic, 0, [(b"k", b"v"), (b"l", b"w")])
@@ -54,6 +55,7 @@ async def test_a_schema_reads_its_columns_only(spark: SparkSession, kafka: Kafka
     assert [tuple(row) for row in await wait(rows.collect)] == [(0, b"v"), (1, b"w")]
 
 
+@pytest.mark.real_if_long
 async def test_an_empty_topic_has_no_rows(spark: SparkSession, kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=3)
     assert await wait(load(spark, kafka.bootstrap_servers, topic).count) == 0

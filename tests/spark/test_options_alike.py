@@ -133,6 +133,7 @@ def test_made_up_patterns_find_in_java_what_they_find_here(
     assert alike > 300
 
 
+@pytest.mark.slow  # the short form asks Java's `Pattern` itself, above
 def test_pattern_chooses_the_topics_that_spark_chooses(
     spark_with_connector: SparkSession, kafka_broker: BrokerThread
 ) -> None:

@@ -61,6 +61,7 @@ def test_a_schema_reads_only_what_it_names(
     ]
 
 
+@pytest.mark.slow  # the short form runs a pipeline in pipeline/test_pipeline.py
 def test_the_pipeline_writes_its_tables(
     spark: SparkSession, kafka_broker: BrokerThread, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ class Stream:
         return [json.loads(path.read_text().splitlines()[2]) for path in logs]
 
 
+@pytest.mark.real_if_long
 async def test_each_run_reads_what_has_come_since_the_last(
     spark: SparkSession, kafka: KafkaHandle, tmp_path: Path
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_query_from_the_latest_reads_what_comes_after_its_start(
     assert stream.ends()[0] == {"t": {"0": 1}}
 
 
+@pytest.mark.slow  # planning/test_planner.py has the planner's answer to a restart
 def test_a_first_batch_that_was_not_done_is_read_though_partitions_have_come_since(
     spark: SparkSession, kafka_broker: BrokerThread, tmp_path: Path
 ) -> None:
@@ -132,6 +134,7 @@ def test_a_first_batch_that_was_not_done_is_read_though_partitions_have_come_sin
     assert stream.ends() == [{"t": {"0": 1, "1": 1}}, {"t": {"0": 1, "1": 1, "2": 1}}]
 
 
+@pytest.mark.slow  # test_checkpoints.py has one of the connector's own
 def test_a_checkpoint_of_the_jvm_is_taken_over(
     spark: SparkSession, kafka_broker: BrokerThread, tmp_path: Path
 ) -> None:
@@ -148,6 +151,7 @@ def test_a_checkpoint_of_the_jvm_is_taken_over(
     assert stream.rows() == [(0, 2), (1, 1), (1, 2)]
 
 
+@pytest.mark.slow  # planning/test_planner.py has each kind of loss
 def test_records_that_are_gone_fail_the_query_with_their_place(
     spark: SparkSession, kafka_broker: BrokerThread, tmp_path: Path
 ) -> None:

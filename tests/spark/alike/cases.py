@@ -81,7 +81,7 @@ SUBSCRIPTIONS: Final = (
     Case("subscribe to one", MANY, 240),
     Case("subscribe to several", {"subscribe": "$many, $empty,$codecs"}, 585),
     Case("subscribe to the same twice", {"subscribe": "$many,$many"}, 240),
-    Case("assign", {"assign": '{"$many":[0,2],"$nulls":[1]}'}, 175, is_short=True),
+    Case("assign", {"assign": '{"$many":[0,2],"$nulls":[1]}'}, 175),
     Case("pattern", {"subscribePattern": "$all.(nulls|headers)"}, 45),
     Case("pattern may match a part of a name", {"subscribePattern": "$all.null"}, 36),
     Case("pattern with Java's syntax", {"subscribePattern": r"\Q$all\E\.n\p{Lower}+s"}, 36),
@@ -97,7 +97,7 @@ EVERYTHING: Final = {
     **HEADERS,
 }
 CONTENTS: Final = (
-    Case("everything", EVERYTHING, 700, is_short=True),
+    Case("everything", EVERYTHING, 700),
     Case("everything, committed", {**EVERYTHING, **COMMITTED}, 617, is_short=True),
     Case("codecs", {"subscribe": "$codecs"}, 345),
     *(Case(f"{codec} by the broker", {"subscribe": f"${codec}"}, 70)
@@ -125,7 +125,7 @@ POSITIONS: Final = (
     Case("earliest to latest", {**MANY, "startingOffsets": "earliest", "endingOffsets": "latest"},
          240),
     Case("offsets", {**MANY, "startingOffsets": at("many", 10, 0, 56, 1),
-                     "endingOffsets": at("many", 30, 80, 57, 1)}, 101, is_short=True),
+                     "endingOffsets": at("many", 30, 80, 57, 1)}, 101),
     Case("offsets that name the ends",
          {**MANY, "startingOffsets": at("many", -2, 20, -2, -2),
           "endingOffsets": at("many", -1, -1, 5, -1)}, 168),
@@ -206,8 +206,7 @@ SPLITS: Final = (
 
 LOST: Final = (
     Case("start before the log, which fails",
-         {"subscribe": "$trimmed", "startingOffsets": at("trimmed", 5, 0), **POLL}, REFUSED,
-         is_short=True),
+         {"subscribe": "$trimmed", "startingOffsets": at("trimmed", 5, 0), **POLL}, REFUSED),
     Case("start before the log, which is let go",
          {"subscribe": "$trimmed", "startingOffsets": at("trimmed", 5, 0),
           "failOnDataLoss": "false", **POLL}, 23, is_short=True),

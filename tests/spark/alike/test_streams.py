@@ -18,7 +18,6 @@ from tests.spark.alike.cases import (
     all_at,
     at,
     completed,
-    parameters,
 )
 from tests.spark.alike.comparing import OURS, THEIRS
 from tests.spark.alike.streaming import Stream
@@ -39,20 +38,18 @@ class StreamCase(NamedTuple):
         options: As those of `tests.spark.alike.cases`.
         rows: How many it has to write.
         batches: In how many batches.
-        is_short: Also in the short form of the tests.
     """
 
     name: str
     options: Mapping[str, str]
     rows: int
     batches: int
-    is_short: bool = False
 
 
 CASES = (
     StreamCase("all at once", {**MANY, **EARLIEST}, 240, 1),
     StreamCase("so many of a trigger",
-               {**MANY, **EARLIEST, "maxOffsetsPerTrigger": "70"}, 240, 4, is_short=True),
+               {**MANY, **EARLIEST, "maxOffsetsPerTrigger": "70"}, 240, 4),
     StreamCase("fewer of a trigger than partitions",
                {"subscribe": "$nulls", **EARLIEST, "maxOffsetsPerTrigger": "1"}, 36, 18),
     StreamCase("so few of a trigger that they wait",
@@ -78,7 +75,8 @@ CASES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", parameters(CASES))
+@pytest.mark.slow  # the short form has ../test_checkpoints.py, where both read one stream
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
 def test_stream_reads_and_logs_what_the_connector_does(
     case: StreamCase,
     spark_with_connector: SparkSession,

@@ -65,6 +65,7 @@ def group_commits(cluster: BlockingCluster, clock: Clock) -> GroupCommits:
     return GroupCommits("g", cluster, clock=clock, sleep=clock.sleep)
 
 
+@pytest.mark.real_if_long
 async def test_lag_shows_in_kafka_s_own_tool(kafka: KafkaHandle, java_tools: JavaTools) -> None:
     topic, group = await kafka.create_topic(partitions=2), unique("lag")
     for partition in range(2):

@@ -86,6 +86,7 @@ async def test_small_fetches_and_large_records_lose_nothing(kafka: KafkaHandle) 
     assert offsets(rows) == list(range(2 * len(sizes)))
 
 
+@pytest.mark.real_if_long
 async def test_batch_that_becomes_very_large_is_read(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     size = 65 << 20  # a consumer of an application would want to be asked
