@@ -32,8 +32,9 @@ from aiokafka_lite.client import ClientConfig, Cluster
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.records.partitioner import partition_for_key
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.rounds import LONG
 
-FLIGHTS = 2500
+FLIGHTS = 2500 if LONG else 800
 PARTITIONS = 3
 
 
@@ -99,6 +100,7 @@ async def test_every_run_prints_the_checked_table_and_only_the_first_one_loads(
     assert (tmp_path / "out" / "flights.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.real_if_long
 async def test_interrupted_load_is_made_good(
     kafka: KafkaHandle, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -124,6 +126,7 @@ async def test_interrupted_load_is_made_good(
     assert "Checked" in output.text
 
 
+@pytest.mark.real_if_long
 async def test_topic_with_more_partitions_than_asked_for_is_made_anew(
     kafka: KafkaHandle, topic: str
 ) -> None:
@@ -144,6 +147,7 @@ async def test_other_peoples_topic_is_left_alone(kafka: KafkaHandle, topic: str)
         assert found.ranges[1] == LogRange(0, 1)
 
 
+@pytest.mark.real_if_long
 async def test_wrong_figure_fails_loudly(kafka: KafkaHandle, topic: str) -> None:
     async with topic_admin(kafka, topic) as (_, admin):
         await admin.create(PARTITIONS)

@@ -17,7 +17,7 @@ from tests.support.java import JavaTools
 from tests.support.ports import free_port
 from tests.support.rounds import LONG
 
-FLIGHTS = 336_776 if LONG else 20_000
+FLIGHTS = 336_776 if LONG else 5_000
 TOPIC = "flights"
 
 
