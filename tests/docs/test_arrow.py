@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import re
-import subprocess
-import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker.thread import BrokerThread
+from tests.docs.programs import Ended, run_all
 from tests.support.cluster import KafkaHandle
 from tests.support.extensions import but_for_plain_python
 
@@ -47,16 +48,32 @@ def test_every_example_has_its_output() -> None:
     assert PAGE.read_text().count("```python") == len(EXAMPLES)
 
 
-@pytest.mark.parametrize("title", EXAMPLES)
-def test_example_prints_what_the_page_says(title: str, kafka_broker: BrokerThread) -> None:
-    code, output = EXAMPLES[title]
+def missing_package(code: str) -> str | None:
+    """Return a package that a program imports and that is not installed."""
     for package in PACKAGES:
         if f"import {package}" in code and importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed: pip install {package}")
-    asyncio.run(fill(kafka_broker.bootstrap_servers))
-    code = code.replace("127.0.0.1:9092", kafka_broker.bootstrap_servers)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
-    )
-    assert but_for_plain_python(done.stderr) == ""
-    assert done.stdout == output
+            return package
+    return None
+
+
+@pytest.fixture(scope="module")
+def ended() -> Mapping[str, Ended]:
+    """How the programs ended whose packages are installed; each had a broker of its own."""
+    with ExitStack() as stack:
+        programs: dict[str, str] = {}
+        for title, (code, _) in EXAMPLES.items():
+            if missing_package(code):
+                continue
+            broker = stack.enter_context(BrokerThread())
+            asyncio.run(fill(broker.bootstrap_servers))
+            programs[title] = code.replace("127.0.0.1:9092", broker.bootstrap_servers)
+        return run_all(programs)
+
+
+@pytest.mark.parametrize("title", EXAMPLES)
+def test_example_prints_what_the_page_says(title: str, ended: Mapping[str, Ended]) -> None:
+    code, output = EXAMPLES[title]
+    if package := missing_package(code):
+        pytest.skip(f"{package} is not installed: pip install {package}")
+    assert but_for_plain_python(ended[title].stderr) == ""
+    assert ended[title].stdout == output

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
-import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker.thread import BrokerThread
+from tests.docs.programs import Ended, run_all
 from tests.support.cluster import KafkaHandle
 from tests.support.extensions import but_for_plain_python
 
@@ -41,20 +42,22 @@ def test_every_example_has_its_output() -> None:
     assert len(EXAMPLES) == PAGE.count("```python") == 6
 
 
+@pytest.fixture(scope="module")
+def ended() -> Mapping[str, Ended]:
+    """How the programs ended, of which each had a broker of its own."""
+    with ExitStack() as stack:
+        programs: dict[str, str] = {}
+        for title, (code, _) in EXAMPLES.items():
+            broker = stack.enter_context(BrokerThread())
+            asyncio.run(fill(broker.bootstrap_servers))
+            programs[title] = code.replace("127.0.0.1:9092", broker.bootstrap_servers)
+        return run_all(programs)
+
+
 @pytest.mark.parametrize("title", EXAMPLES)
-def test_example_prints_what_the_page_says(title: str, kafka_broker: BrokerThread) -> None:
-    code, output = EXAMPLES[title]
-    asyncio.run(fill(kafka_broker.bootstrap_servers))
-    code = code.replace("127.0.0.1:9092", kafka_broker.bootstrap_servers)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+def test_example_prints_what_the_page_says(title: str, ended: Mapping[str, Ended]) -> None:
     # A skip is told in the log, which goes to stderr by default.
-    said = but_for_plain_python(done.stderr)
+    said = but_for_plain_python(ended[title].stderr)
     errors = [line for line in said.splitlines() if not line.startswith("record skipped")]
     assert errors == []
-    assert done.stdout == output
+    assert ended[title].stdout == EXAMPLES[title][1]

@@ -63,7 +63,7 @@ async def test_the_ten_lines_print_what_is_in_the_topic(page: str) -> None:
             await process.wait()
 
 
-def test_the_test_of_readme_passes(pytester: pytest.Pytester) -> None:
+def test_the_tests_of_readme_and_of_five_minutes_pass(pytester: pytest.Pytester) -> None:
     service = """
         from confluent_kafka import Producer
 
@@ -74,12 +74,8 @@ def test_the_test_of_readme_passes(pytester: pytest.Pytester) -> None:
         """
     test = snippet("README.md", "def test_my_service")
     pytester.makepyfile(test_readme=f"{textwrap.dedent(service)}\n\n{test}")
-    pytester.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=1)
-
-
-def test_the_test_of_five_minutes_passes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_flights=snippet("docs/five-minutes.md", "def test_reads_a_flight"))
-    pytester.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=2)
 
 
 async def test_the_handler_of_five_minutes_gets_what_its_producer_writes(
