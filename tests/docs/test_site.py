@@ -115,15 +115,18 @@ def test_every_module_is_listed_with_the_first_line_of_its_docstring(site: Path)
     assert [name for name, line in rows if not line.strip()] == []
 
 
-@pytest.mark.parametrize("link", ["nowhere.md", "#nowhere", "/absolute.md", "index.md#nowhere"])
-def test_a_link_that_leads_nowhere_fails_the_build(link: str, tmp_path: Path) -> None:
+def test_links_that_lead_nowhere_fail_the_build(tmp_path: Path) -> None:
+    dead = ["nowhere.md", "#nowhere", "/absolute.md", "index.md#not-there"]
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "index.md").write_text(f"# A page\n\n[a link]({link})\n")
+    page = "".join(f"\n[a link]({link})\n" for link in dead)
+    (tmp_path / "docs" / "index.md").write_text(f"# A page\n{page}")
     configuration = tmp_path / "mkdocs.yml"
     configuration.write_text(f"INHERIT: {ROOT}/mkdocs.yml\nplugins: []\nhooks: []\nnav: null\n")
     done = build(configuration, tmp_path / "site")
     assert done.returncode == 1
-    assert link.removeprefix("index.md") in done.stderr
+    # Each of them would fail the build alone: one warning is enough in strict mode.
+    assert done.stderr.count("WARNING") == len(dead)
+    assert [link for link in dead if link.removeprefix("index.md") not in done.stderr] == []
 
 
 def slugs(page: Path) -> set[str]:
