@@ -64,6 +64,7 @@ def test_mypy_takes_the_program_and_the_pages_and_finds_the_mistakes(tmp_path: P
     assert {(int(each[1]), each[2]) for each in reported if each} == expected, done.stdout
 
 
+@pytest.mark.slow  # mypy finds the same mistakes, above
 def test_pyright_takes_the_program_and_finds_the_mistakes(tmp_path: Path) -> None:
     pytest.importorskip("pyright", reason="pyright is not installed")
     config = tmp_path / "pyrightconfig.json"
