@@ -7,6 +7,9 @@ import base64
 import itertools
 import json
 import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, TypeAlias, cast
@@ -34,30 +37,48 @@ def find_browser() -> str | None:
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
+@contextmanager
+def running_browser(path: str, profile: Path) -> Iterator[None]:
+    """Run a browser, for pages of several tests."""
+    with subprocess.Popen(
+        [path, *OPTIONS, f"--user-data-dir={profile}", "about:blank"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        try:
+            yield
+        finally:
+            process.kill()
+
+
 class Browser:
     """One page of a browser; use it in an `async with`.
+
+    Args:
+        path: The browser to start; None opens a new page of the one that runs with the profile.
+        profile: The folder of its profile.
 
     Attributes:
         complaints: What the page wrote to its console, threw, or was refused by its policy.
     """
 
-    def __init__(self, path: str, profile: Path) -> None:
+    def __init__(self, path: str | None, profile: Path) -> None:
         self._path = path
         self._profile = profile
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Json]]] = {}
         self.complaints: list[str] = []
         # Made on entering.
-        self._process: asyncio.subprocess.Process
+        self._process: asyncio.subprocess.Process | None = None
         self._session: aiohttp.ClientSession
         self._socket: aiohttp.ClientWebSocketResponse[bool]
         self._reading: asyncio.Task[None]
 
     async def __aenter__(self) -> Self:
-        self._process = await asyncio.create_subprocess_exec(
-            self._path, *OPTIONS, f"--user-data-dir={self._profile}", "about:blank",
-            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
+        if self._path is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                self._path, *OPTIONS, f"--user-data-dir={self._profile}", "about:blank",
+                stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+            )  # fmt: skip
         self._session = aiohttp.ClientSession()
         try:
             async with _compat.timeout(START_S):
@@ -78,6 +99,8 @@ class Browser:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._process is None:
+            await self.call("Page.close")
         self._reading.cancel()
         await asyncio.wait([self._reading])
         await self._socket.close()
@@ -85,6 +108,8 @@ class Browser:
 
     async def _end(self) -> None:
         await self._session.close()
+        if self._process is None:
+            return
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
@@ -95,7 +120,11 @@ class Browser:
         while True:
             try:
                 port = (await asyncio.to_thread(port_file.read_text)).split()[0]
-                async with self._session.get(f"http://127.0.0.1:{port}/json/list") as answer:
+                address = f"http://127.0.0.1:{port}/json"
+                if self._path is None:
+                    async with self._session.put(f"{address}/new?about:blank") as answer:
+                        return cast("str", (await answer.json())["webSocketDebuggerUrl"])
+                async with self._session.get(f"{address}/list") as answer:
                     pages = [each for each in await answer.json() if each["type"] == "page"]
                 if pages:
                     return cast("str", pages[0]["webSocketDebuggerUrl"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import aiokafka
@@ -13,7 +13,7 @@ pytest.importorskip("aiohttp", reason="the status page needs aiohttp")
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.status import StatusPage
-from tests.support.browser import Browser, find_browser
+from tests.support.browser import Browser, find_browser, running_browser
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 BROWSER = find_browser()
@@ -23,11 +23,20 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The profile of a browser that runs."""
     assert BROWSER is not None
-    async with Browser(BROWSER, tmp_path / "profile") as running:
-        yield running
+    folder = tmp_path_factory.mktemp("profile")
+    with running_browser(BROWSER, folder):
+        yield folder
+
+
+@pytest.fixture
+async def browser(profile: Path) -> AsyncIterator[Browser]:
+    """A new page of it."""
+    async with Browser(None, profile) as page:
+        yield page
 
 
 def row(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.extras import web
 from aiokafka_lite.extras.web import measured
-from tests.support.browser import Browser, find_browser
+from tests.support.browser import Browser, find_browser, running_browser
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 BROWSER = find_browser()
@@ -27,11 +27,20 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured, "REST_PER_WORK", 0)
 
 
-@pytest.fixture
-async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The profile of a browser that runs."""
     assert BROWSER is not None
-    async with Browser(BROWSER, tmp_path / "profile") as running:
-        yield running
+    folder = tmp_path_factory.mktemp("profile")
+    with running_browser(BROWSER, folder):
+        yield folder
+
+
+@pytest.fixture
+async def browser(profile: Path) -> AsyncIterator[Browser]:
+    """A new page of it."""
+    async with Browser(None, profile) as page:
+        yield page
 
 
 def row(partition: int) -> str:
