@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -26,8 +26,8 @@ def modules() -> list[Path]:
 def test_no_public_class_name_stands_twice() -> None:
     places = defaultdict(list)
     for path in modules():
-        for node in ast.parse(path.read_text("utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(str(path.relative_to(PACKAGE)))
+        for name in re.findall(r"^class ([A-Za-z]\w*)", path.read_text("utf-8"), re.M):
+            places[name].append(str(path.relative_to(PACKAGE)))
+    assert len(places) > 100
     twice = {name: found for name, found in places.items() if len(found) > 1}
     assert not {name: found for name, found in twice.items() if name not in ALLOWED}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -91,10 +92,27 @@ def read(file: Path) -> Module:
     )
 
 
+# Most modules name no private attribute but their own, and import nothing of a test or of another
+# area. Each pattern begins with a literal, for which `re` searches quickly.
+WORTH_READING = (
+    re.compile(r"\._(?<!\bself\._)(?<!\bcls\._)(?<!super\(\)\._)[A-Za-z]"),
+    re.compile(r"import (?:[^\n]*|\([^)]*)\btest_"),
+    re.compile(r"from tests(?: import |\.[^\n]*\btest_)"),
+)
+
+
+def is_worth_reading(file: Path) -> bool:
+    """Whether there may be something in a module that one of the tests would find."""
+    text = file.read_text()
+    allowed = {"support", "conftest", file.relative_to(TESTS).parts[0]}
+    areas = set(re.findall(r"tests\.(\w+)", text))
+    return not areas <= allowed or any(pattern.search(text) for pattern in WORTH_READING)
+
+
 @cache
 def modules() -> list[Module]:
-    """Read every module of the tests."""
-    return [read(file) for file in sorted(TESTS.rglob("*.py"))]
+    """Read every module of the tests in which there may be something to find."""
+    return [read(file) for file in sorted(TESTS.rglob("*.py")) if is_worth_reading(file)]
 
 
 def test_only_one_place_reaches_into_a_consumer() -> None:

@@ -79,7 +79,8 @@ def names_in(node: ast.ClassDef) -> list[str]:
         elif (
             isinstance(each, ast.Attribute)
             and isinstance(each.ctx, ast.Store)
-            and ast.unparse(each.value) == "self"
+            and isinstance(each.value, ast.Name)
+            and each.value.id == "self"
         ):
             names.append(each.attr)
     return names

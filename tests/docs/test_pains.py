@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
@@ -31,6 +32,7 @@ def reports_in(cell: str) -> Iterator[str]:
         yield number if number.startswith("KAFKA") else tracker + number
 
 
+@cache
 def functions_of(path: Path) -> set[str]:
     return {
         node.name
