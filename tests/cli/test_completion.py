@@ -52,6 +52,7 @@ async def test_commands_options_and_choices_are_completed(complete: Complete) ->
 
 
 @needs_argcomplete
+@pytest.mark.real_if_long
 async def test_topics_of_the_cluster_are_completed(kafka: KafkaHandle, complete: Complete) -> None:
     topic = await kafka.create_topic(unique("orders"))
     line = f"aiokafka-lite tail --bootstrap {kafka.bootstrap_servers} {topic[:-1]}"

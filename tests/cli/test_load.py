@@ -12,6 +12,9 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.load import BadLineError, Loaded, load_file
 from aiokafka_lite.cli.problems import CommandError
+from tests.support.rounds import LONG
+
+LINES = 20_000 if LONG else 5_000
 
 
 def write(path: Path, lines: Iterable[object]) -> int:
@@ -138,7 +141,7 @@ async def test_topic_that_holds_records_is_left_alone(path: Path) -> None:
 
 
 async def test_large_file_lets_the_loop_run_and_tells_how_far_it_is(path: Path) -> None:
-    size = write(path, ({"topic": "t", "key": str(n), "value": {"n": n}} for n in range(20_000)))
+    size = write(path, ({"topic": "t", "key": str(n), "value": {"n": n}} for n in range(LINES)))
     turns, seen = 0, list[int]()
 
     async def count_turns() -> None:
@@ -155,7 +158,7 @@ async def test_large_file_lets_the_loop_run_and_tells_how_far_it_is(path: Path) 
         assert seen == sorted(seen)
         assert seen[-1] <= size
         found = [json.loads(record.value or b"") for record in broker.records("t")]
-        assert sorted(each["n"] for each in found) == list(range(20_000))
+        assert sorted(each["n"] for each in found) == list(range(LINES))
 
 
 async def test_stopping_half_way_leaves_nothing_behind(path: Path) -> None:

@@ -16,7 +16,10 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import CoordinatorLoadInProgressError
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle
+from tests.support.rounds import LONG
 from tests.support.waiting import until
+
+LINES = 500_000 if LONG else 50_000
 
 
 @pytest.fixture
@@ -187,11 +190,11 @@ async def test_lines_without_keys_go_where_there_is_a_leader(
     async with Broker(nodes=3) as broker:
         topic = broker.create_topic("t", 3, replication_factor=1)
         await broker.stop_node(topic.partitions[2].leader_id)
-        stdin(b"".join(b"%d\n" % number * 100 for number in range(5_000)))
+        stdin(b"".join(b"%d\n" % number * 100 for number in range(LINES // 100)))
         ended = await cli("produce", "t", "-b", broker.bootstrap_servers)
         assert (ended.code, ended.errors) == (0, "")
         counts = [len(broker.records("t", partition)) for partition in range(2)]
-        assert sum(counts) == 500_000
+        assert sum(counts) == LINES
         assert all(counts)
         stdin(b"1\n2\n")
         where = ["-b", broker.bootstrap_servers, "--timeout", 1]
@@ -228,6 +231,7 @@ async def test_ctrl_c_ends_at_once_and_says_what_is_written(is_answered: bool) -
         assert errors.decode() == f"\n{written} written{others}\n\nended by SIGINT\n"
 
 
+@pytest.mark.real_if_long
 async def test_line_is_sent_at_once_where_no_other_is_there(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     program = [sys.executable, "-m", "aiokafka_lite"]

@@ -81,6 +81,7 @@ with mock.patch("aiokafka.AIOKafkaConsumer", autospec=True) as patched:
     assert run_python(f"{INSTALL}\n{code}").stdout == "aiokafka.consumer.fetcher\n"
 
 
+@pytest.mark.real_if_long
 async def test_inner_parts_of_aiokafka_read_in_a_group(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic(partitions=2)
     await kafka.produce(topic, 1, [(b"k", b"v")])
@@ -106,6 +107,7 @@ asyncio.run(asyncio.wait_for(main(*sys.argv[1:]), 60))
     assert done.stdout == "2 b'v' aiokafka_lite.structs\n"
 
 
+@pytest.mark.real_if_long
 async def test_a_consumer_of_aiokafkas_name_joins_as_aiokafkas_does(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     code = """

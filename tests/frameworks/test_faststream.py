@@ -22,6 +22,7 @@ PROGRAM = Path(__file__).with_name("faststream_program.py")
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+@pytest.mark.real_if_long
 async def test_faststream_consumes_acks_and_nacks(kafka: KafkaHandle) -> None:
     topics = [await kafka.create_topic() for _ in range(3)]
     program = await asyncio.create_subprocess_exec(
@@ -89,6 +90,7 @@ print(aiokafka.AIOKafkaProducer.__module__, Sticky.__module__)
     ]
 
 
+@pytest.mark.real_if_long
 async def test_offsets_of_our_consumer_go_into_a_transaction_of_our_producer(
     kafka: KafkaHandle,
 ) -> None:

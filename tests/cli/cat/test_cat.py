@@ -271,6 +271,7 @@ def test_a_file_is_replaced_at_the_end_only(tmp_path: Path, kind: type[BaseExcep
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full")
+@pytest.mark.real_if_long
 async def test_a_full_disk_is_one_line(kafka: KafkaHandle, topic: str, cli: Running) -> None:
     ended = await cli(*at(kafka, "cat", topic, "--output", "/dev/full"))
     assert ended.code == 1
@@ -345,6 +346,7 @@ async def test_tail_reads_partitions_that_the_topic_is_given_meanwhile(
     assert process.returncode == 0
 
 
+@pytest.mark.real_if_long
 async def test_ctrl_c_ends_tail_quietly_with_130(kafka: KafkaHandle, topic: str) -> None:
     process = await asyncio.create_subprocess_exec(
         *[sys.executable, "-m", "aiokafka_lite", "tail", topic, "-b", kafka.bootstrap_servers],
@@ -362,6 +364,7 @@ async def test_ctrl_c_ends_tail_quietly_with_130(kafka: KafkaHandle, topic: str)
     assert but_for_plain_python(errors.decode()) == "\nended by SIGINT\n"
 
 
+@pytest.mark.real_if_long
 async def test_reader_that_goes_away_ends_cat_quietly(kafka: KafkaHandle, topic: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)

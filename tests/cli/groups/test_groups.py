@@ -193,6 +193,7 @@ async def test_missing_group_is_named_with_the_one_that_may_be_meant(
     assert ended.errors == f"error: there is no group {group}s; did you mean {group}?\n"
 
 
+@pytest.mark.real_if_long
 async def test_watch_draws_on_a_terminal(kafka: KafkaHandle, topic: str) -> None:
     pytest.importorskip("rich")
     group = unique("group")
@@ -219,6 +220,7 @@ async def test_watch_draws_on_a_terminal(kafka: KafkaHandle, topic: str) -> None
     assert (process.returncode, errors) == (130, b"")
 
 
+@pytest.mark.real_if_long
 async def test_watch_goes_on_until_ctrl_c(kafka: KafkaHandle, topic: str) -> None:
     group = unique("group")
     async with member(kafka, topic, group) as consumer:
