@@ -18,6 +18,7 @@ from benchmarks.measure import RunError, Workload
 from benchmarks.replacements import NS, Receipt, Report, Window, judge
 from benchmarks.scenarios import Scenario
 from benchmarks.tasks import rebalance
+from tests.support.rounds import LONG
 
 WINDOW = Window(10 * NS, 20 * NS)
 
@@ -124,7 +125,12 @@ def broker() -> Iterator[BrokerThread]:
         ),
     ],
 )
-async def test_a_member_is_replaced(broker: BrokerThread, subject: str) -> None:
+async def test_a_member_is_replaced(
+    broker: BrokerThread, subject: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not LONG:
+        monkeypatch.setattr(rebalance, "MEMBER_COUNT", 2)
+        monkeypatch.setattr(rebalance, "RATE", 500)
     workload = Workload(broker.bootstrap_servers, passes=1, settle_s=0.5)
     measurement = await rebalance.measure(subject, workload)
     assert measurement.records > rebalance.RATE

@@ -7,10 +7,13 @@ import sys
 import pytest
 
 from benchmarks import structure
+from tests.support.rounds import LONG
+
+RECORDS = "60000" if LONG else "30000"
 
 
 def test_what_a_get_walks_through_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert structure.main(["--records", "60000", "--names"]) == 0
+    assert structure.main(["--records", RECORDS, "--names"]) == 0
     out = capsys.readouterr().out
     assert "getmany: Python calls a record" in out
     assert "consumer/delivery/gets.py" in out  # entered by every getmany

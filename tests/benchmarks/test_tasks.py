@@ -51,6 +51,7 @@ from benchmarks.tasks import (
 )
 from benchmarks.topics import Topic
 from tests.support.ports import free_port
+from tests.support.rounds import LONG
 
 READ = Topic("zstd", 100, 400)
 PACED = Topic(use="paced", partition_count=3)
@@ -293,13 +294,14 @@ def test_moves_begin_at_any_moment_of_a_long_poll_and_at_the_same_for_all() -> N
 
 async def test_import_is_measured_beyond_a_bare_interpreter() -> None:
     # It takes so long that the bare interpreter is faster whatever runs beside.
-    measurement = await imports.measure("aiohttp", Workload("", passes=2))
+    measurement = await imports.measure("aiohttp", Workload("", passes=2 if LONG else 1))
     assert measurement.figures["cpu_ms"] > 20
     assert measurement.version == aiohttp.__version__
 
 
 async def test_each_import_that_is_compared_can_be_measured() -> None:
-    for contestant in (IMPORT_LITE, IMPORT_AIOKAFKA, IMPORT_CONFLUENT):
+    compared = (IMPORT_LITE, IMPORT_AIOKAFKA, IMPORT_CONFLUENT) if LONG else (IMPORT_LITE,)
+    for contestant in compared:
         measurement = await imports.measure(contestant.subject, Workload("", passes=1))
         assert measurement.version
 
@@ -414,9 +416,10 @@ async def test_drain_does_not_count_when_records_are_missing(broker: BrokerThrea
 async def test_java_tells_its_own_rate(broker: BrokerThread, codec: str) -> None:
     topic = Topic(codec, 100, 300, partition_count=2)
     workload = Workload(broker.bootstrap_servers, written=topic, batch_bytes=8192)
-    written = await java_tools.measure("ProducerPerformance", workload)
-    assert written.records == 300
-    assert written.figures["wall_ns"] > 0
+    if LONG or codec != READ.codec:
+        written = await java_tools.measure("ProducerPerformance", workload)
+        assert written.records == 300
+        assert written.figures["wall_ns"] > 0
     if codec == READ.codec:
         read = await java_tools.measure("ConsumerPerformance", read_workload(broker))
         assert read.records == 400
