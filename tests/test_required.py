@@ -40,6 +40,9 @@ def test_tool(): ...
 def test_without(): ...
 """
 
+# Plugins that the environment has take longer to import than all else.
+WITHOUT_PLUGINS = ("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
 
 @pytest.fixture
 def result(
@@ -47,6 +50,7 @@ def result(
 ) -> pytest.RunResult:
     monkeypatch.setenv("PYTHONPATH", str(TESTS.parent))
     monkeypatch.setenv("PYTEST_ADDOPTS", "")
+    monkeypatch.setenv(*WITHOUT_PLUGINS)
     monkeypatch.setenv("REQUIRE_KAFKA", request.param[0])
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(SOURCE)
@@ -55,7 +59,7 @@ def result(
 
 
 ALONE: list[str] = []
-WITH_WORKERS = ["-n", "2"]
+WITH_WORKERS = ["-p", "xdist", "-n", "2"]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +112,7 @@ def test_a_file_that_cannot_be_read_is_told_by_its_error(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TESTS.parent))
+    monkeypatch.setenv(*WITHOUT_PLUGINS)
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile("import no_such_module")
     told = pytester.runpytest_subprocess("-p", "no:randomly")
