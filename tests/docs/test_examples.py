@@ -175,7 +175,13 @@ async def is_in_flight_and_not_committed(example: Example, kafka: KafkaHandle) -
     assert await committed(kafka, topic) == 2
 
 
-@pytest.mark.parametrize("example", SERVICES)
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(FASTAPI, id=FASTAPI.module),
+        pytest.param(AIOHTTP, id=AIOHTTP.module, marks=pytest.mark.slow),
+    ],
+)
 async def test_service_ended_in_the_middle_of_a_record_commits_those_before(
     example: Example,
 ) -> None:
