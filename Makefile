@@ -17,8 +17,8 @@ PATHS ?=
 RANDOM_S ?= 60
 PORT ?= 9092
 ARGS ?=
-# Much of a test is waiting for others: four at a time on two cores.
-WORKERS ?= 4
+# Much of a test is waiting for others: six at a time on two cores.
+WORKERS ?= 6
 SCENARIO ?= plain
 VERSION ?=
 CONTESTANT ?=
@@ -89,8 +89,6 @@ contexts: $(VENV)/.installed-dev ## measure which tests run which lines of the p
 mutants: $(VENV)/.installed-dev ## change the package at random, list what no test notices (N=300 SEED=7 PATHS='consumer/commits')
 	$(BIN)/python -m tests.mutants --count $(N) --seed $(SEED) $(PATHS)
 
-# The long form waits more: for real brokers that are killed, and for processes.
-test-all: WORKERS = 6
 test-all: $(VENV)/.installed-dev ## run the long form: all combinations, RANDOM_S=60 seconds for each random test
 	AIOKAFKA_LITE_TEST_LONG=1 AIOKAFKA_LITE_TEST_RANDOM_S=$(RANDOM_S) $(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
