@@ -244,7 +244,7 @@ cdef const uint8_t *end_of_headers(Bytes record, int32_t count) except NULL:
         if not varint_slice(&record, &name) or not varint_slice(&record, &value):
             raise corrupt("a header is longer than its record")
         if name.start is NULL:
-            raise corrupt("a record has a header without a name")
+            raise corrupt("a record has a header without a key")
     return record.pos
 
 

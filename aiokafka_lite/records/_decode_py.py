@@ -537,7 +537,7 @@ def _headers(buffer: memoryview, pos: int, end: int) -> tuple[tuple[tuple[str, b
     for _ in range(count):
         name, pos = _nullable(buffer, pos, end)
         if name is None:
-            raise CorruptRecordException("a record has a header without a name")
+            raise CorruptRecordException("a record has a header without a key")
         value, pos = _nullable(buffer, pos, end)
         # As Java's client does: a name that is not UTF-8 must not hold up the partition.
         headers.append((name.decode("utf-8", "replace"), value))  # type: ignore[arg-type]

@@ -224,7 +224,7 @@ def test_returned_records_are_unfinished_until_their_task_reads(found: Examined)
     found.in_flight_since = NOW
     found.check(Cause.UNFINISHED, "offsets 0 to 4 are unfinished until the next read, and")
     found.state.resume_get()
-    found.check(Cause.UNFINISHED, "until the task that read the records reads again")
+    found.check(Cause.UNFINISHED, "until the task that has read them reads once more")
     found.state.begin_get()
     found.check(Cause.AT_END, "there are no new records")
 

@@ -527,7 +527,7 @@ def _unfinished_text(engine: Engine, partition: Cursor, now: float) -> str | Non
         return f"{offsets} belong to a transaction that has not ended"
     if partition.worked_by is None:
         if state.is_in_get:
-            return f"{offsets} are unfinished until the task that read the records reads again"
+            return f"{offsets} are unfinished until the task that has read them reads once more"
         idle = seconds(state.idle_s(now))
         return (
             f"{offsets} are unfinished until the next read, and there has been no read for {idle}"
