@@ -18,7 +18,12 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
-from aiokafka_lite.errors import KafkaError, NoError, UnknownTopicOrPartitionError, for_code
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    NoError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from aiokafka_lite.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponsePartition,
@@ -64,7 +69,7 @@ class PartitionView(NamedTuple):
     leader_epoch: int = NO_EPOCH
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
-    error: type[KafkaError] | None = None
+    error: type[BrokerResponseError] | None = None
     older_count: int = 0
     older_since: float = 0.0
     void_epoch: int = NO_EPOCH
@@ -83,7 +88,7 @@ class TopicView(NamedTuple):
     topic_id: bytes = ZERO_UUID
     partitions: Mapping[int, PartitionView] = MappingProxyType({})
     is_internal: bool = False
-    error: type[KafkaError] | None = None
+    error: type[BrokerResponseError] | None = None
     missing_since: float | None = None
     former_ids: frozenset[bytes] = frozenset()
 
@@ -366,7 +371,7 @@ def _partition_view(partition: MetadataResponsePartition) -> PartitionView:
     )
 
 
-def _error_class(error_code: int) -> type[KafkaError] | None:
+def _error_class(error_code: int) -> type[BrokerResponseError] | None:
     return None if error_code == NoError.errno else for_code(error_code)
 
 

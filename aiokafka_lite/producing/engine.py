@@ -24,7 +24,6 @@ from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.errors import (
-    BrokerResponseError,
     IllegalOperation,
     IllegalStateError,
     KafkaError,
@@ -405,10 +404,7 @@ class ProducerEngine:
                     found = None if view is None else view.topics.get(topic)
                     error = None if found is None else found.error
                     if error is not None and not error.retriable:
-                        reason = error.__name__
-                        if issubclass(error, BrokerResponseError):
-                            reason = error.description
-                        raise error(f"cannot send to topic {topic!r}: {reason}")
+                        raise error(f"cannot send to topic {topic!r}: {error.description}")
                     if accumulator.is_known(topic):
                         break
                     await asyncio.sleep(backoff.next_delay_s())

@@ -14,7 +14,7 @@ from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
 from aiokafka_lite.consumer.events.kinds import PartitionsAdded, TopicDeleted, TopicRecreated
 from aiokafka_lite.consumer.positions.topic_changes import RECREATED, TopicChanges
 from aiokafka_lite.errors import (
-    KafkaError,
+    BrokerResponseError,
     LeaderNotAvailableError,
     UnknownTopicOrPartitionError,
 )
@@ -32,7 +32,7 @@ def there(count: int, topic_id: bytes = TOPIC_ID) -> ClusterView:
     return view(dict.fromkeys(range(count), 1), topic_id=topic_id)
 
 
-def absent(error: type[KafkaError]) -> ClusterView:
+def absent(error: type[BrokerResponseError]) -> ClusterView:
     return EMPTY._replace(topics={"t": TopicView("t", error=error)})
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.errors import (
-    BrokerResponseError,
     KafkaError,
     UnknownTopicOrPartitionError,
 )
@@ -94,7 +93,7 @@ class Subscribed:
                 f"topic {name}, which the option {self._option} names, does not exist: create it, "
                 "or check its name"
             )
-        text = f"topic {name}, which the option {self._option} names, cannot be read"
-        if issubclass(error_class, BrokerResponseError):
-            text += f": {error_class.description.rstrip('.')}"
-        return error_class(text)
+        return error_class(
+            f"topic {name}, which the option {self._option} names, cannot be read: "
+            f"{error_class.description.rstrip('.')}"
+        )

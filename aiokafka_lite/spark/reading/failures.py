@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.client.view import GONE_AFTER_S, NO_EPOCH, TopicView
 from aiokafka_lite.errors import (
-    BrokerResponseError,
     KafkaError,
     OffsetOutOfRangeError,
     StaleMetadata,
@@ -170,9 +169,7 @@ class FetchFailures:
         topic = self._cluster.view.topics.get(progress.topic)
         error = UnknownTopicOrPartitionError if topic is None else topic.error
         if error is not None and not error.retriable:
-            reason = error.__name__
-            if issubclass(error, BrokerResponseError):
-                reason = error.description.rstrip(".")
+            reason = error.description.rstrip(".")
             raise _told_of(progress, error(f"topic {progress.topic} cannot be read ({reason})"))
         self.note(
             [progress], (error or UnknownTopicOrPartitionError)("the partition has no leader now")
