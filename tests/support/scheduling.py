@@ -20,9 +20,6 @@ from tests.support.rounds import LONG
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-_SESSION_SCOPE: Final = "of the session"
-_HEAVY_SCOPE: Final = "heavy"
-_JAVA_SCOPE: Final = "of Kafka's tools"
 SHARED: Final = (0.55, 0.80)
 """Which scopes belong to all workers: those between these parts of the time, longest first."""
 IMPORT_S: Final = 0.1
@@ -76,21 +73,20 @@ BY_THEMSELVES: Final = frozenset(
 )
 """The files whose tests start a cluster or a Spark session in other processes."""
 
-_AFTER_SESSION: Final = "tests/spark/chaos/test_kills.py"
+# Those that share a session, which takes a gigabyte, and half a minute of CPU time until its code
+# is compiled, have to be one worker's, and so have those that share the JVM of Kafka's tools. The
+# others keep two cores busy by themselves, and beside one another they come to their timeouts. One
+# worker would run them all for longer than an hour: the longest is run after those of the session.
+_SCOPE_OF: Final[Mapping[str, str]] = {
+    **dict.fromkeys(BY_THEMSELVES, "heavy"),
+    **dict.fromkeys(SHARE_JAVA, "of Kafka's tools"),
+    **dict.fromkeys((*SHARE_SPARK, "tests/spark/chaos/test_kills.py"), "of the session"),
+}
 
 
 def one_scope(nodeid: str) -> str | None:
     """Return the scope that a test shares with those of other files; None if it has its file's."""
-    # Those that share a session, which takes a gigabyte, and half a minute of CPU time until its
-    # code is compiled, have to be one worker's. The others keep two cores busy by themselves, and
-    # beside one another they come to their timeouts. One worker would run them all for longer than
-    # an hour: the longest of them is run after those of the session.
-    file = nodeid.partition("::")[0]
-    if file in SHARE_SPARK or file == _AFTER_SESSION:
-        return _SESSION_SCOPE
-    if file in SHARE_JAVA:
-        return _JAVA_SCOPE  # one JVM, whose code is compiled once
-    return _HEAVY_SCOPE if file in BY_THEMSELVES else None
+    return _SCOPE_OF.get(nodeid.partition("::")[0])
 
 
 def seconds_by_scope(durations: Mapping[str, Durations], *, is_long: bool) -> Mapping[str, float]:
