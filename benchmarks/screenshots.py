@@ -26,7 +26,7 @@ from rich.text import Text
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.extras import web
-from tests.support.browser import Browser, find_browser
+from tests.support.browser import Browser, find_browser, running_browser
 
 ASSETS: Final = Path(__file__).parents[1] / "docs" / "assets"
 GROUP: Final = "billing"
@@ -65,25 +65,26 @@ def member(broker: Broker, name: str) -> AIOKafkaConsumer:
 async def draw_page(consumer: AIOKafkaConsumer, path: Path, profile: Path) -> None:
     """Write the consumer's page as a PNG file."""
     program = find_browser() or sys.exit("no browser is installed (Debian: apt install chromium)")
-    async with web.serve(consumer) as url, Browser(program, profile) as browser:
+    with running_browser(program, profile):
+        async with web.serve(consumer) as url, Browser(profile) as browser:
 
-        async def resize(height: float) -> None:
-            await browser.call(
-                "Emulation.setDeviceMetricsOverride",
-                width=1_200, height=height, deviceScaleFactor=1, mobile=False,
-            )  # fmt: skip
+            async def resize(height: float) -> None:
+                await browser.call(
+                    "Emulation.setDeviceMetricsOverride",
+                    width=1_200, height=height, deviceScaleFactor=1, mobile=False,
+                )  # fmt: skip
 
-        await resize(900)
-        await browser.call("Emulation.setScrollbarsHidden", hidden=True)
-        await browser.goto(url)
-        await browser.wait_for("document.querySelector('tbody td') !== null")
-        await asyncio.sleep(WATCH_S)  # for the lines of the figures
-        bottom = await browser.evaluate(
-            "Math.ceil(document.querySelector('.card').getBoundingClientRect().bottom)"
-        )
-        assert isinstance(bottom, int | float)
-        await resize(bottom + 24)
-        await browser.screenshot(path)
+            await resize(900)
+            await browser.call("Emulation.setScrollbarsHidden", hidden=True)
+            await browser.goto(url)
+            await browser.wait_for("document.querySelector('tbody td') !== null")
+            await asyncio.sleep(WATCH_S)  # for the lines of the figures
+            bottom = await browser.evaluate(
+                "Math.ceil(document.querySelector('.card').getBoundingClientRect().bottom)"
+            )
+            assert isinstance(bottom, int | float)
+            await resize(bottom + 24)
+            await browser.screenshot(path)
     # The page has few colours.
     Image.open(path).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
 

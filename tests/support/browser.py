@@ -39,7 +39,7 @@ def find_browser() -> str | None:
 
 @contextmanager
 def running_browser(path: str, profile: Path) -> Iterator[None]:
-    """Run a browser, for pages of several tests."""
+    """Run a browser, whose pages are those of `Browser`."""
     with subprocess.Popen(
         [path, *OPTIONS, f"--user-data-dir={profile}", "about:blank"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -51,34 +51,26 @@ def running_browser(path: str, profile: Path) -> Iterator[None]:
 
 
 class Browser:
-    """One page of a browser; use it in an `async with`.
+    """A new page of a running browser; use it in an `async with`.
 
     Args:
-        path: The browser to start; None opens a new page of the one that runs with the profile.
-        profile: The folder of its profile.
+        profile: The folder of the browser's profile.
 
     Attributes:
         complaints: What the page wrote to its console, threw, or was refused by its policy.
     """
 
-    def __init__(self, path: str | None, profile: Path) -> None:
-        self._path = path
+    def __init__(self, profile: Path) -> None:
         self._profile = profile
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Json]]] = {}
         self.complaints: list[str] = []
         # Made on entering.
-        self._process: asyncio.subprocess.Process | None = None
         self._session: aiohttp.ClientSession
         self._socket: aiohttp.ClientWebSocketResponse[bool]
         self._reading: asyncio.Task[None]
 
     async def __aenter__(self) -> Self:
-        if self._path is not None:
-            self._process = await asyncio.create_subprocess_exec(
-                self._path, *OPTIONS, f"--user-data-dir={self._profile}", "about:blank",
-                stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-            )  # fmt: skip
         self._session = aiohttp.ClientSession()
         try:
             async with _compat.timeout(START_S):
@@ -86,7 +78,7 @@ class Browser:
                     await self._page_url(), max_msg_size=0
                 )
         except BaseException:
-            await self._end()
+            await self._session.close()
             raise
         self._reading = asyncio.create_task(self._read())
         for domain in ("Page", "Runtime", "Log"):
@@ -99,35 +91,21 @@ class Browser:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._process is None:
-            await self.call("Page.close")
+        await self.call("Page.close")
         self._reading.cancel()
         await asyncio.wait([self._reading])
         await self._socket.close()
-        await self._end()
-
-    async def _end(self) -> None:
         await self._session.close()
-        if self._process is None:
-            return
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
 
     async def _page_url(self) -> str:
-        """Wait until the browser says where it listens; return the address of its page."""
+        """Wait until the browser says where it listens; open a page and return its address."""
         port_file = self._profile / "DevToolsActivePort"
         while True:
             try:
                 port = (await asyncio.to_thread(port_file.read_text)).split()[0]
-                address = f"http://127.0.0.1:{port}/json"
-                if self._path is None:
-                    async with self._session.put(f"{address}/new?about:blank") as answer:
-                        return cast("str", (await answer.json())["webSocketDebuggerUrl"])
-                async with self._session.get(f"{address}/list") as answer:
-                    pages = [each for each in await answer.json() if each["type"] == "page"]
-                if pages:
-                    return cast("str", pages[0]["webSocketDebuggerUrl"])
+                address = f"http://127.0.0.1:{port}/json/new?about:blank"
+                async with self._session.put(address) as answer:
+                    return cast("str", (await answer.json())["webSocketDebuggerUrl"])
             except (OSError, IndexError, aiohttp.ClientError):
                 pass
             await asyncio.sleep(0.05)

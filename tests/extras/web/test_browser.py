@@ -39,7 +39,7 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 async def browser(profile: Path) -> AsyncIterator[Browser]:
     """A new page of it."""
-    async with Browser(None, profile) as page:
+    async with Browser(profile) as page:
         yield page
 
 
