@@ -21,7 +21,7 @@ from benchmarks.contestants import (
 )
 from benchmarks.figures import BROKER_CPU_BYTE, BROKER_CPU_NS, RSS, WALL_BYTE, WALL_NS
 from benchmarks.scenarios import Scenario
-from benchmarks.servers import DIRECTORY, KAFKA, MEMORY, MEMORY_ASYNCIO
+from benchmarks.servers import DIRECTORY, KAFKA, MEMORY
 from benchmarks.topics import Topic
 
 LARGE_BATCH_BYTES: Final = 128 << 10
@@ -47,21 +47,18 @@ class Rate:
     partition_count: int = 4
     batch_bytes: int = 0
 
-    def scenario(self, records: int, rounds: int, *, has_all: bool) -> Scenario:
+    def scenario(self, records: int, rounds: int) -> Scenario:
         """Return the scenario; topics of big values have fewer records."""
         count = records if self.value_bytes <= SMALL_BYTES else records // BIG_ARE_FEWER
         topic = Topic(self.codec, self.value_bytes, count, self.partition_count)
         batches = f", batches of {self.batch_bytes >> 10} KiB" if self.batch_bytes else ""
-        servers = (
-            (MEMORY, MEMORY_ASYNCIO, DIRECTORY, KAFKA) if has_all else (MEMORY, DIRECTORY, KAFKA)
-        )
         return Scenario(
             self.name,
             family="broker",
             title=f"{self.client.name}, {topic.title}, {topic.partition_count} partitions{batches}",
             task=self.client.task or "",
             figures=(WALL_NS, BROKER_CPU_NS),
-            contestants=tuple(self.client.on(server) for server in servers),
+            contestants=tuple(self.client.on(server) for server in (MEMORY, DIRECTORY, KAFKA)),
             rounds=rounds,
             topics=() if self.is_written else (topic,),
             written=topic if self.is_written else None,
@@ -85,7 +82,7 @@ RATES: Final = (
 )
 
 
-def broker_scenarios(records: int, rounds: int, *, has_all: bool) -> list[Scenario]:
+def broker_scenarios(records: int, rounds: int) -> list[Scenario]:
     """Return all scenarios of the families broker, broker-drain and broker-footprint."""
     big = Topic("none", 1000, records // BIG_ARE_FEWER)
     drain = Scenario(
@@ -94,9 +91,7 @@ def broker_scenarios(records: int, rounds: int, *, has_all: bool) -> list[Scenar
         title=f"fetch {big.title}, and throw the bytes away",
         task="drain",
         figures=(WALL_BYTE, BROKER_CPU_BYTE),
-        contestants=tuple(
-            RAW_DRAIN.on(server) for server in (MEMORY, MEMORY_ASYNCIO, DIRECTORY, KAFKA)
-        ),
+        contestants=tuple(RAW_DRAIN.on(server) for server in (MEMORY, DIRECTORY, KAFKA)),
         rounds=rounds,
         topics=(big,),
         passes=4,
@@ -110,5 +105,5 @@ def broker_scenarios(records: int, rounds: int, *, has_all: bool) -> list[Scenar
         contestants=(FOOTPRINT_MEMORY, FOOTPRINT_DIRECTORY),
         rounds=1,
     )
-    rates = [rate.scenario(records, rounds, has_all=has_all) for rate in RATES]
+    rates = [rate.scenario(records, rounds) for rate in RATES]
     return [*rates, drain, footprint]

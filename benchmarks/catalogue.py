@@ -171,7 +171,7 @@ def scenarios(size: Size) -> tuple[Scenario, ...]:
         *scaling(size),
         *_failover(),
         _rebalance(size),
-        *broker_scenarios(size.broker_records, size.rounds, has_all=size.has_all),
+        *broker_scenarios(size.broker_records, size.rounds),
     )
 
 

@@ -237,7 +237,7 @@ def _verdict(reached: Sequence[Verdict]) -> str:
     return "missed" if met == 0 else f"met in {met} of {len(reached)} runs"
 
 
-_SERVERS: Final = ("Kafka", "memory", "directory", "memory, asyncio")
+_SERVERS: Final = ("Kafka", "memory", "directory")
 
 
 # --- README --------------------------------------------------------------------------------

@@ -38,20 +38,17 @@ class Server:
         name: As contestants' names end.
         is_embedded: An embedded broker of ours, not the real Kafka.
         has_directory: It keeps its logs in files.
-        loop: The event loop it is told to run on; its own choice if empty.
     """
 
     name: str
     is_embedded: bool = True
     has_directory: bool = False
-    loop: str = ""
 
 
 KAFKA: Final = Server("Kafka", is_embedded=False)
 MEMORY: Final = Server("memory")
-MEMORY_ASYNCIO: Final = Server("memory, asyncio", loop="asyncio")
 DIRECTORY: Final = Server("directory", has_directory=True)
-SERVERS: Final = {each.name: each for each in (KAFKA, MEMORY, MEMORY_ASYNCIO, DIRECTORY)}
+SERVERS: Final = {each.name: each for each in (KAFKA, MEMORY, DIRECTORY)}
 
 
 @contextmanager
@@ -80,8 +77,6 @@ class EmbeddedBroker:
 
     def __enter__(self) -> EmbeddedBroker:
         command = [sys.executable, "-m", "aiokafka_lite", "broker", "--listen", "127.0.0.1:0"]
-        if self._server.loop:
-            command += ["--loop", self._server.loop]
         if self._server.has_directory:
             self._home = Path(tempfile.mkdtemp(prefix="aiokafka-lite-bench-"))
             command += ["--data", str(self._home / "data")]
