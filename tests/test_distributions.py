@@ -12,6 +12,9 @@ import pytest
 
 from tests.support.distributions import build, built, copied_checkout
 
+# Each compiles all extensions: a minute, if nothing else runs.
+pytestmark = pytest.mark.timeout(600)
+
 ROOT = Path(__file__).parent.parent
 # As if the compiler were there and failed.
 NO_COMPILER = {"CC": "false", "CXX": "false"}

@@ -9,8 +9,9 @@ from typing import Final, Protocol
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._tasks import TaskScope
+from tests.support.rounds import LONG
 
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 60.0 if LONG else 20.0
 
 
 class Waited(Protocol):

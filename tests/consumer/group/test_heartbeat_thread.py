@@ -30,10 +30,12 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.events import events_so_far
 from tests.support.listeners import Losing, beat_count
 from tests.support.protocols import WAYS
+from tests.support.rounds import LONG
 from tests.support.sasl_consumer import ALL_MECHANISMS, CANARY, Tokens
 from tests.support.waiting import PATIENCE_S, until
 
-SESSION_S = 1.0
+# The long form has more workers than processors: a thread may have to wait for one.
+SESSION_S = 2.0 if LONG else 1.0
 BEATS = {"eager": "Heartbeat", "cooperative": "Heartbeat", "consumer": "ConsumerGroupHeartbeat"}
 SETTINGS = BrokerConfig(
     group_min_session_timeout_ms=100, group_consumer_session_timeout_ms=int(SESSION_S * 1000)
