@@ -233,6 +233,8 @@ class Cluster:
                     raise
                 log.info("the first metadata request failed and is sent again: %s", error)
             await asyncio.sleep(delay_s)
+            if self._loop.time() >= give_up_at:  # the loop was blocked: there is no time to ask
+                raise asyncio.TimeoutError
             failures.clear()
 
     def abort(self) -> None:

@@ -52,6 +52,7 @@ from tests.support.scripted_broker import (
     offered,
     topic,
 )
+from tests.support.virtual_time import VirtualTimeLoop
 from tests.support.waiting import until
 
 NewCluster = Callable[[ClientConfig], Cluster]
@@ -165,6 +166,23 @@ async def test_start_names_the_latest_reason_only(
         await cluster.start()
     assert str(caught.value).count("lost the connection") == 1
     assert len(asked_topics(broker)) > 2
+
+
+@pytest.mark.virtual_time
+async def test_start_on_a_blocked_loop_names_the_reason_before_the_block(
+    broker: ScriptedBroker, new_cluster: NewCluster
+) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+
+    def block(_: Asked) -> Answer:
+        loop.call_later(0.001, loop.pass_time, 1.95)
+        return Do.CLOSE
+
+    broker.scripts[MetadataRequest] = block
+    cluster = new_cluster(quick_config(broker, request_timeout_s=2.0))
+    with pytest.raises(KafkaConnectionError, match="cannot bootstrap within 2 s.*lost the conn"):
+        await cluster.start()
 
 
 @pytest.mark.parametrize("loss", [Do.CLOSE, Do.NOTHING, MetadataResponse()])
