@@ -216,7 +216,7 @@ cdef class BatchBuilder:
             if delta <= self.last_delta:
                 raise ValueError(
                     f"offset {offset} is too low: the next record of this batch must have offset "
-                    f"{self.base_offset + self.last_delta + 1} or higher"
+                    f"{<object> self.base_offset + self.last_delta + 1} or higher"
                 )
         if delta > INT32_MAX:
             raise ValueError(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy as AiokafkaBuilder
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aiokafka_lite import records
@@ -475,6 +475,10 @@ builds = st.tuples(
             "leader_epoch": st.integers(-1, 9),
         },
     ),
+)
+@example(  # the offset behind the last one is beyond 64 bits
+    steps=[("append", (0, None, None, []), {}), ("append", (0, None, None, []), {"offset": 0})],
+    options={"codec": records.Codec.NONE, "base_offset": INT64 - 1},
 )
 def test_both_do_the_same_whatever_they_are_given(
     steps: list[tuple[str, tuple[Any, ...], dict[str, Any]]], options: dict[str, Any]
