@@ -63,7 +63,7 @@ def test_mutated_messages_are_decoded_or_refused(cls: type[Message], version: in
 
 @pytest.mark.few_rows(27)
 @pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)
-@settings(max_examples=300 if LONG else 5)  # there are over a hundred messages
+@settings(max_examples=100 if LONG else 5)  # there are over a hundred messages
 @given(data=st.data())
 def test_noise_is_decoded_or_refused(cls: type[Message], data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(versions(cls)))

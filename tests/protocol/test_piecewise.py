@@ -81,7 +81,7 @@ def _topics(pieces: Iterator[object]) -> Iterator[FetchableTopicResponse]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=300 if LONG else 5)  # there are fifteen versions
+@settings(max_examples=100 if LONG else 5)  # there are fifteen versions
 @given(counts=st.lists(st.integers(0, 2 * PIECE + 1), max_size=4))
 def test_pieces_together_are_the_whole(version: int, counts: list[int]) -> None:
     frame = memoryview(framing.encode_response(response_of(counts, version), version, 1))[4:]

@@ -154,7 +154,7 @@ def test_bytes_behind_an_answer_are_passed_over(cls: type[Message], version: int
 
 @pytest.mark.few_rows(27)
 @pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)
-@settings(max_examples=300 if LONG else 5)  # there are over a hundred messages
+@settings(max_examples=100 if LONG else 5)  # there are over a hundred messages
 @given(data=st.data())
 def test_any_message_survives(cls: type[Message], data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(versions(cls)))

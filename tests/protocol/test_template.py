@@ -100,7 +100,7 @@ def one(topic_id: bytes = TOPIC_ID, *, offset: int = 0) -> TopicToFetch:
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-@settings(max_examples=300 if LONG else 5)  # there are fifteen versions
+@settings(max_examples=100 if LONG else 5)  # there are fifteen versions
 @given(data=st.data())
 def test_fetch_has_the_bytes_of_the_message(version: int, data: st.DataObject) -> None:
     draw = data.draw
