@@ -64,7 +64,7 @@ def test_topics_are_created_grown_and_described(admin: kafka.KafkaAdminClient, t
     assert [len(each["partitions"]) for each in page["topics"]] == [3]
     assert page["next_cursor"] == {"topic_name": topic, "partition_index": 3}
     admin.delete_topics([topic])
-    assert topic not in admin.list_topics()
+    soon(lambda: topic not in admin.list_topics())
 
 
 def test_configs_are_described_and_altered(admin: kafka.KafkaAdminClient, topic: str) -> None:
