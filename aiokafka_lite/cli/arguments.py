@@ -18,6 +18,22 @@ def positive_int(text: str) -> int:
     return number
 
 
+def positive_int32(text: str) -> int:
+    """Parse a whole number of at least 1 that fits into 4 bytes, as numbers of partitions do."""
+    number = positive_int(text)
+    if number >= 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text!r} is too large: the limit is {(1 << 31) - 1:,}")
+    return number
+
+
+def positive_int16(text: str) -> int:
+    """Parse a whole number of at least 1 that fits into 2 bytes, as numbers of replicas do."""
+    number = positive_int(text)
+    if number >= 1 << 15:
+        raise argparse.ArgumentTypeError(f"{text!r} is too large: the limit is {(1 << 15) - 1:,}")
+    return number
+
+
 def positive_seconds(text: str) -> float:
     """Parse a number of seconds above 0."""
     try:
@@ -98,6 +114,10 @@ def partition_numbers(text: str) -> tuple[int, ...]:
                 f"{text!r} is not a list of partitions, such as 3 or 0,4-7"
             )
         low, high = map(int, ends)
+        if high < low:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} contains a range that ends before it begins: write {high}-{low}"
+            )
         if high - low > 100_000:
             raise argparse.ArgumentTypeError(
                 f"{text!r} contains a range that is too large: the limit is 100,000 partitions"

@@ -29,7 +29,9 @@ from aiokafka_lite.cli.cat.sinks import (
 from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
 from aiokafka_lite.cli.positions import FORMS, TopicPosition, find, place
 from aiokafka_lite.cli.problems import UsageError
+from aiokafka_lite.cli.signals import Interrupted
 from aiokafka_lite.cli.text import unescaped
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -162,14 +164,15 @@ def _add_how(parser: argparse.ArgumentParser) -> None:
     how.add_argument("-t", "--timestamps", action="store_true", help="print times, in UTC")
     how.add_argument("-o", "--offsets", action="store_true", help="with partition:offset")
     how.add_argument("-a", "--all", action="store_true", help="print all of these")
-    how.add_argument(
+    form = how.add_mutually_exclusive_group()
+    form.add_argument(
         "--format",
         choices=FORMATS,
         help="text: fields separated by tabs, the value last (default). json: one object per "
         "line. hex: like text, with keys, header values and values in hexadecimal. raw: only the "
         "values, without separators",
     )
-    how.add_argument(
+    form.add_argument(
         "-j", "--json", action="store_const", dest="format", const="json", help="--format json"
     )
     how.add_argument(
@@ -230,21 +233,29 @@ def run(options: argparse.Namespace) -> int:
         sink: Sink = StreamSink(formatter, standard_output(), is_prompt=is_prompt)
         loops.run(_copy(options, where, plan, keep, sink))
         return 0
+    end: Exception | None = None
     suffix = options.output.suffix
     with written_aside(options.output) as path:
         if suffix in TABLES:
             sink = TableSink(path, is_parquet=suffix == ".parquet")
-            loops.run(_copy(options, where, plan, keep, sink))
+            end = _copy_to_file(options, where, plan, keep, sink)
         else:
             with path.open("wb") as file:
                 sink = StreamSink(formatter, file, is_prompt=options.follow)
-                loops.run(_copy(options, where, plan, keep, sink))
+                end = _copy_to_file(options, where, plan, keep, sink)
+    if end is not None:
+        raise end
     return 0
 
 
 def _check(options: argparse.Namespace) -> None:
     if options.follow and options.until is not None:
         raise UsageError("--until sets an end, and -f reads without an end: leave one out")
+    if _ends_before_it_begins(options.start, options.until):
+        raise UsageError(
+            f"--until {options.until.text} is before --from {options.start.text}, so there are no "
+            "records to read"
+        )
     if options.last is not None and options.start is not None:
         raise UsageError("--from and --last both set the start: leave one out")
     is_table = options.output is not None and options.output.suffix in TABLES
@@ -258,6 +269,14 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("--format raw prints only values, so leave out -k, -H, -t, -o and -a")
     if options.invert_match and not _filters(options):
         raise UsageError("-v needs --grep, --key or --header, because it inverts these filters")
+
+
+def _ends_before_it_begins(start: TopicPosition | None, until: TopicPosition | None) -> bool:
+    if start is None or until is None:
+        return False
+    if start.offset is not None and until.offset is not None:
+        return until.offset < start.offset
+    return start.is_time and until.is_time and until.time_ms < start.time_ms
 
 
 def _filters(options: argparse.Namespace) -> bool:
@@ -336,6 +355,26 @@ def _tell_of_what_is_gone(
             )
 
 
+def _copy_to_file(
+    options: argparse.Namespace,
+    where: Connecting,
+    plan: _Plan,
+    keep: Filter | None,
+    sink: Sink,
+) -> Exception | None:
+    """Write the records; return the signal or error that ended -f, which has no other end.
+
+    The file is complete then: it contains the records up to that moment.
+    """
+    try:
+        loops.run(_copy(options, where, plan, keep, sink))
+    except (Interrupted, KafkaError) as end:
+        if not (options.follow and sink.has_records):
+            raise
+        return end
+    return None
+
+
 async def _copy(
     options: argparse.Namespace,
     where: Connecting,
@@ -354,8 +393,8 @@ async def _copy(
             aclosing(_found(options, consumer, plan)) as found,
         ):
             if options.last is not None and keep is not None:
-                await _write_last(options, consumer, plan, keep, sink)
-                if not options.follow:
+                left -= await _write_last(options, consumer, plan, keep, sink)
+                if not options.follow or not left:
                     return
             async for records in found:
                 kept: Sequence[formats.Record] = records if keep is None else keep(records)
@@ -375,15 +414,20 @@ async def _write_last(
     plan: _Plan,
     keep: Filter,
     sink: Sink,
-) -> None:
-    """Write the last records of each partition that match, of those that there are now."""
+) -> int:
+    """Write the last records of each partition that match, of those that there are now.
+
+    Returns how many there were.
+    """
     last: dict[int, deque[formats.Record]] = {}
     async with aclosing(records_of(consumer, plan.spans)) as found:
         async for records in found:
             if kept := keep(records):
                 last.setdefault(kept[0].partition, deque(maxlen=options.last)).extend(kept)
     records = [record for number in sorted(last) for record in last[number]]
-    await sink.write(records if options.count is None else records[: options.count])
+    records = records[: options.count]
+    await sink.write(records)
+    return len(records)
 
 
 def _found(

@@ -32,10 +32,14 @@ class Sink(ABC):
 
     A slow reader holds nothing else up. A piece whose writing was cancelled is written none the
     less, ahead of what `close` writes.
+
+    Attributes:
+        has_records: Whether there are any among what was taken.
     """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="write")
+        self.has_records = False
 
     @abstractmethod
     async def write(self, records: Sequence[Record]) -> None:
@@ -77,6 +81,7 @@ class StreamSink(Sink):
     @override
     async def write(self, records: Sequence[Record]) -> None:
         if records:
+            self.has_records = True
             piece = self._formatter(records)
             self._pieces.append(piece)
             self._size_bytes += len(piece)
@@ -120,6 +125,7 @@ class TableSink(Sink):
     @override
     async def write(self, records: Sequence[Record]) -> None:
         self._rows += records
+        self.has_records |= bool(records)
         if len(self._rows) >= ROWS_PER_GROUP:
             await self._in_turn(self._write_group)
 

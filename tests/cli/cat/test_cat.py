@@ -8,15 +8,20 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
+from typing import Any
 
 import aiokafka
 import pytest
 
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.cli.cat import command, reading
 from aiokafka_lite.cli.cat.sinks import written_aside
 from aiokafka_lite.cli.load import load_file
+from aiokafka_lite.cli.main import main
+from aiokafka_lite.errors import TopicAuthorizationFailedError
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.extensions import but_for_plain_python
@@ -198,6 +203,10 @@ async def test_follow_goes_on_with_what_is_produced_later(
     await kafka.produce(topic, 1, rows(b"b1", b"b2", b"b3"))
     ended = await asyncio.wait_for(following, 20)
     assert (ended.code, len(ended.lines)) == (0, 8)
+    for count, values in ((1, ["a3"]), (2, ["a3", "a4"])):
+        options = ["-f", "-n", 2, "--grep", "a", "-c", count]
+        ended = await asyncio.wait_for(cli(*at(kafka, "cat", topic, *options)), 20)
+        assert (ended.code, ended.lines) == (0, values)
 
 
 async def test_what_was_deleted_is_told_of(kafka: KafkaHandle, topic: str, cli: Running) -> None:
@@ -249,6 +258,40 @@ async def test_an_output_that_is_not_whole_takes_the_place_of_no_file(
         assert (await cli("cat", topic, "--output", path, *gone)).code == 1
         assert path.read_text() == "before"
     assert sorted(os.listdir(tmp_path)) == ["orders.jsonl", "orders.parquet"]
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.parquet"])
+@pytest.mark.parametrize("end", ["SIGINT", "error"])
+def test_the_output_of_follow_is_whole_whatever_ends_it(
+    tmp_path: Path, name: str, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "t.parquet":
+        pytest.importorskip("pyarrow")
+    path = tmp_path / name
+    with BrokerThread() as broker:
+        broker.create_topic("t")
+        broker.produce("t", "v", timestamp_ms=1)
+        follow = reading.follow
+
+        async def ended(*arguments: Any) -> AsyncGenerator[Any, None]:
+            async for records in follow(*arguments):
+                yield records
+                if end == "SIGINT":
+                    os.kill(os.getpid(), signal.SIGINT)
+                else:
+                    raise TopicAuthorizationFailedError("not allowed any more")
+
+        monkeypatch.setattr(command, "follow", ended)
+        command_line = ["cat", "t", "-f", "-b", broker.bootstrap_servers, "--output", str(path)]
+        format_ = [] if name == "t.parquet" else ["--json"]
+        assert main([*command_line, *format_]) == (130 if end == "SIGINT" else 1)
+    if name == "t.parquet":
+        import pyarrow.parquet as pq
+
+        assert pq.read_table(path)["value"].to_pylist() == [b"v"]
+    else:
+        assert json.loads(path.read_text())["value"] == "v"
+    assert os.listdir(tmp_path) == [name]
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, ValueError])
@@ -304,6 +347,10 @@ async def test_missing_topic_is_named_with_the_one_that_may_be_meant(
         (["-n", "5", "--from", "5"], "leave one out"),
         (["-c", "0"], "'0' is not a whole number above 0"),
         (["-p", "x"], "is not a list of partitions"),
+        (["-p", "0,7-4"], "ends before it begins: write 4-7"),
+        (["--from", "10", "--until", "5"], "--until 5 is before --from 10"),
+        (["--from", "1h", "--until", "2h"], "--until 2h is before --from 1h"),
+        (["--json", "--format", "hex"], "not allowed with argument"),
         (["--grep", "("], "is not a regular expression"),
         (["-v"], "-v needs --grep, --key or --header"),
         (["--unpack"], "--unpack needs --json"),
