@@ -5,9 +5,11 @@ What passes by itself while a cluster starts is waited out: see `BlockingCluster
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from fnmatch import fnmatchcase
 from typing import Final
 
 from aiokafka_lite._nearest import nearest
@@ -20,6 +22,7 @@ from aiokafka_lite.spark.offsets import EARLIEST, LATEST
 from aiokafka_lite.spark.planning.lookups import Lookups
 from aiokafka_lite.structs import TopicPartition
 
+_WILDCARD: Final = re.compile(r"[*?[]")
 ISOLATION_LEVELS: Final[Mapping[str, int]] = {"read_uncommitted": 0, "read_committed": 1}
 
 
@@ -50,6 +53,20 @@ def ask_for_topic(cluster: BlockingCluster, name: str) -> TopicView:
         others = ask_for_topics(cluster, None).topics
         raise CommandError(f"there is no topic {name}{nearest(name, others)}")
     raise error(f"topic {name} cannot be described: {why(error)}")
+
+
+def is_selected(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a name is, or matches, one of some patterns; without patterns it is wanted."""
+    return not patterns or any(name == each or fnmatchcase(name, each) for each in patterns)
+
+
+def unknown_names(kind: str, patterns: Iterable[str], known: Collection[str]) -> list[str]:
+    """Return a problem for each name that does not exist. Wildcards may match no names."""
+    return [
+        f"there is no {kind} {name}{nearest(name, known)}"
+        for name in dict.fromkeys(patterns)
+        if name not in known and not _WILDCARD.search(name)
+    ]
 
 
 def why(error: type[KafkaError]) -> str:

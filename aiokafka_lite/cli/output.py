@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 Row: TypeAlias = Mapping[str, object]
 
 NOTHING: Final = "-"
+# In a terminal, names are wrapped to no less than this.
+LEAST_NAME_WIDTH: Final = 16
+BETWEEN_COLUMNS: Final = 3
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -44,7 +48,8 @@ def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool 
     elif rows and is_rich_wanted():
         from rich.console import Console
 
-        Console(highlight=False).print(rich_table(rows, columns))
+        console = Console(highlight=False)
+        console.print(rich_table(rows, columns, console.width))
     elif rows:
         print("\n".join(text_lines(rows, columns)))
 
@@ -59,17 +64,32 @@ def is_rich_wanted() -> bool:
     return sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
 
 
-def rich_table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
-    """Return a table for a terminal."""
+def rich_table(rows: Sequence[Row], columns: Sequence[Column], width: int) -> Table | Text:
+    """Return a table for a terminal, of plain lines if it is narrow.
+
+    All texts are shown whole. Half a number would be another number.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column.heading, justify="right" if column.is_number else "left")
-    for row in rows:
-        table.add_row(*[Text(_shown(row, column)) for column in columns])
+    shown = [[_shown(row, column) for column in columns] for row in rows]
+    needed = 0
+    for number, column in enumerate(columns):
+        longest = max(len(text) for text in (column.heading, *[row[number] for row in shown]))
+        least = longest if column.is_number else min(longest, LEAST_NAME_WIDTH)
+        needed += least + BETWEEN_COLUMNS
+        table.add_column(
+            column.heading,
+            justify="right" if column.is_number else "left",
+            overflow="fold",
+            min_width=least,
+        )
+    if needed > width:
+        return Text("\n".join(text_lines(rows, columns)))
+    for texts in shown:
+        table.add_row(*map(Text, texts))
     return table
 
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite.cli.asking import offsets_at
+from aiokafka_lite.cli.problems import CommandError
 from aiokafka_lite.spark.durations import parse_duration_ms
 from aiokafka_lite.spark.offsets import EARLIEST, LATEST
 from aiokafka_lite.structs import TopicPartition
@@ -108,12 +109,17 @@ def find(
     A place outside of what a partition has is moved to its beginning or end.
 
     Raises:
+        CommandError: A topic was deleted meanwhile.
         KafkaError: A leader did not answer in time, or refuses.
     """
     times = [each.time_ms for each in places if each.is_time]
     begins, ends, *found = offsets_at(
         cluster, tps, EARLIEST, LATEST, *times, isolation_level=isolation_level
     )
+    known = begins.keys() & ends.keys()
+    known = known.intersection(*(offsets.keys() for offsets in found))
+    if gone := {tp.topic for tp in tps if tp not in known}:
+        raise CommandError(f"topic {', '.join(sorted(gone))} was deleted during the command")
     by_time = iter(found)
     offsets = [
         _offsets(each, begins, ends, next(by_time) if each.is_time else {}) for each in places

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from aiokafka_lite.errors import KafkaError
@@ -14,6 +15,12 @@ class CommandError(Exception):
 
 class UsageError(CommandError):
     """The command was called in a way that makes no sense: exit code 2."""
+
+
+def raise_if_any(problems: Sequence[str]) -> None:
+    """Raise all problems as one CommandError, if there are any."""
+    if problems:
+        raise CommandError("; ".join(problems))
 
 
 class LineProblem(Exception):
@@ -38,13 +45,15 @@ _OPTIONS: Final = (
     (r"certfile= and keyfile= to create_ssl_context\(\)", "--cert-file and --key-file"),
     (r"certfile= of create_ssl_context\(\)", "--cert-file"),
     (r"\bsecurity_protocol\b", "--security-protocol"),
-    (r"\b(delivery|request)_timeout_ms(=[0-9.]+)?", "--timeout"),
+    (r"\b(delivery|request)_timeout_ms(=[0-9]+(\.[0-9]+)?)?", "--timeout"),
 )
 
 
-def plain_text(error: CommandError | KafkaError) -> str:
+def plain_text(error: BaseException) -> str:
     """Return what an error says, without the class and the code, which are for programmers."""
-    _, _, text = str(error).rpartition(f"{type(error).__name__}: ")
+    text = str(error)
+    if isinstance(error, KafkaError):
+        text = re.sub(rf"^(\[Error -?[0-9]+\] )?{type(error).__name__}: ", "", text)
     for of_programs, option in _OPTIONS:
         text = re.sub(of_programs, option, text)
     return text

@@ -9,11 +9,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._nearest import nearest
-from aiokafka_lite.cli.arguments import name_and_value, new_parser, positive_int
+from aiokafka_lite.cli.arguments import (
+    name_and_value,
+    new_parser,
+    positive_int16,
+    positive_int32,
+)
 from aiokafka_lite.cli.asking import ask_for_topic, ask_for_topics, bounds, why
 from aiokafka_lite.cli.connecting import add_options, connecting
 from aiokafka_lite.cli.output import Column, Row, add_json_option, counted, print_rows
-from aiokafka_lite.cli.problems import CommandError, UsageError
+from aiokafka_lite.cli.problems import CommandError, UsageError, raise_if_any
 from aiokafka_lite.cli.topics import OF_TOPIC, TOPIC_RESOURCE
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.errors import KafkaError, for_code
@@ -78,11 +83,11 @@ def _add_create(actions: Subparsers) -> None:
     )
     parser.add_argument("names", nargs="+", metavar="NAME", help="the topics to create")
     parser.add_argument(
-        "-p", "--partitions", type=positive_int, metavar="N",
+        "-p", "--partitions", type=positive_int32, metavar="N",
         help="the number of partitions of each topic (default: the cluster's num.partitions)",
     )  # fmt: skip
     parser.add_argument(
-        "-r", "--replication", type=positive_int, metavar="N",
+        "-r", "--replication", type=positive_int16, metavar="N",
         help="the number of replicas of each partition (default: the cluster's "
         "default.replication.factor)",
     )  # fmt: skip
@@ -178,7 +183,7 @@ def run_create(options: argparse.Namespace) -> int:
                 f"created {topic.name}: {counted(len(topic.partitions), 'partition')}, "
                 f"{counted(replicas, 'replica')}"
             )
-    _raise_if_any(problems)
+    raise_if_any(problems)
     return 0
 
 
@@ -212,11 +217,6 @@ def _timeout_ms(options: argparse.Namespace) -> int:
     return int(connecting(options).config.request_timeout_s * 1000)
 
 
-def _raise_if_any(problems: Sequence[str]) -> None:
-    if problems:
-        raise CommandError("; ".join(problems))
-
-
 # --- delete --------------------------------------------------------------------------------
 def run_delete(options: argparse.Namespace) -> int:
     """Run `topics delete`; returns 0."""
@@ -233,7 +233,7 @@ def run_delete(options: argparse.Namespace) -> int:
         there = [known[name] for name in names if name in known]
         if there and (options.yes or _is_confirmed(cluster, there)):
             problems += _delete(cluster, there, _timeout_ms(options))
-    _raise_if_any(problems)
+    raise_if_any(problems)
     return 0
 
 
@@ -306,7 +306,7 @@ def _settings(cluster: BlockingCluster, names: Sequence[str]) -> list[DescribeCo
     ]
     request = DescribeConfigsRequest(resources=resources, include_synonyms=True)
     results = cluster.request_any(request).results
-    _raise_if_any(
+    raise_if_any(
         [
             f"settings of {each.resource_name} cannot be read: {why(for_code(each.error_code))}"
             for each in results
@@ -368,7 +368,7 @@ def _change(
             for each in before
         ]
     )
-    _raise_if_any(
+    raise_if_any(
         [
             f"{each.resource_name} was not changed: "
             f"{each.error_message or why(for_code(each.error_code))}"

@@ -7,12 +7,18 @@ import sys
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Collection, Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import new_parser
-from aiokafka_lite.cli.asking import ask_for_topic, ask_for_topics, bounds, why
+from aiokafka_lite.cli.asking import (
+    ask_for_topic,
+    ask_for_topics,
+    bounds,
+    is_selected,
+    unknown_names,
+    why,
+)
 from aiokafka_lite.cli.cat.reading import Span
 from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
 from aiokafka_lite.cli.output import (
@@ -26,7 +32,7 @@ from aiokafka_lite.cli.output import (
     size_text,
 )
 from aiokafka_lite.cli.positions import FORMS, TopicPosition, find, place
-from aiokafka_lite.cli.problems import plain_text
+from aiokafka_lite.cli.problems import plain_text, raise_if_any
 from aiokafka_lite.cli.sampling import Sample, sample
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.view import TopicView
@@ -131,25 +137,28 @@ def add_describe_parser(subparsers: Subparsers) -> None:
 def run_topics(options: argparse.Namespace) -> int:
     """Run `topics`; returns 0."""
     with connecting(options).cluster() as cluster:
+        known = ask_for_topics(cluster, None).topics
         topics = [
             topic
-            for name, topic in sorted(ask_for_topics(cluster, None).topics.items())
+            for _, topic in sorted(known.items())
             if _is_wanted(topic, options.patterns, with_internal=options.internal)
         ]
-        if options.names:
-            for topic in topics:
-                print(topic.name)
-            return 0
-        rows = _topic_rows(cluster, topics)
-    print_rows(rows, _TOPIC_COLUMNS, as_json=options.json)
-    if not rows:
-        print("no topics", file=sys.stderr)
+        rows = [] if options.names else _topic_rows(cluster, topics)
+    problems = unknown_names("topic", options.patterns, known)
+    if options.names:
+        for topic in topics:
+            print(topic.name)
+    else:
+        print_rows(rows, _TOPIC_COLUMNS, as_json=options.json)
+        if not rows and not problems:
+            print("no topics", file=sys.stderr)
+    raise_if_any(problems)
     return 0
 
 
 def _is_wanted(topic: TopicView, patterns: Sequence[str], *, with_internal: bool) -> bool:
     if patterns:
-        return any(fnmatchcase(topic.name, each) for each in patterns)
+        return is_selected(topic.name, patterns)
     return with_internal or not topic.is_internal
 
 
@@ -185,9 +194,13 @@ def run_describe(options: argparse.Namespace) -> int:
     since = place(DEFAULT_SINCE) if options.since is None else options.since
     where = connecting(options)
     with where.cluster() as cluster:
-        for name in options.topics:
-            ask_for_topic(cluster, name)
-        topics = [ask_for_topics(cluster, options.topics).topics[name] for name in options.topics]
+        known = ask_for_topics(cluster, options.topics).topics
+        topics = [
+            known[name]
+            if name in known and known[name].partitions
+            else ask_for_topic(cluster, name)
+            for name in options.topics
+        ]
         partitions = _rows_by_topic(cluster, topics)
         configs = {topic.name: _configs(cluster, topic.name) for topic in topics}
         spans = {topic.name: _spans_since(cluster, topic, since) for topic in topics}

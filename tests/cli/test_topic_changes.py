@@ -42,6 +42,10 @@ async def test_topic_that_cannot_be_created_is_named_and_the_others_are(
     ended = await cli("topics", "create", unique("made"), "--config", "no.such=1", *where)
     assert (ended.code, ended.out) == (1, b"")
     assert "no.such" in ended.errors
+    for option, number, limit in (("-p", 1 << 31, "2,147,483,647"), ("-r", 1 << 15, "32,767")):
+        ended = await cli("topics", "create", new, option, number, *where)
+        assert ended.code == 2
+        assert f"'{number}' is too large: the limit is {limit}" in ended.errors
 
 
 async def test_topics_are_deleted_and_those_that_are_not_there_are_named(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from typing import cast
@@ -13,6 +14,7 @@ from aiokafka_lite.cli import sampling
 from aiokafka_lite.errors import TopicAuthorizationFailedError
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -51,8 +53,21 @@ async def test_names_alone_leave_internal_topics_out(
     names = (await cli("topics", "-q", "-b", kafka.bootstrap_servers)).lines
     assert topic in names
     assert "__consumer_offsets" not in names
-    ended = await cli("topics", unique("none"), "-b", kafka.bootstrap_servers)
+    ended = await cli("topics", unique("none") + "*", "-b", kafka.bootstrap_servers)
     assert (ended.code, ended.out, ended.errors) == (0, b"", "no topics\n")
+
+
+async def test_topics_that_do_not_exist_are_named_and_the_others_listed(
+    kafka: KafkaHandle, topic: str, cli: Running
+) -> None:
+    where = ["-b", kafka.bootstrap_servers]
+    said = f"error: there is no topic {topic}x; did you mean {topic}?\n"
+    for form in ([], ["-q"], ["--json"]):
+        ended = await cli("topics", f"{topic}x", topic, "none-*", *form, *where)
+        assert (ended.code, ended.errors) == (1, said)
+        assert topic in ended.lines[-1]
+        ended = await cli("topics", f"{topic}x", *form, *where)
+        assert (ended.code, ended.out, ended.errors) == (1, b"", said)
 
 
 async def test_describe_shows_partitions_offsets_and_what_was_set(
@@ -160,3 +175,20 @@ async def test_no_broker_is_one_line(command: str, cli: Running) -> None:
     assert (ended.code, ended.out) == (1, b"")
     assert ended.errors.startswith("error: no broker can be used: cannot connect to 127.0.0.1:1")
     assert ended.errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command", [["cat"], ["describe"], ["replay"], ["reset", "g", "--to", "0", "--topic"]]
+)
+async def test_a_topic_that_is_deleted_during_the_command_is_one_line(
+    command: list[str], cli: Running
+) -> None:
+    async with Broker() as broker:
+        broker.create_topic("t", 2)
+        with broker.on("ListOffsets").hold() as held:
+            running = asyncio.ensure_future(cli(*command, "t", "-b", broker.bootstrap_servers))
+            await until(lambda: held.hits > 0)
+            broker.delete_topic("t")
+        ended = await running
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.errors.splitlines()[-1] == "error: topic t was deleted during the command"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._nearest import nearest
@@ -29,12 +30,14 @@ from aiokafka_lite.cli.output import (
     rich_table,
     text_lines,
 )
-from aiokafka_lite.cli.problems import CommandError, UsageError
+from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.spark.offsets import LATEST
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from aiokafka_lite.cli.commands import Subparsers
 
 DEFAULT_INTERVAL_S: Final = 2.0
@@ -114,6 +117,11 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--watch and --json cannot be combined: leave one out")
     with connecting(options).cluster() as cluster:
         lag = lag_of(cluster, options.group, options.topic)
+        if missing := set(options.topic or ()) - {row["topic"] for row in lag.rows}:
+            raise CommandError(
+                f"group {options.group} has no committed offsets and no members for topic "
+                f"{', '.join(sorted(missing))}"
+            )
         if options.watch is not None:
             _watch(cluster, options, lag)
     if not options.json:
@@ -169,9 +177,22 @@ def _watch(cluster: BlockingCluster, options: argparse.Namespace, lag: Lag) -> N
     while True:
         print(f"{time.strftime('%H:%M:%S')} {lag.summary}")
         print("\n".join(text_lines(lag.rows, _COLUMNS)), end="\n\n", flush=True)
+        lag = _next_lag(cluster, options, lambda problem: print(problem, end="\n\n", flush=True))
+
+
+def _next_lag(
+    cluster: BlockingCluster, options: argparse.Namespace, say: Callable[[str], object]
+) -> Lag:
+    """Wait for the interval, and return the lag; an error that may pass is shown, and retried."""
+    while True:
         time.sleep(options.watch)
         cluster.limit(cluster.config.request_timeout_s)
-        lag = lag_of(cluster, options.group, options.topic)
+        try:
+            return lag_of(cluster, options.group, options.topic)
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            say(f"{time.strftime('%H:%M:%S')} cannot repeat: {plain_text(error)}")
 
 
 def _watch_with_rich(cluster: BlockingCluster, options: argparse.Namespace, lag: Lag) -> None:
@@ -187,16 +208,13 @@ def _watch_with_rich(cluster: BlockingCluster, options: argparse.Namespace, lag:
             title = Text(f"{time.strftime('%H:%M:%S')}  {lag.summary}{change}")
             # What does not fit below matters least.
             rows = sorted(lag.rows, key=_by_lag)
-            table = rich_table(rows, _COLUMNS)
+            table = rich_table(rows, _COLUMNS, live.console.width)
             live.update(Group(title, table), refresh=True)
-            time.sleep(options.watch)
-            cluster.limit(cluster.config.request_timeout_s)
-            try:
-                lag = lag_of(cluster, options.group, options.topic)
-            except KafkaError as error:
-                if not error.retriable:
-                    raise
-                live.update(Group(title, Text(f"cannot repeat: {error}"), table), refresh=True)
+
+            def say(problem: str, title: Text = title, table: Table | Text = table) -> None:
+                live.update(Group(title, Text(problem), table), refresh=True)
+
+            lag = _next_lag(cluster, options, say)
 
 
 def _by_lag(row: Row) -> int:

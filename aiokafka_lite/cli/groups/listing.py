@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.cli.arguments import new_parser
-from aiokafka_lite.cli.asking import ask_for_topics
+from aiokafka_lite.cli.asking import ask_for_topics, is_selected, unknown_names
 from aiokafka_lite.cli.connecting import add_options, connecting
 from aiokafka_lite.cli.groups.requests import GroupDescription, GroupListing, describe, list_groups
 from aiokafka_lite.cli.output import Column, Row, add_json_option, print_rows
+from aiokafka_lite.cli.problems import raise_if_any
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 
 if TYPE_CHECKING:
@@ -61,11 +61,12 @@ def run(options: argparse.Namespace) -> int:
     """Run `groups`; returns 0."""
     with connecting(options).cluster() as cluster:
         ask_for_topics(cluster, [])
-        listed = [
-            each
+        known = {
+            each.group_id: each
             for each in list_groups(cluster)
-            if each.protocol_type in _OF_CONSUMERS and _is_wanted(each.group_id, options.patterns)
-        ]
+            if each.protocol_type in _OF_CONSUMERS
+        }
+        listed = [each for each in known.values() if is_selected(each.group_id, options.patterns)]
         described = _described(cluster, listed)
     rows = [
         _row(each, described.get(each.group_id))
@@ -73,18 +74,16 @@ def run(options: argparse.Namespace) -> int:
         if options.state is None
         or _state(each, described.get(each.group_id)).lower() == options.state.lower()
     ]
+    problems = unknown_names("consumer group", options.patterns, known)
     if options.names:
         for row in rows:
             print(row["group"])
-        return 0
-    print_rows(rows, _COLUMNS, as_json=options.json)
-    if not rows:
-        print("no groups", file=sys.stderr)
+    else:
+        print_rows(rows, _COLUMNS, as_json=options.json)
+        if not rows and not problems:
+            print("no groups", file=sys.stderr)
+    raise_if_any(problems)
     return 0
-
-
-def _is_wanted(group_id: str, patterns: list[str]) -> bool:
-    return not patterns or any(fnmatchcase(group_id, each) for each in patterns)
 
 
 def _described(cluster: BlockingCluster, listed: list[GroupListing]) -> dict[str, GroupDescription]:

@@ -13,10 +13,15 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.cli.groups import lag as lag_command
+from aiokafka_lite.cli.groups.lag import Lag
+from aiokafka_lite.cli.groups.requests import GroupDescription
+from aiokafka_lite.cli.main import main
 from aiokafka_lite.consumer.assignors import RoundRobinPartitionAssignor
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
+    KafkaConnectionError,
     UnsupportedVersionError,
 )
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -106,8 +111,11 @@ async def test_lag_is_shown_with_members_and_without(
     lines = (await cli("lag", group, *where)).lines
     assert lines[0] == f"group {group}: Empty, 0 members, lag 3 in 1 partition"
     assert lines[2].split() == [topic, "0", "2", "5", "3", "-", "-"]
-    ended = await cli("lag", group, "--topic", "another", "--json", *where)
-    assert (ended.code, ended.out) == (0, b"")
+    ended = await cli("lag", group, "--topic", "another", "--topic", topic, "--json", *where)
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.errors == (
+        f"error: group {group} has no committed offsets and no members for topic another\n"
+    )
 
 
 async def test_a_commit_beyond_the_end_is_a_negative_lag_and_no_part_of_the_sum(
@@ -189,8 +197,34 @@ async def test_missing_group_is_named_with_the_one_that_may_be_meant(
     group = unique("group-of-orders")
     async with member(kafka, topic, group):
         ended = await cli("lag", f"{group}s", "-b", kafka.bootstrap_servers)
-    assert (ended.code, ended.out) == (1, b"")
-    assert ended.errors == f"error: there is no group {group}s; did you mean {group}?\n"
+        assert (ended.code, ended.out) == (1, b"")
+        assert ended.errors == f"error: there is no group {group}s; did you mean {group}?\n"
+        ended = await cli("groups", f"{group}s", group, "-q", "-b", kafka.bootstrap_servers)
+    assert (ended.code, ended.lines) == (1, [group])
+    assert ended.errors == f"error: there is no consumer group {group}s; did you mean {group}?\n"
+
+
+def test_watch_goes_on_after_an_error_that_passes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lag = Lag(GroupDescription("g", "Empty", "", ()), [])
+    answers: list[Lag | BaseException] = [
+        lag, KafkaConnectionError("no broker"), lag, KeyboardInterrupt(),
+    ]  # fmt: skip
+
+    def next_answer(*_: object) -> Lag:
+        answer = answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(lag_command, "lag_of", next_answer)
+    assert main(["lag", "g", "--watch", "0.001"]) == 130
+    lines = [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines() if " " in line]
+    shown = "group g: Empty, 0 members, lag 0 in 0 partitions"
+    assert [line for line in lines if "PARTITION" not in line] == [
+        shown, "cannot repeat: no broker", shown,
+    ]  # fmt: skip
 
 
 @pytest.mark.real_if_long
