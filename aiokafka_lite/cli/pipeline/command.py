@@ -17,7 +17,7 @@ from aiokafka_lite.cli.arguments import (
     positive_int,
 )
 from aiokafka_lite.cli.flights.dataset import DISTRIBUTION
-from aiokafka_lite.cli.problems import CommandError, MissingExtraError
+from aiokafka_lite.cli.problems import CommandError, MissingExtraError, UsageError
 
 if TYPE_CHECKING:
     from aiokafka_lite.cli.pipeline.job import PipelineJobOptions
@@ -31,6 +31,8 @@ With --flights, the command loads the real flights of 2013 into the topic and wr
 command then checks the tables against the data set, and draws a plot. Without --bootstrap, the
 command starts an embedded broker."""
 HOUR_MS: Final = 3_600_000
+DEFAULT_TRIGGER_MS: Final = 10_000
+DEFAULT_PARTITIONS: Final = 4
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -65,7 +67,6 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--partitions",
         type=positive_int,
-        default=4,
         metavar="N",
         help="with --flights: the number of partitions of the topic (default: 4)",
     )
@@ -170,7 +171,6 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--trigger",
         type=positive_duration_ms,
-        default=10_000,
         metavar="LENGTH",
         help="with --continuous: time between two batches (default: 10s)",
     )
@@ -244,12 +244,19 @@ def _job_options(options: argparse.Namespace) -> PipelineJobOptions:
             ("--bootstrap", options.bootstrap), ("--topic", topic), ("--out", out)
         ):  # fmt: skip
             if not value:
-                raise CommandError(f"{name} is required unless --flights is given")
+                raise UsageError(f"{name} is required unless --flights is given")
     elif options.continuous:
-        raise CommandError(
+        raise UsageError(
             "--flights checks the tables at the end of the run, but --continuous runs until "
             "Ctrl-C: leave one out"
         )
+    for name, value, needed, has_needed in (
+        ("--limit", options.limit, "--flights", options.flights),
+        ("--partitions", options.partitions, "--flights", options.flights),
+        ("--trigger", options.trigger, "--continuous", options.continuous),
+    ):
+        if value is not None and not has_needed:
+            raise UsageError(f"{name} needs {needed}")
     given = {
         "schema": None if options.schema is None else _read_schema(options.schema),
         "event_time": options.event_time,
@@ -265,7 +272,7 @@ def _job_options(options: argparse.Namespace) -> PipelineJobOptions:
         for name in ("schema", "event_time", "keys", "measures"):
             if given[name] not in (None, ()):
                 option = name.replace("_", "-").removesuffix("s")
-                raise CommandError(
+                raise UsageError(
                     f"--flights sets its own {name.replace('_', ' ')}, so leave out --{option}"
                 )
         given = {
@@ -273,7 +280,7 @@ def _job_options(options: argparse.Namespace) -> PipelineJobOptions:
             **{name: value for name, value in given.items() if value not in (None, ())},
         }
         flights = FlightsOptions(
-            partition_count=options.partitions,
+            partition_count=options.partitions or DEFAULT_PARTITIONS,
             limit=options.limit,
             plot=None if options.no_plot else Path("out"),
         )
@@ -295,7 +302,7 @@ def _job_options(options: argparse.Namespace) -> PipelineJobOptions:
         ),
         bootstrap_servers=options.bootstrap,
         topic=topic,
-        trigger_s=options.trigger / 1000 if options.continuous else None,
+        trigger_s=(options.trigger or DEFAULT_TRIGGER_MS) / 1000 if options.continuous else None,
         metrics=metrics,
         master=options.master,
         conf=dict(options.conf),

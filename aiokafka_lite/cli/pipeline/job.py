@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from aiokafka_lite.cli.pipeline.problems import QueryError
@@ -72,11 +74,12 @@ def run_pipeline(
     is_short = options.flights is not None
     with (
         Stopping(say).on_signals() as stopping,
+        spark_errors(stopping),
         spark_session(options.master, options.conf, is_short=is_short) as spark,
     ):
         started = time.monotonic()
         pipeline = Pipeline(spark, wanted, on_batch=on_batch, metrics_file=options.metrics)
-        with stopping.behind_a_batch_of(pipeline), _query_errors():
+        with stopping.behind_a_batch_of(pipeline):
             if options.trigger_s is None:
                 tables = pipeline.run_once()
             else:
@@ -150,10 +153,21 @@ class Stopping:
             raise Interrupted(self._received)
 
 
+# Without its JVM, Spark fails with these, or with a PySparkException of this name.
+_NO_JVM: Final = (Py4JNetworkError, ConnectionRefusedError, ConnectionResetError)
+_NO_JVM_NAME: Final = "JAVA_GATEWAY_EXITED"
+
+
 @contextmanager
-def _query_errors() -> Iterator[None]:
-    """Say in a line or two what Spark failed of."""
+def spark_errors(stopping: Stopping) -> Iterator[None]:
+    """Say in a line or two what Spark failed of.
+
+    A signal to all processes, as when a service is stopped, ends the JVM, too.
+    """
     try:
         yield
-    except PySparkException as error:
-        raise QueryError(error) from error
+    except (PySparkException, Py4JError, *_NO_JVM) as error:
+        reason = QueryError(error)
+        if isinstance(error, _NO_JVM) or _NO_JVM_NAME in str(reason):
+            stopping.raise_if_received()
+        raise reason from error

@@ -24,8 +24,24 @@ HOUR = CarrierHour(datetime(2013, 1, 1, 10, tzinfo=timezone.utc), "UA")
 
 
 def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["pipeline", "--bootstrap", "localhost:1", "--topic", "t"]) == 1
+    assert main(["pipeline", "--bootstrap", "localhost:1", "--topic", "t"]) == 2
     assert "--out is required unless --flights is given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "needed"),
+    [
+        ("--limit", "5", "--flights"),
+        ("--partitions", "5", "--flights"),
+        ("--trigger", "5s", "--continuous"),
+    ],
+)
+def test_an_option_that_has_no_effect_is_refused(
+    option: str, value: str, needed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--bootstrap", "localhost:1", "--topic", "t", "--out", "o"]
+    assert main(["pipeline", *where, option, value]) == 2
+    assert f"error: {option} needs {needed}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -49,7 +65,7 @@ def test_arguments_that_will_not_do_are_explained(
 
 
 def test_flights_have_their_own_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["pipeline", "--flights", "--key", "origin"]) == 1
+    assert main(["pipeline", "--flights", "--key", "origin"]) == 2
     assert "--flights sets its own keys, so leave out --key" in capsys.readouterr().err
 
 

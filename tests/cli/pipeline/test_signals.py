@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from typing import cast
 
 import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 
-from aiokafka_lite.cli.pipeline.job import Stopping
+from aiokafka_lite.cli.pipeline.job import Stopping, spark_errors
+from aiokafka_lite.cli.pipeline.problems import QueryError
 from aiokafka_lite.cli.signals import Interrupted
 from aiokafka_lite.spark.pipeline import Pipeline
 
@@ -67,6 +70,26 @@ def test_a_signal_within_a_batch_stops_the_pipeline_behind_it(pipeline: RunningP
             ]
         with pytest.raises(Interrupted, match="SIGTERM"):
             stopping.raise_if_received()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JNetworkError("Answer from Java side is empty"),
+        ConnectionRefusedError(111, "Connection refused"),
+        PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={}),
+    ],
+)
+def test_a_java_that_is_gone_is_the_signals_doing_or_told_of(error: Exception) -> None:
+    with Stopping(lambda _: None).on_signals() as stopping:
+        with pytest.raises(QueryError), spark_errors(stopping):
+            raise error
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Interrupted, match="SIGTERM"), spark_errors(stopping):
+            raise error
+        # But a query that fails while it is stopped has failed.
+        with pytest.raises(QueryError, match="not so"), spark_errors(stopping):
+            raise PySparkException("not so")
 
 
 def test_a_second_ctrl_c_is_not_waited_for(pipeline: RunningPipeline) -> None:
