@@ -155,7 +155,7 @@ def add_parser(subparsers: Subparsers) -> None:
     status.add_argument("--no-status", action="store_true", help="serve no status page")
     parser.add_argument(
         "--loop",
-        type=loops.LoopKind,
+        type=loops.loop_kind,
         choices=list(loops.LoopKind),
         default=loops.LoopKind.ASYNCIO,
         help="the event loop to run on (default: %(default)s)",

@@ -75,9 +75,9 @@ _OPTIONS: Final = (
 )  # fmt: skip
 
 _HELP: Final = """\
-Options may also be set as environment variables: AIOKAFKA_LITE_BOOTSTRAP, AIOKAFKA_LITE_CONFIG,
-AIOKAFKA_LITE_PASSWORD … Options override environment variables, and environment variables
-override the properties file."""
+Environment variables can replace the options for addresses, files, names and passwords:
+AIOKAFKA_LITE_BOOTSTRAP, AIOKAFKA_LITE_CONFIG, AIOKAFKA_LITE_PASSWORD … Options override
+environment variables, and environment variables override the properties file."""
 
 
 def add_options(
@@ -285,6 +285,10 @@ def _settings(options: argparse.Namespace, environment: Mapping[str, str]) -> di
     _lay_over(settings, _of_options(options))
     settings.setdefault("bootstrap.servers", DEFAULT_BOOTSTRAP)
     has_login = "sasl.username" in settings
+    if "sasl.password" in settings and not has_login:
+        raise UsageError(
+            f"there is a password, but no user name: add --username, or unset {ENVIRONMENT}PASSWORD"
+        )
     if has_login and not {"sasl.mechanism", "sasl.mechanisms"} & settings.keys():
         settings["sasl.mechanism"] = "PLAIN"
     _choose_protocol(settings, wants_tls=options.tls)
@@ -308,14 +312,17 @@ def _choose_protocol(settings: dict[str, str], *, wants_tls: bool) -> None:
 
 def _asked_password(username: str) -> str:
     """Ask for the password where a person sits; nothing is shown of it."""
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError(
-            f"no password for user {username}: set {ENVIRONMENT}PASSWORD, or set sasl.password in "
-            "the properties file"
-        )
     import getpass
 
-    return getpass.getpass(f"Password of {username}: ")
+    try:
+        if sys.stdin is not None and sys.stdin.isatty():
+            return getpass.getpass(f"Password of {username}: ")
+    except EOFError:  # Ctrl-D
+        print(file=sys.stderr)
+    raise UsageError(
+        f"no password for user {username}: set {ENVIRONMENT}PASSWORD, or set sasl.password in "
+        "the properties file"
+    )
 
 
 def _lay_over(settings: dict[str, str], nearer: Mapping[str, str]) -> None:

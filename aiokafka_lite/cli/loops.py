@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import importlib
 import importlib.util
@@ -20,6 +21,16 @@ class LoopKind(StrEnum):
 
     ASYNCIO = "asyncio"
     UVLOOP = "uvloop"
+
+
+def loop_kind(text: str) -> LoopKind:
+    """Parse the name of a kind of loop."""
+    try:
+        return LoopKind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an event loop: write {' or '.join(LoopKind)}"
+        ) from None
 
 
 def available_loops() -> list[LoopKind]:

@@ -38,7 +38,9 @@ def build_parser(*words: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"aiokafka_lite {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
+    subparsers = parser.add_subparsers(
+        prog=program_name(), dest="command", metavar="COMMAND", help=argparse.SUPPRESS
+    )
     for name, command in COMMANDS.items():
         if name in words[:1]:
             command.add_to(subparsers, *words[1:])
@@ -60,10 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"(usage: {program_name()} --help)",
             2,
         )
-    parser = build_parser(*words)
-    options = parser.parse_args(arguments)
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     try:
+        options, rest = build_parser(*words).parse_known_args(arguments)
+        if rest:
+            raise UsageError(f"unrecognized arguments: {' '.join(rest)}")
+        logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
         code: int = 0
         if options.command is None:
             # Only now: it looks for what is installed.
@@ -75,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except UsageError as error:
-        help_command = f"{program_name()} {options.command} --help"
+        help_command = " ".join([program_name(), *words[:1], "--help"])
         return _fail(f"{error}\n(usage: {help_command})", 2)
     except (CommandError, KafkaError) as error:
         return _fail(plain_text(error))

@@ -27,7 +27,7 @@ from aiokafka_lite.cli.cat.reading import Record, Span, records_of
 from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
 from aiokafka_lite.cli.output import counted
 from aiokafka_lite.cli.positions import FORMS, find, place
-from aiokafka_lite.cli.problems import CommandError, UsageError
+from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.processing.dead_letters import (
     PARTITION,
@@ -294,7 +294,7 @@ class _Replay:
             raise failure
         if not is_all:
             why = failure or next(e for each in futures if (e := each.exception()) is not None)
-            raise CommandError(f"some dead letters were not written: {why}") from why
+            raise CommandError(f"some dead letters were not written: {plain_text(why)}") from why
 
     async def _write_in_transactions(
         self,
@@ -312,7 +312,9 @@ class _Replay:
             offsets = {tp: letter.offset + 1}
             error = await self._try_to_write(consumer, producer, offsets, [letter])
             if error is not None:
-                raise CommandError(f"some dead letters were not written: {error}") from error
+                raise CommandError(
+                    f"some dead letters were not written: {plain_text(error)}"
+                ) from error
         await self._try_to_write(consumer, producer, {tp: read_to}, [])
 
     async def _try_to_write(
@@ -331,7 +333,9 @@ class _Replay:
                 transaction.commit_offsets(offsets, consumer.group_metadata())
         except KafkaError as error:
             if producer.fatal_error is not None:
-                raise CommandError(f"some dead letters were not written: {error}") from error
+                raise CommandError(
+                    f"some dead letters were not written: {plain_text(error)}"
+                ) from error
             return error
         finally:
             for future in futures:

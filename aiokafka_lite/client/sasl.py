@@ -338,17 +338,20 @@ def mechanism_of(
         KafkaConfigurationError: It is not known, or its credentials are missing.
     """
     if name == OAuthBearer.name:
-        if token_provider is not None:
-            return OAuthBearer(token_provider)
-    elif username is not None and password is not None:
-        if name == Plain.name:
-            return Plain(username, Secret(password))
-        for mechanism in scram.ScramMechanism:
-            if name == mechanism.mechanism_name:
-                return Scram(mechanism, username, Secret(password))
-    raise KafkaConfigurationError(
-        f"SASL mechanism {name} is not supported, or its credentials are missing"
-    )
+        if token_provider is None:
+            raise KafkaConfigurationError(f"SASL mechanism {name} needs a token provider")
+        return OAuthBearer(token_provider)
+    known = {each.mechanism_name: each for each in scram.ScramMechanism}
+    if name != Plain.name and name not in known:
+        raise KafkaConfigurationError(
+            f"SASL mechanism {name} is not supported: use {', '.join([Plain.name, *known])} or "
+            f"{OAuthBearer.name}"
+        )
+    if username is None or password is None:
+        raise KafkaConfigurationError(f"SASL mechanism {name} needs a user name and a password")
+    if name == Plain.name:
+        return Plain(username, Secret(password))
+    return Scram(known[name], username, Secret(password))
 
 
 class Authenticator:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_credentials_of_an_option_replace_those_of_the_file(file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-b", "a:b"], "setting bootstrap.servers: "),
+        (["-b", "a:b"], "setting bootstrap.servers: bootstrap_servers contains 'a:b'"),
         (["-X", "sasl.mechanisn=PLAIN"], "there is no such setting; did you mean sasl.mechanism"),
         (["-X", "acks=1"], "-X acks: no command uses this setting"),
         (["--security-protocol", "TLS"], "security.protocol is 'TLS': the value must be one of"),
@@ -105,6 +106,8 @@ def test_credentials_of_an_option_replace_those_of_the_file(file: Path) -> None:
         (["--mechanism", "PLAIN"], "set the settings sasl.username and sasl.password"),
         (["--mechanism", "GSSAPI", "--username", "a", "--password", "b"], "Kerberos"),
         (["--username", "a"], "set AIOKAFKA_LITE_PASSWORD"),
+        (["--password", PASSWORD], "add --username, or unset AIOKAFKA_LITE_PASSWORD"),
+        (["--cert-file", "/nowhere"], "setting ssl.certificate.location is '/nowhere': the file"),
         (["--ca-file", "/nowhere"], "setting ssl.truststore.location is '/nowhere': the file"),
         (["--key-file", "/nowhere"], "set the setting ssl.certificate.location"),
         (["--security-protocol", "SASL_PLAINTEXT", "-b", "a:1", "--username", "u",
@@ -199,3 +202,16 @@ async def test_tokens_are_got_as_the_file_of_a_java_client_says(
         )
         assert (await cli("cat", "t", "--config", file)).lines == ["hello"]
         assert {each.login for each in server.asked} == {"reader:hunter2/="}
+
+
+def test_ctrl_d_at_the_prompt_is_no_password(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def end(_: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("getpass.getpass", end)
+    with pytest.raises(UsageError, match="no password for user a: set AIOKAFKA_LITE_PASSWORD"):
+        connected("--username", "a")
+    assert capsys.readouterr().err == "\n"

@@ -13,6 +13,7 @@ import pytest
 from aiokafka_lite import __version__
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.cli import overview
+from aiokafka_lite.cli.commands import Command
 from aiokafka_lite.cli.main import main
 
 QUIET_FLIGHTS = ("flights", "--limit", "200", "--no-plot")
@@ -71,6 +72,30 @@ def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFix
         main(arguments)
     assert caught.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+def test_usage_has_the_name_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["completion"])
+    errors = capsys.readouterr().err
+    assert errors.startswith("usage: python -m aiokafka_lite completion [-h]")
+    assert "\npython -m aiokafka_lite completion: error: the following" in errors
+    assert main(["completion", "bash", "zsh", "--now"]) == 2
+    assert capsys.readouterr().err == (
+        "error: unrecognized arguments: zsh --now\n"
+        "(usage: python -m aiokafka_lite completion --help)\n"
+    )
+
+
+def test_ctrl_c_while_a_command_is_imported_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Command, "add_to", interrupt)
+    assert main(["topics"]) == 130
+    assert capsys.readouterr().err == ""
 
 
 def test_command_that_may_be_meant_is_named(capsys: pytest.CaptureFixture[str]) -> None:

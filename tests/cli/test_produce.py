@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import json
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,6 +77,30 @@ async def test_each_line_becomes_a_record(
     assert (ended.code, ended.out, ended.errors) == (0, b"", "")
     records = (await cli("cat", topic, "--json", *where)).objects
     assert [(each["key"], each["value"]) for each in records] == expected
+
+
+async def test_an_input_that_cannot_be_read_is_told_of_with_what_is_written(
+    cli: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stream:
+        def __init__(self) -> None:
+            self.pieces = [b"a\nb\nc"]
+
+        def fileno(self) -> int:
+            raise OSError
+
+        def read(self, _: int) -> bytes:
+            if not self.pieces:
+                raise OSError(errno.EIO, "Input/output error")
+            return self.pieces.pop()
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Stream()))
+    async with Broker() as broker:
+        broker.create_topic("t")
+        ended = await cli("produce", "t", "-b", broker.bootstrap_servers)
+    assert (ended.code, ended.errors) == (
+        1, "error: cannot read the standard input: Input/output error; 2 lines were written\n",
+    )  # fmt: skip
 
 
 async def test_copy_by_json_is_the_same_topic(

@@ -210,13 +210,13 @@ def test_a_mechanism_has_the_credentials_that_it_takes() -> None:
     for name in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
         assert sasl.mechanism_of(name, username="u", password="p").name == name
         for username, password in (("u", None), (None, "p"), (None, None)):
-            with pytest.raises(KafkaConfigurationError, match=f"{name} is not supported, or its"):
+            with pytest.raises(KafkaConfigurationError, match=f"{name} needs a user name"):
                 sasl.mechanism_of(name, username=username, password=password)
     provider = Provider("token")
     assert isinstance(sasl.mechanism_of("OAUTHBEARER", token_provider=provider), sasl.OAuthBearer)
-    with pytest.raises(KafkaConfigurationError, match="OAUTHBEARER is not supported, or its"):
+    with pytest.raises(KafkaConfigurationError, match="OAUTHBEARER needs a token"):
         sasl.mechanism_of("OAUTHBEARER", username="u", password="p")
-    with pytest.raises(KafkaConfigurationError, match="GSSAPI is not supported"):
+    with pytest.raises(KafkaConfigurationError, match="GSSAPI is not supported: use PLAIN, SC"):
         sasl.mechanism_of("GSSAPI", username="u", password="p", token_provider=provider)
 
 

@@ -16,7 +16,7 @@ from aiokafka_lite.cli.arguments import (
 )
 from aiokafka_lite.cli.commands import COMMANDS
 from aiokafka_lite.cli.flights.dataset import DISTRIBUTION
-from aiokafka_lite.cli.loops import LoopKind
+from aiokafka_lite.cli.loops import LoopKind, loop_kind
 from aiokafka_lite.cli.loops import run as run_on_loop
 from aiokafka_lite.cli.overview import decoder_note
 from aiokafka_lite.cli.problems import MissingExtraError
@@ -46,7 +46,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--keep", action="store_true", help="keep the embedded broker running until Ctrl-C"
     )
-    parser.add_argument("--loop", type=LoopKind, choices=list(LoopKind), default=LoopKind.ASYNCIO)
+    parser.add_argument("--loop", type=loop_kind, choices=list(LoopKind), default=LoopKind.ASYNCIO)
     parser.add_argument("--topic", default="flights", help="default: flights")
     parser.add_argument(
         "--partitions", type=positive_int, default=4, metavar="N", help="default: 4"

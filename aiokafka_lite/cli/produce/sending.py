@@ -75,7 +75,13 @@ class LineSender:
     async def _send_all(self) -> str | None:
         """Send lines to the end of the stream, or until one cannot be; return which, and why."""
         send_nowait, to_record, topic = self._producer.send_nowait, self._to_record, self._topic
-        while not self._producer.losses and (lines := await self._reader.lines()) is not None:
+        while not self._producer.losses:
+            try:
+                lines = await self._reader.lines()
+            except OSError as error:
+                return f"cannot read the standard input: {error.strerror or error}"
+            if lines is None:
+                break
             for line in lines:
                 try:
                     record = to_record(line)

@@ -231,7 +231,7 @@ def _bootstrap_servers(raw: RawOptions) -> str:
     try:
         return ",".join(map(str, parse_bootstrap_servers(servers)))
     except KafkaConfigurationError as error:
-        raise OptionError(f"option {name}: {error}") from error
+        raise OptionError(f"option {name}: {error.args[0]}") from error
 
 
 def _client_config(

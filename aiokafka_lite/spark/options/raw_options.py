@@ -34,7 +34,8 @@ _UNITS_MS: Final = {
     "h": 3_600_000,
     "d": 86_400_000,
 }
-_SECRET: Final = re.compile(r"password|jaas|secret|token|certificate|\.key$")
+# The path of a file of secrets is not secret.
+_SECRET: Final = re.compile(r"^(?!.*\.location$).*(password|jaas|secret|token|certificate|\.key$)")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 

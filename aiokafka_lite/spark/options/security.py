@@ -158,7 +158,9 @@ class Security(NamedTuple):
         try:
             return mechanism_of(name, username=username, password=shown, token_provider=tokens)
         except KafkaConfigurationError as error:
-            raise OptionError(f"option kafka.sasl.mechanism is {name!r}: {error}") from error
+            raise OptionError(
+                f"option kafka.sasl.mechanism is {name!r}: {error.args[0]}"
+            ) from error
 
 
 def parse_security(raw: RawOptions, servers: str) -> Security:
