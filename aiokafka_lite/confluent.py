@@ -342,7 +342,6 @@ _ASSERTIONS: Final = (
     "claim.sub", "jwt.template.file",
 )  # fmt: skip
 
-# If two settings have one argument, the later one in the table is used.
 SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
     {
         # The cluster
@@ -711,32 +710,30 @@ def confluent_settings(
         KafkaConfigurationError: Some settings have no equal here, are unknown or have a wrong
             value. The message has all of them, each with the reason or its replacement.
         ValueError: There is no such kind.
-        TypeError: `conf` is not a dict, or a name is no str.
+        TypeError: `conf` or its ``default.topic.config`` is not a dict, or a name is no str.
         OSError: A file with certificates cannot be read. `ssl.SSLError` is one.
     """
-    _check_names(conf)
+    _check_names("conf", conf)
     if kind not in tuple(DEFAULTS):
         raise ValueError(f'kind must be "consumer" or "producer", not {kind!r}')
     conf = _with_defaults(conf, DEFAULTS[kind])
     protocol = str(conf.get("security.protocol", "plaintext")).upper()
-    problems = {
-        name: f"librdkafka has no such setting{nearest(name, SETTINGS)}"
-        for name in conf
-        if name not in SETTINGS
-    }
+    problems: dict[str, str] = {}
     values: dict[str, object] = {}
-    for name, setting in SETTINGS.items():
-        if name not in conf or not _is_used(name, setting, kind, protocol):
+    for name, given in conf.items():
+        if (setting := SETTINGS.get(name)) is None:
+            problems[name] = f"librdkafka has no such setting{nearest(name, SETTINGS)}"
+        elif not _is_used(name, setting, kind, protocol):
             continue
-        if isinstance(setting, Translated):
+        elif isinstance(setting, Translated):
             try:
-                value = setting.read(conf[name])
+                value = setting.read(given)
                 if setting.read is _servers:
                     value = _without_protocol(str(value), protocol)
                 values[setting.argument] = value
             except ValueError as error:
                 problems[name] = str(error)
-        elif isinstance(setting, Refused) and str(conf[name]).lower() not in setting.unless:
+        elif isinstance(setting, Refused) and str(given).lower() not in setting.unless:
             problems[name] = setting.note.replace("`", "")
     if problems:
         raise KafkaConfigurationError(
@@ -749,22 +746,26 @@ def confluent_settings(
     return arguments
 
 
-def _check_names(conf: object) -> None:
+def _check_names(label: str, conf: object) -> None:
     if not isinstance(conf, Mapping):
         # Its value is not shown, because it may contain a password.
-        raise TypeError(f"conf must be a dict of settings by name, not a {type(conf).__name__}")
+        raise TypeError(f"{label} must be a dict of settings by name, not a {type(conf).__name__}")
     for name in conf:
-        TEXT.check("the name of a setting in conf", name)
+        TEXT.check(f"the name of a setting in {label}", name)
 
 
 def _with_defaults(
     conf: Mapping[str, object], defaults: Mapping[str, object]
 ) -> Mapping[str, object]:
-    """Return the settings that have a value, and the defaults of arguments that nothing sets."""
+    """Return the settings that have a value, and the defaults of arguments that nothing sets.
+
+    Of two settings with one argument, the later one is used: librdkafka sets them in this order.
+    """
     topic: Any = conf.get("default.topic.config") or {}
+    _check_names("default.topic.config", topic)
     given = {
         name: value
-        for name, value in {**topic, **conf}.items()
+        for name, value in {**conf, **topic}.items()  # confluent-kafka merges them so
         if value is not None and not (value == "" and _is_text(name))
     }
     arguments = {getattr(SETTINGS.get(name), "argument", None) for name in given}
@@ -773,7 +774,9 @@ def _with_defaults(
         for name, value in defaults.items()
         if getattr(SETTINGS[name], "argument", None) not in arguments
     }
-    return {**more, **given}
+    # It has no alias: its interval is used whatever the age of cached metadata is.
+    last = "topic.metadata.refresh.interval.ms"
+    return dict(sorted({**more, **given}.items(), key=lambda item: item[0] == last))
 
 
 def _is_text(name: str) -> bool:

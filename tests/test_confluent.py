@@ -84,6 +84,14 @@ def test_servers_that_librdkafka_cannot_use_are_refused(servers: object, reason:
         (None, "conf must be a dict of settings by name, not a NoneType"),
         ([("sasl.password", "secret")], "conf must be a dict of settings by name, not a list"),
         ({5: "x"}, "the name of a setting in conf must be a str, not 5"),
+        (
+            {"default.topic.config": "acks=all"},
+            "default.topic.config must be a dict of settings by name, not a str",
+        ),
+        (
+            {"default.topic.config": {5: "x"}},
+            "the name of a setting in default.topic.config must be a str, not 5",
+        ),
     ],
 )
 def test_a_configuration_of_a_wrong_type_is_refused_without_its_value(
@@ -212,12 +220,35 @@ def test_a_short_time_for_a_record_lowers_that_of_a_request() -> None:
     assert ProducerConfig(**arguments).delivery_timeout_s == 9
 
 
-def test_settings_of_the_topic_count_unless_they_are_given_outside() -> None:
-    topic = {"auto.offset.reset": "earliest", "auto.commit.interval.ms": 7}
-    conf = {"default.topic.config": topic, "auto.offset.reset": "latest"}
-    arguments = confluent_settings(conf)
-    assert arguments["auto_offset_reset"] == "latest"
-    assert arguments["auto_commit_interval_ms"] == 7
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        ({"compression.type": "gzip", "compression.codec": "snappy"}, "compression.codec = snappy"),
+        ({"compression.codec": "snappy", "compression.type": "gzip"}, "compression.codec = gzip"),
+        ({"linger.ms": 5, "queue.buffering.max.ms": 7}, "queue.buffering.max.ms = 7"),
+        (
+            {"delivery.timeout.ms": 7, "default.topic.config": {"message.timeout.ms": 50}},
+            "message.timeout.ms = 50",
+        ),
+        (
+            {"default.topic.config": {"message.timeout.ms": 50}, "message.timeout.ms": 7},
+            "message.timeout.ms = 50",
+        ),
+    ],
+)
+def test_the_value_that_librdkafka_sets_last_is_used(
+    conf: dict[str, Any], expected: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    confluent_kafka.Producer({**conf, "debug": "conf"})
+    assert expected in capfd.readouterr().err
+    name, _, value = expected.partition(" = ")
+    argument = SETTINGS[name].argument  # type: ignore[union-attr]
+    assert str(confluent_settings(conf, "producer")[argument]) == value
+
+
+def test_metadata_is_refreshed_at_its_interval_and_not_at_the_age_of_cached_metadata() -> None:
+    conf = {"topic.metadata.refresh.interval.ms": 5, "metadata.max.age.ms": 7}
+    assert confluent_settings(conf)["metadata_max_age_ms"] == 5
 
 
 def test_one_configuration_serves_both_clients() -> None:
