@@ -13,7 +13,8 @@ import random
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -247,24 +248,50 @@ def _partitioner(given: object) -> Partitioner | None:
 
 # --- Arguments made of several settings ---------------------------------------------------------
 def _tls_context(
-    *, ca: str = "probe", crl: str | None = None, ciphers: str | None = None, **more: Any
+    *,
+    ca: str = "probe",
+    cadata: str | None = None,
+    certfile: str | None = None,
+    keyfile: str | None = None,
+    password: str | None = None,
+    crl: str | None = None,
+    ciphers: str | None = None,
 ) -> ssl.SSLContext:
     import ssl  # late: it takes milliseconds
 
     from aiokafka_lite.helpers import create_ssl_context
 
-    if "keyfile" in more and "certfile" not in more:
+    if keyfile is not None and certfile is None:
         raise KafkaConfigurationError("ssl.key.location needs ssl.certificate.location")
+    trusted: dict[str, Any] = {"cadata": cadata}
     if ca != "probe":
-        more["capath" if os.path.isdir(ca) else "cafile"] = ca
-    # Without a password, OpenSSL would ask for one at the terminal.
-    context = create_ssl_context(**{"password": "", **more})
+        trusted["capath" if os.path.isdir(ca) else "cafile"] = ca
+    with _loading("ssl.ca.pem" if cadata is not None else f"ssl.ca.location={ca!r}"):
+        context = create_ssl_context(**trusted)
+    if certfile is not None:
+        files = f"ssl.certificate.location={certfile!r}"
+        if keyfile is not None:
+            files += f", ssl.key.location={keyfile!r}"
+        with _loading(f"{files} {'without' if password is None else 'with'} ssl.key.password"):
+            # Without a password, OpenSSL would ask for one at the terminal.
+            context.load_cert_chain(certfile, keyfile, password or "")
     if crl is not None:
-        context.load_verify_locations(crl)
+        with _loading(f"ssl.crl.location={crl!r}"):
+            context.load_verify_locations(crl)
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     if ciphers is not None:
-        context.set_ciphers(ciphers)
+        with _loading(f"ssl.cipher.suites={ciphers!r}"):
+            context.set_ciphers(ciphers)
     return context
+
+
+@contextmanager
+def _loading(settings: str) -> Iterator[None]:
+    """Name the settings in an error of OpenSSL, which names neither them nor the files."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # `ssl.SSLError` is an OSError
+        raise KafkaConfigurationError(f"cannot use {settings}: {error}") from error
 
 
 class CallbackTokens(AbstractTokenProvider):
@@ -708,10 +735,10 @@ def confluent_settings(
 
     Raises:
         KafkaConfigurationError: Some settings have no equal here, are unknown or have a wrong
-            value. The message has all of them, each with the reason or its replacement.
+            value. The message has all of them, each with the reason or its replacement. Or a file
+            with certificates cannot be read.
         ValueError: There is no such kind.
         TypeError: `conf` or its ``default.topic.config`` is not a dict, or a name is no str.
-        OSError: A file with certificates cannot be read. `ssl.SSLError` is one.
     """
     _check_names("conf", conf)
     if kind not in tuple(DEFAULTS):

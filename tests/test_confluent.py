@@ -412,7 +412,7 @@ def test_an_encrypted_key_without_a_password_is_an_error_and_no_prompt(tmp_path:
         "ssl.certificate.location": own,
         "ssl.key.location": tmp_path / "key.pem",
     }
-    with pytest.raises(ssl.SSLError):
+    with pytest.raises(KafkaConfigurationError, match=r"without ssl\.key\.password: "):
         confluent_settings(conf)
     assert confluent_settings({**conf, "ssl.key.password": "password"})["ssl_context"]
 
@@ -422,10 +422,28 @@ def test_offsets_that_the_application_stores_become_acknowledgements(given: obje
     assert confluent_settings({"enable.auto.offset.store": given})["ack_mode"] == "explicit"
 
 
-def test_certificates_that_are_not_there_are_an_error(tmp_path: Path) -> None:
-    conf = {"security.protocol": "ssl", "ssl.ca.location": tmp_path / "none.pem"}
-    with pytest.raises(FileNotFoundError):
-        confluent_settings(conf)
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"ssl.ca.location": "none.pem"}, "ssl.ca.location='none.pem': [Errno 2] No such file"),
+        ({"ssl.ca.pem": "text"}, "ssl.ca.pem: "),
+        (
+            {"ssl.certificate.location": "none.pem", "ssl.key.location": "none.key"},
+            "ssl.certificate.location='none.pem', ssl.key.location='none.key' without "
+            "ssl.key.password: [Errno 2] No such file",
+        ),
+        (
+            {"ssl.certificate.location": "none.pem", "ssl.key.password": "p7"},
+            "ssl.certificate.location='none.pem' with ssl.key.password: [Errno 2] No such file",
+        ),
+        ({"ssl.crl.location": "none.pem"}, "ssl.crl.location='none.pem': [Errno 2] No such file"),
+        ({"ssl.cipher.suites": "NONE"}, "ssl.cipher.suites='NONE': "),
+    ],
+)
+def test_an_error_of_a_certificate_names_its_setting(more: dict[str, str], reason: str) -> None:
+    text = refusal({"security.protocol": "ssl", **more})
+    assert f"cannot use {reason}" in text
+    assert "p7" not in text
 
 
 def test_tls_without_a_check_of_the_broker_is_refused() -> None:
