@@ -107,7 +107,9 @@ def _without_protocol(servers: str, protocol: str) -> str:
     return ",".join(plain)
 
 
-def _as_given(given: object) -> object:
+def _function(given: object) -> object:
+    if not callable(given):
+        raise ValueError(f"the value must be a function, not {given!r}")
     return given
 
 
@@ -310,7 +312,8 @@ class CallbackTokens(AbstractTokenProvider):
             answer = await answer
         token, _, *more = answer  # the time of expiry, then perhaps principal and extensions
         self._extensions = dict(more[1]) if more[1:] else {}
-        return str(token)
+        given: str = token  # the client checks its type
+        return given
 
     @override
     def extensions(self) -> dict[str, str]:
@@ -390,7 +393,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         "sasl.password": Translated("sasl_plain_password", _text, note="also used for SCRAM"),
         "oauth_cb": Translated(
             "sasl_oauth_token_provider.callback",
-            _as_given,
+            _function,
             note="the callback runs in a thread, not on the event loop",
         ),
         "sasl.oauthbearer.config": Translated(
@@ -421,7 +424,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         "max.poll.interval.ms": _same("max.poll.interval.ms", _number, "consumer"),
         "enable.auto.commit": _same("enable.auto.commit", _flag, "consumer"),
         "auto.commit.interval.ms": _same(
-            "auto.commit.interval.ms", _commit_ms, "consumer", "0 is refused"
+            "auto.commit.interval.ms", _commit_ms, "consumer", "0 is refused with auto-commit"
         ),
         "enable.auto.offset.store": Translated(
             "ack_mode",
@@ -723,8 +726,9 @@ def confluent_settings(
         producer = AIOKafkaProducer(**confluent_settings(conf, kind="producer"))
 
     ``docs/confluent-kafka.md`` lists every setting. Values may be strings, as in librdkafka. As
-    there, None and an empty text are the default, a server may have the prefix of the security
-    protocol, and settings of the other client, and of a protocol that is not used, are ignored.
+    there, an empty text is the default, a server may have the prefix of the security protocol, and
+    settings of the other client, and of a protocol that is not used, are ignored. None is the
+    default, too. A consumer's ``group.id`` must be neither.
 
     These defaults of librdkafka are kept: ``isolation.level``, ``session.timeout.ms``,
     ``partitioner``, and the consumer's ``allow.auto.create.topics``.
@@ -743,14 +747,17 @@ def confluent_settings(
     _check_names("conf", conf)
     if kind not in tuple(DEFAULTS):
         raise ValueError(f'kind must be "consumer" or "producer", not {kind!r}')
-    conf = _with_defaults(conf, DEFAULTS[kind])
-    protocol = str(conf.get("security.protocol", "plaintext")).upper()
+    used = _with_defaults(conf, DEFAULTS[kind])
+    protocol = str(used.get("security.protocol", "plaintext")).upper()
     problems: dict[str, str] = {}
+    if kind == "consumer" and "group.id" in conf and "group.id" not in used:
+        # A consumer without a group would read all partitions, and commit no offsets.
+        problems["group.id"] = "the value is empty: leave it out for a consumer without a group"
     values: dict[str, object] = {}
-    for name, given in conf.items():
+    for name, given in used.items():
         if (setting := SETTINGS.get(name)) is None:
             problems[name] = f"librdkafka has no such setting{nearest(name, SETTINGS)}"
-        elif not _is_used(name, setting, kind, protocol):
+        elif not _is_used(name, setting, used, kind, protocol):
             continue
         elif isinstance(setting, Translated):
             try:
@@ -810,7 +817,12 @@ def _is_text(name: str) -> bool:
     return getattr(SETTINGS.get(name), "read", None) in (_text, _servers)
 
 
-def _is_used(name: str, setting: Setting, kind: str, protocol: str) -> bool:
+def _is_used(
+    name: str, setting: Setting, conf: Mapping[str, object], kind: str, protocol: str
+) -> bool:
+    is_manual = str(conf.get("enable.auto.commit")).lower() in ("false", "f", "0")
+    if name == "auto.commit.interval.ms" and is_manual:
+        return False
     if "ssl" in name and not protocol.endswith("SSL"):
         return False
     is_sasl = "sasl" in name or "oauth" in name or name.startswith("https.")
@@ -835,8 +847,8 @@ def _assembled(values: Mapping[str, object], *, has_tls: bool) -> dict[str, Any]
 def _fit_request_timeout(arguments: dict[str, Any]) -> None:
     """Lower the time of a request to that of a record, as librdkafka does."""
     if "delivery_timeout_ms" in arguments:
+        left_ms = arguments["delivery_timeout_ms"] - arguments.get("linger_ms", 0)
+        if left_ms < 1:
+            raise KafkaConfigurationError("message.timeout.ms must be greater than linger.ms")
         default: Any = (ProducerConfig.__init__.__kwdefaults__ or {})["request_timeout_ms"]
-        arguments["request_timeout_ms"] = min(
-            arguments.get("request_timeout_ms", default),
-            arguments["delivery_timeout_ms"] - arguments.get("linger_ms", 0),
-        )
+        arguments["request_timeout_ms"] = min(arguments.get("request_timeout_ms", default), left_ms)

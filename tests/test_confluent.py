@@ -18,6 +18,7 @@ from aiokafka_lite import (
     confluent_settings,
 )
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.client.sasl import OAuthBearer
 from aiokafka_lite.confluent import (
     SETTINGS,
     HashPartitioner,
@@ -27,7 +28,7 @@ from aiokafka_lite.confluent import (
 )
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.errors import KafkaConfigurationError
+from aiokafka_lite.errors import AuthenticationFailedError, KafkaConfigurationError
 from aiokafka_lite.producing.config import ProducerConfig
 from tests.support.certificates import Authority
 from tests.support.librdkafka import librdkafka_settings
@@ -300,11 +301,26 @@ def test_one_error_names_every_setting_that_has_no_equal() -> None:
         ),
         ("fetch.min.bytes", "inf", "the value must be a number"),
         ("security.protocol", "tls", "the value must be one of plaintext, ssl"),
+        ("group.id", "", "leave it out for a consumer without a group"),
+        ("group.id", None, "leave it out for a consumer without a group"),
     ],
 )
 def test_a_wrong_value_is_refused_with_the_reason(name: str, value: object, reason: str) -> None:
     assert f"- {name}: " in (text := refusal({name: value}))
     assert reason in text
+
+
+def test_an_interval_of_zero_is_ignored_without_auto_commit() -> None:
+    conf = {"auto.commit.interval.ms": 0, "enable.auto.commit": "false"}
+    assert "auto_commit_interval_ms" not in confluent_settings(conf)
+
+
+def test_a_delivery_that_ends_before_the_record_is_sent_is_refused() -> None:
+    conf: dict[str, Any] = {"message.timeout.ms": 50, "linger.ms": 50}
+    with pytest.raises(KafkaConfigurationError, match=r"must be greater than linger\.ms"):
+        confluent_settings(conf, "producer")
+    with pytest.raises(confluent_kafka.KafkaException, match=r"must be greater than `linger\.ms`"):
+        confluent_kafka.Producer(conf)
 
 
 def test_another_kind_of_client_is_refused() -> None:
@@ -352,6 +368,19 @@ async def test_tokens_are_those_of_the_callback() -> None:
         token = await config.sasl_oauth_token_provider.token()
         found.append((token, config.sasl_oauth_token_provider.extensions()))
     assert found == [("token of this", {}), ("token", {"team": "a"})]
+
+
+def test_a_callback_for_tokens_that_is_no_function_is_refused() -> None:
+    conf = {**SASL, "sasl.mechanism": "OAUTHBEARER", "oauth_cb": "mod.function"}
+    assert "- oauth_cb: the value must be a function, not 'mod.function'" in refusal(conf)
+
+
+async def test_a_token_of_a_callback_that_is_no_text_is_an_error() -> None:
+    callback = lambda config: (b"token", 1.0)  # noqa: E731
+    conf = {**SASL, "sasl.mechanism": "OAUTHBEARER", "oauth_cb": callback}
+    provider = confluent_settings(conf)["sasl_oauth_token_provider"]
+    with pytest.raises(AuthenticationFailedError, match="an object of type bytes"):
+        await OAuthBearer(provider).begin().first()
 
 
 def test_certificates_become_a_context(tmp_path: Path) -> None:
