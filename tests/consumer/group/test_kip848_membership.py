@@ -282,6 +282,18 @@ async def test_a_loss_is_told_with_the_reason_and_the_member_joins_again(
     assert listener.calls == [("assigned", both), ("lost", both), ("assigned", both)]
 
 
+async def test_an_error_that_has_passed_is_not_raised_by_the_next_subscription(
+    coordinator: ScriptedBroker,
+) -> None:
+    async with worker_of(coordinator) as worker:
+        refusal = errors.GroupAuthorizationFailedError.errno
+        coordinator.script(Beat, ConsumerGroupHeartbeatResponse(error_code=refusal))
+        await until(lambda: worker.errors, worker)
+        await until(lambda: not worker.membership.status.trouble, worker)
+        worker.state.subscribe(["t", "u"])
+        await worker.membership.wait_assigned()
+
+
 @pytest.mark.parametrize(
     ("instance_id", "kind", "said"),
     [

@@ -364,12 +364,12 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if not self._is_first_told:
             await self._assign({})
             return True
+        self._task.forget_error()
         if not self.is_settled:
             if not self._was_settled:
                 self._was_settled = True
                 state.restart_idle(self._loop.time())
             self._settled_version = state.subscription_version
-            self._task.forget_error()
             member.notify()
         return False
 
