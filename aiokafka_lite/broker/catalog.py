@@ -185,7 +185,9 @@ class TopicCatalog:
             PolicyViolationError: This broker would have too many.
         """
         if more < 1:
-            raise InvalidPartitionsError(f"a topic needs at least 1 partition, not {more}")
+            raise InvalidPartitionsError(
+                "Number of partitions was set to an invalid non-positive value."
+            )
         limit = self._config.max_partitions
         if self._partition_count + more > limit:
             raise PolicyViolationError(

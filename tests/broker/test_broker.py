@@ -16,6 +16,7 @@ import pytest
 from aiokafka_lite.broker import Broker, BrokerConfig
 from aiokafka_lite.errors import (
     InsecureConfigError,
+    InvalidPartitionsError,
     InvalidTopicError,
     KafkaConnectionError,
     KafkaStorageError,
@@ -175,6 +176,8 @@ async def test_topics_from_code() -> None:
             broker.create_topic("no spaces")
         with pytest.raises(PolicyViolationError):
             broker.create_topic("many", 6)
+        with pytest.raises(InvalidPartitionsError):
+            broker.create_topic("none", 0)
         broker.create_topic("last", 5)
         broker.delete_topic("last")
         with pytest.raises(UnknownTopicOrPartitionError):

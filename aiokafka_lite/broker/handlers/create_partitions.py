@@ -58,12 +58,12 @@ def _add(ctx: RequestContext, wanted: CreatePartitionsTopic, *, validate_only: b
         raise UnknownTopicOrPartitionError
     count = topic.partition_count
     more = wanted.count - count
-    if more == 0:
-        raise InvalidPartitionsError(f"Topic already has {count} partition(s).")
-    if more < 0:
+    if more < 1:
         raise InvalidPartitionsError(
             f"The topic {wanted.name} currently has {count} partition(s); "
             f"{wanted.count} would not be an increase."
+            if more
+            else f"Topic already has {count} partition(s)."
         )
     ctx.cluster.catalog.check_growth(more)
     replicas = _replicas(ctx, wanted, more, len(topic.partitions[0].replicas))

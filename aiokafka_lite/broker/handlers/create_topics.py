@@ -19,7 +19,6 @@ from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.broker.topics import NewTopic
 from aiokafka_lite.errors import (
     InvalidConfigurationError,
-    InvalidPartitionsError,
     InvalidReplicationAssignmentError,
     InvalidReplicationFactorError,
     InvalidRequestError,
@@ -102,10 +101,6 @@ def _spread(ctx: RequestContext, wanted: CreatableTopic) -> Sequence[Sequence[in
     if replication != DEFAULT and replication < 1:
         raise InvalidReplicationFactorError(
             "Replication factor must be larger than 0, or -1 to use the default value."
-        )
-    if count != DEFAULT and count < 1:
-        raise InvalidPartitionsError(
-            "Number of partitions was set to an invalid non-positive value."
         )
     return ctx.cluster.place_replicas(
         ctx.cluster.config.num_partitions if count == DEFAULT else count,
