@@ -126,7 +126,6 @@ class BrokerNode:
         await self.stop_listening()
         self._all_gone = self._loop.create_future()
         await self._abort_connections()
-        await self._wait_closed()
 
     async def stop_listening(self) -> None:
         """Accept no more connections; those that are open stay open."""
@@ -149,17 +148,12 @@ class BrokerNode:
                     await asyncio.shield(gone)
             except asyncio.TimeoutError:
                 await self._abort_connections()
-        await self._wait_closed()
 
     async def _abort_connections(self) -> None:
         for processor in tuple(self._processors):
             processor.abort()
         if self._processors and self._all_gone is not None:
             await self._all_gone
-
-    async def _wait_closed(self) -> None:
-        for endpoint in self.endpoints.values():
-            await endpoint.wait_closed()
 
     # Connections (what its endpoints need)
 

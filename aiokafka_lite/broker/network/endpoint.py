@@ -46,7 +46,6 @@ class Endpoint:
         self.listener = listener
         self.address = address
         self._server: asyncio.Server | None = None
-        self._closed_server: asyncio.Server | None = None
         self._handshakes: TaskScope | None = None
         # Known from open() on.
         self._loop: asyncio.AbstractEventLoop
@@ -102,7 +101,6 @@ class Endpoint:
         server, self._server = self._server, None
         if server is None:
             return
-        self._closed_server = server
         for listening in server.sockets:
             try:
                 self._loop.remove_reader(listening.fileno())
@@ -114,12 +112,6 @@ class Endpoint:
         await asyncio.sleep(0)
         if self._handshakes is not None:
             await self._handshakes.close()
-
-    async def wait_closed(self) -> None:
-        """Wait until the connections that were accepted are gone."""
-        closed, self._closed_server = self._closed_server, None
-        if closed is not None:
-            await closed.wait_closed()
 
     # Connections (what a Processor needs of its server)
 

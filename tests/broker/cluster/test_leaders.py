@@ -127,7 +127,8 @@ async def test_others_lead_what_a_stopped_node_led(cluster: Broker) -> None:
     topic = cluster.create_topic("t")
     async with node_client(cluster, 1) as client:
         await put(client, b"kept")
-    await cluster.stop_node(1, clean=False)
+        await cluster.stop_node(1, clean=False)
+        assert cluster.nodes[1].connections == ()
     with pytest.raises(ConnectionError):
         async with node_client(cluster, 1):
             pass
