@@ -277,6 +277,6 @@ def _unquoted(name: bytes) -> str:
 
 def _decoded(encoded: bytes) -> bytes:
     try:
-        return b64decode(encoded, validate=True)
+        return b64decode(encoded)
     except binascii.Error:
         raise KafkaProtocolError("a SCRAM message contains invalid base64") from None

@@ -173,6 +173,7 @@ BAD_SERVER_FIRST = [
     b"m=x,r=abc,s=AAAA,i=4096",
     b"r=abc,s=,i=4096",
     b"r=abc,s=A,i=4096",
+    b"r=abc,s=A!AAA,i=4096",
 ]
 
 

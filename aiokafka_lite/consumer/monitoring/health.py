@@ -252,7 +252,7 @@ def _topic_troubles(engine: Engine, running: Running) -> Iterator[str]:
             f"topic {topic!r} is subscribed but was deleted: it has no records unless it is "
             "recreated"
         )
-    if (more := len(gone) - MAX_NAMED) > 0:
+    if more := len(gone[MAX_NAMED:]):
         yield f"and {more} more subscribed topics were deleted"
 
 

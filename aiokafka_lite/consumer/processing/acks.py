@@ -178,14 +178,14 @@ class Acks:
                 if kept := self._hand_out(cursor, records, epochs):
                     found.setdefault(cursor.tp, []).extend(kept)
 
-            is_over = False
             try:
-                is_over = not await self._buffer.take(OneByOne(accept), limits, look)
+                if not await self._buffer.take(OneByOne(accept), limits, look):
+                    return {}
                 self._refusals.others_served(len(found))
             except Redelivery:
                 await self.pause_for_refused()
                 found = self._take_refused(limits)
-            if found or is_over:
+            if found:
                 return found
             # All of them were finished before, or went meanwhile.
             if deadline is not None:

@@ -36,8 +36,7 @@ class OneByOne:
         if not chunk.decoded or limit == 0:
             return None
         if self._admit is not None:
-            admissible = chunk.decoded if limit is None else chunk.decoded[:limit]
-            limit = self._admit(chunk.partition, admissible)
+            limit = self._admit(chunk.partition, chunk.decoded[:limit])
         records = chunk.pop(limit)
         self.count += len(records)
         self._taken.append((chunk.partition, records, chunk.epochs))

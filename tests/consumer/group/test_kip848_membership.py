@@ -165,6 +165,25 @@ async def test_the_group_is_told_at_once_of_what_was_given_back_or_taken(
         assert loop.time() - began_at < 0.1
 
 
+async def test_what_is_left_of_a_topic_without_a_name_is_confirmed_at_once(
+    coordinator: ScriptedBroker,
+) -> None:
+    def owned() -> list[int] | None:
+        said = coordinator.asked(Beat)[-1].topic_partitions
+        return None if said is None else [len(topic.partitions) for topic in said]
+
+    loop = asyncio.get_running_loop()
+    async with worker_of(coordinator, heartbeat_interval_ms=5_000) as worker:
+        coordinator.give({T: [0, 1], NEW: [0, 1]})
+        await until(lambda: len(worker.member.target or ()) == 4, worker)
+        await until(lambda: owned() is None, worker)
+        coordinator.give({T: [0, 1], NEW: [1]})
+        await until(lambda: len(worker.member.target or ()) == 3, worker)
+        began_at = loop.time()
+        await until(lambda: owned() == [2], worker)
+        assert loop.time() - began_at < 0.1
+
+
 async def test_a_new_subscription_has_some_time_to_get_its_first_partitions(
     coordinator: ScriptedBroker,
 ) -> None:
@@ -378,6 +397,20 @@ async def test_a_member_leaves_at_the_moment_at_which_it_is_overdue(
         began_at = loop.time()
         await until(lambda: worker.membership.status.sits_out, worker)
         assert loop.time() - began_at == pytest.approx(7.5, abs=0.1)
+
+
+async def test_a_member_that_is_removed_while_it_leaves_joins_again_at_once(
+    coordinator: ScriptedBroker,
+) -> None:
+    listener = Noting(0.6)
+    async with worker_of(coordinator, listener=listener, max_poll_interval_ms=1_000) as worker:
+        await until(lambda: len(listener.seen) == 2, worker)
+        gone = errors.UnknownMemberIdError.errno
+        coordinator.script(Beat, ConsumerGroupHeartbeatResponse(error_code=gone))
+        await until(lambda: len(listener.calls) == 3, worker)
+        assert goodbyes(coordinator) == []
+    both = tps("t", 0, 1)
+    assert listener.calls[:3] == [("assigned", both), ("revoked", both), ("assigned", both)]
 
 
 # --- Subscriptions ----------------------------------------------------------------------------

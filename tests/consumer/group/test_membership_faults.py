@@ -766,6 +766,40 @@ async def test_a_cooperative_member_that_unsubscribes_while_it_syncs_leaves(
     assert calls.calls == [("assigned", BOTH), ("revoked", BOTH)]
 
 
+@pytest.mark.virtual_time
+async def test_the_listener_is_told_of_what_it_unsubscribes_before_the_member_has_left(
+    broker: ScriptedBroker,
+) -> None:
+    class Going(Losing):
+        async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+            await super().on_partitions_revoked(revoked)
+            worker.state.unsubscribe()
+
+    broker.topics["u"] = 1
+    calls, other = Going(), tps("u", 0)
+    worker = cooperative(broker, calls)
+    worker.state.subscribe(["t", "u"], calls)
+    async with worker:
+        worker.state.subscribe(["t"], calls)
+        await until(lambda: worker.member.state is MemberState.UNJOINED, worker)
+        assert calls.calls == [("assigned", BOTH | other), ("revoked", other), ("revoked", BOTH)]
+
+
+@pytest.mark.virtual_time
+async def test_an_eager_member_that_subscribes_again_revokes_each_partition_once(
+    broker: ScriptedBroker,
+) -> None:
+    calls = Losing()
+    worker = worker_of(broker)
+    worker.state.listener = calls
+    async with worker:
+        calls.calls.clear()
+        worker.state.unsubscribe()
+        worker.state.subscribe(["t"], calls)
+        await worker.membership.wait_assigned()
+        assert calls.calls == [("revoked", BOTH), ("assigned", BOTH)]
+
+
 async def test_the_listener_is_told_of_what_was_unsubscribed_before_the_next_attempt_to_join(
     broker: ScriptedBroker,
 ) -> None:

@@ -471,10 +471,7 @@ class ClassicMembership(GroupedMembership[Member]):
         if not member.is_member:  # lost while partitions were given back
             return member.lost_by or Interruption.LOST_GENERATION
         if heartbeat.done() and not heartbeat.cancelled():
-            told = heartbeat.result()
-            if told is Interruption.POLL_INTERVAL_EXCEEDED:
-                return told
-            member.interrupt(member.identity, told)
+            member.interrupt(member.identity, heartbeat.result())
         if member.interruption is not None:
             return member.interruption
         if self._joined_version != self._state.subscription_version:
