@@ -251,16 +251,25 @@ async def test_records_that_another_get_has_decoded_come_first() -> None:
     assert buffers.budget.used_bytes == 0
 
 
-@pytest.mark.parametrize("limit_bytes", [2 * 101, 3 * 101 - 1])
+@pytest.mark.parametrize(
+    ("limit_bytes", "key", "value"),
+    [
+        (2 * 101, b"k", b"v" * 100),
+        (3 * 101 - 1, b"k", b"v" * 100),
+        (2 * 100, None, b"v" * 100),
+        (2 * 100, b"k" * 100, None),
+    ],
+)
 async def test_what_was_decoded_is_bounded_in_bytes_too(
-    monkeypatch: pytest.MonkeyPatch, limit_bytes: int
+    monkeypatch: pytest.MonkeyPatch, limit_bytes: int, key: bytes | None, value: bytes | None
 ) -> None:
     tuning.limit_arrow_batches(monkeypatch, limit_bytes)
     buffers = Buffers()
-    gets = Gets(buffers)
-    buffers.put({A: batch(0, 3, size=100) + batch(3, 1, size=999)})
+    gets = Gets(buffers).arrow
+    buffers.put({A: records.build_batch([(1, key, value, ())] * 3) + batch(3, 1, size=999)})
     await buffers.buffer.decode(Limits())
-    assert [await gets.rows() for _ in range(4)] == [of(A, 0, 1), of(A, 2), of(A, 3), []]
+    found = [await gets.one(gets.columns(None), 0, None) for _ in range(4)]
+    assert [rows.column("offset").to_pylist() for rows in found] == [[0, 1], [2], [3], []]
 
 
 @pytest.mark.parametrize("in_thread", [False, True])

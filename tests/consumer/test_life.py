@@ -35,8 +35,10 @@ from aiokafka_lite.events import ConsumerEvent, LoopBlocked, TaskRestarted
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle
+from tests.support.listeners import Acting
 from tests.support.reading import consumer_of
 from tests.support.virtual_time import VirtualTimeLoop
+from tests.support.waiting import until
 
 PACKAGE = Path(consumer.__file__).parent
 TP, OTHER = TopicPartition("t", 0), TopicPartition("other", 0)
@@ -377,6 +379,23 @@ async def test_a_start_may_be_tried_again_while_a_cancelled_one_is_undone(broker
     assert (await made.getone()).offset == 0
     with pytest.raises(AssertionError, match="started only once"):
         await made.start()
+    await made.stop()
+
+
+@pytest.mark.virtual_time
+async def test_a_start_that_is_cancelled_leaves_no_partition_assigned(broker: Broker) -> None:
+    async def never_return(_: AIOKafkaConsumer, __: set[TopicPartition]) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    made = consumer_of(broker, group_id="g")
+    listener = Acting(assigned=never_return)
+    listener.consumer = made
+    made.subscribe(["t"], listener=listener)
+    starting = asyncio.ensure_future(made.start())
+    await until(lambda: made.assignment() == {TP})
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert made.assignment() == set()
     await made.stop()
 
 

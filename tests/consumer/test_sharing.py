@@ -11,6 +11,7 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.fetching.sharing import CALM_S, Sharing
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside, tuning
 from tests.support.buffers import batch
@@ -202,9 +203,11 @@ async def test_partitions_stay_with_their_session_if_that_has_room_for_them() ->
 
 
 @pytest.mark.virtual_time
-@pytest.mark.parametrize(("partitions", "looks"), [(100, 0), (101, 3)])
+@pytest.mark.parametrize(
+    ("partitions", "looks", "end"), [(100, 0, "closed"), (101, 3, "closed"), (101, 3, "failed")]
+)
 async def test_a_broker_of_which_many_partitions_are_read_is_looked_at_once_a_second(
-    monkeypatch: pytest.MonkeyPatch, partitions: int, looks: int
+    monkeypatch: pytest.MonkeyPatch, partitions: int, looks: int, end: str
 ) -> None:
     looked_at: list[float] = []
     look = Sharing.look
@@ -221,9 +224,14 @@ async def test_a_broker_of_which_many_partitions_are_read_is_looked_at_once_a_se
         fetching.cluster.change(fetching.cluster.view)
     await asyncio.sleep(3.5)
     assert looked_at == pytest.approx([1.0, 2.0, 3.0][:looks], abs=1e-3)
-    await fetching.close()
+    if end == "failed":
+        sent = await fetching.cluster.next_sent()
+        sent.response.set_exception(KafkaError("no common version"))
+    else:
+        await fetching.close()
     await asyncio.sleep(1.0)
     assert len(looked_at) == looks
+    await fetching.close()
 
 
 async def test_a_thousand_partitions_are_read_by_one_session() -> None:

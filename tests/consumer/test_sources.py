@@ -21,6 +21,7 @@ from aiokafka_lite.errors import (
     CorruptRecordException,
     FetchSessionIdNotFound,
     FetchSessionTopicIdError,
+    FrameTooLargeError,
     InvalidFetchSessionEpoch,
     KafkaConnectionError,
     KafkaError,
@@ -786,6 +787,27 @@ async def test_a_connection_that_closes_as_it_is_asked_is_asked_again_after_a_ba
     assert fetching.sources.counts[1].failure_count == 1
     again.answer(answer(0, batch(0, 1)))
     assert await fetching.poll() == {0: [0]}
+
+
+@pytest.mark.virtual_time
+async def test_an_answer_that_is_too_large_once_is_no_error_of_the_partition_asked_for(
+    start: Start,
+) -> None:
+    fetching = start({0: 1, 1: 1, 2: 1})
+    error = FrameTooLargeError("it is too large")
+    error.size_bytes, error.limit_bytes = 2_000_000, 1_000_000
+    (await fetching.cluster.next_sent()).response.set_exception(error)
+    sent = await fetching.cluster.next_sent()
+    assert sent.offsets == {0: 0}
+    fetching.state.pause(fetching.state.partition(TopicPartition("t", 1)))
+    sent.answer(answer(0))
+    sent = await fetching.cluster.next_sent()
+    assert sent.offsets == {2: 0}  # the other suspect is paused
+    sent.response.set_exception(error)
+    sent = await fetching.cluster.next_sent()
+    assert sent.offsets == {2: 0}
+    sent.answer(answer(2, batch(0, 1)))
+    assert await fetching.poll() == {2: [0]}
 
 
 async def test_nothing_is_asked_for_behind_an_error_that_was_met_meanwhile(start: Start) -> None:

@@ -251,3 +251,16 @@ async def test_what_cannot_be_wrapped_around_it_as_well_is_told(
                 assert (await consumer.getone()).value == b"v"
     (said,) = [line for line in caplog.messages if "AIOKafkaConsumer.getone" in line]
     assert "as_aiokafka.install()" in said
+
+
+async def test_a_consumer_that_is_instrumented_itself_has_no_other_spans() -> None:
+    async with Broker() as broker:
+        broker.produce("t", "v")
+        consumer = AIOKafkaConsumer(
+            "t", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
+        )
+        consumer.getone = functools.partial(consumer.getone)  # type: ignore[method-assign]
+        with exported() as spans:
+            async with consumer:
+                assert (await consumer.getone()).value == b"v"
+        assert not spans.get_finished_spans()

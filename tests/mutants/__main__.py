@@ -46,10 +46,11 @@ def equivalents(text: str) -> frozenset[str]:
     keys = set()
     for line in text.splitlines():
         if line and not line.startswith("#"):
-            key, _, reason = line.partition("  # ")
+            place, arrow, rest = line.partition("  ->  ")  # the place's line may have a comment
+            new, _, reason = rest.partition("  # ")
             if not reason:
                 raise ValueError(f"the reason is missing: {line}")
-            keys.add(key)
+            keys.add(place + arrow + new)
     return frozenset(keys)
 
 

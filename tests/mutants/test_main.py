@@ -8,7 +8,7 @@ from tests.mutants.contexts import Contexts
 from tests.mutants.trials import Mutant
 
 FILE = "aiokafka_lite/module.py"
-SOURCE = "def f(a):\n    return a < 3\n"
+SOURCE = "def f(a):\n    return a < 3  # or less\n"
 LESS = Mutant(FILE, changes_of(SOURCE)[0])
 
 

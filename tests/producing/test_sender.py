@@ -109,9 +109,12 @@ async def test_a_queue_waits_until_the_transaction_has_its_partition() -> None:
     async with line(2, transactional_id="tx") as sending:
         sending.admit = lambda queue: queue.tp.partition == 1
         await sending.send(0, 1)
-        assert (await sending.next()).partitions == [1]
+        first = await sending.next()
+        assert first.partitions == [1]
         sending.connected = set()
         await sending.send(0)
+        first.respond()
+        await sending.turn()
         assert sending.attempts == [], "there is nothing to send"
         sending.connected = {1}
         sending.admit = lambda queue: True

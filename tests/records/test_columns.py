@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import mmap
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.errors import CorruptRecordException, RecordTooLargeError
-from aiokafka_lite.records import decoders
+from aiokafka_lite.records import Codec, decoders
 from aiokafka_lite.records._columns_py import MAX_COLUMN_BYTES, Columns
 from aiokafka_lite.structs import ConsumerRecord
 from tests.records.recorded import FIXTURES
@@ -296,12 +297,28 @@ def test_nothing_is_added_when_nothing_is_asked_for() -> None:
     assert content.next_offset == 0
 
 
-def test_rows_below_the_fetch_offset_are_passed_over() -> None:
-    content, arrow = record_set(batch(10, base_offset=10), fetch_offset=17), ArrowColumns()
+@pytest.mark.parametrize(
+    "batches",
+    [
+        batch(12, base_offset=10),
+        b"".join(message(offset, b"v", magic=1) for offset in range(10, 22)),
+        message(
+            21,
+            gzip.compress(b"".join(message(offset, b"v", magic=1) for offset in range(12))),
+            magic=1,
+            attributes=Codec.GZIP,
+        ),
+    ],
+    ids=["batch", "messages", "wrapper"],
+)
+def test_rows_outside_of_the_offsets_wanted_are_left_out(batches: bytes) -> None:
+    content = records.RecordSet("topic", 7, memoryview(batches), fetch_offset=17, end_offset=20)
+    arrow = ArrowColumns()
     assert content.take_columns(arrow.columns, 2) == 2
     assert (arrow.columns.first_offset, arrow.columns.last_offset) == (17, 18)
-    assert content.take_columns(arrow.columns, 2) == 1
+    assert content.take_columns(arrow.columns, 9) == 1
     assert (arrow.columns.first_offset, arrow.columns.last_offset) == (19, 19)
+    assert content.is_exhausted
 
 
 @pytest.mark.parametrize("at_a_time", [1, 3, 100])
@@ -380,9 +397,11 @@ def test_rows_ahead_of_a_malformed_record_come_first_then_the_error() -> None:
 
 def test_an_error_ahead_of_all_rows_is_at_the_offset_that_was_asked_for() -> None:
     broken = record_set(raw_batch(record(0) + record(1) + record(1), count=3), fetch_offset=2)
+    columns = ArrowColumns().columns
     with pytest.raises(CorruptRecordException) as caught:
-        broken.take_columns(ArrowColumns().columns, 100)
+        broken.take_columns(columns, 100)
     assert caught.value.offset == broken.next_offset == 2
+    assert columns.finish().row_groups == ()
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -475,7 +494,7 @@ def test_any_column_may_be_the_only_one(name: str) -> None:
 
 
 def test_what_is_not_wanted_is_checked_nonetheless() -> None:
-    broken = raw_batch(record(0, headers=varint(9)), count=1)
+    broken = raw_batch(record(0, headers=varint(9) + bytes(17)), count=1)  # nine need 18 bytes
     arrow = ArrowColumns(pa.schema([("offset", pa.int64())]))
     with pytest.raises(CorruptRecordException, match="header count"):
         record_set(broken).take_columns(arrow.columns, 1)

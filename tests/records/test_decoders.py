@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from aiokafka_lite import records
-from tests.support.crafted import batch, record_set
+from tests.support.crafted import batch, message, record_set
 from tests.support.extensions import BROKEN, NOT_BUILT
 
 EXTENSIONS = [
@@ -56,22 +56,39 @@ def test_decoder_can_be_chosen_for_a_while() -> None:
         pass
 
 
+def arguments_of(cursor: str, count: int) -> tuple[memoryview, dict[str, int | None]]:
+    """What a cursor over that many records is made with."""
+    common: dict[str, int | None] = {"append_time": None, "floor": 0}
+    if cursor == "BatchCursor":
+        content = batch(count)[61:]
+        common |= {"count": count, "base_offset": 0, "last_offset_delta": count - 1}
+        return memoryview(content), {**common, "base_timestamp": 0}
+    content = b"".join(message(offset, b"v", magic=1) for offset in range(count))
+    return memoryview(content), {**common, "magic": 1, "wrapper_offset": None}
+
+
 @pytest.mark.skipif(not records.COMPILED, reason="the compiled decoder is not built")
 @pytest.mark.parametrize("name", ["BatchCursor", "MessageCursor"])
 def test_compiled_cursor_goes_through_its_records_once(name: str) -> None:
-    make = getattr(records.DECODERS["compiled"], name)
-    common = {"append_time": None, "floor": 0}
-    if name == "BatchCursor":
-        content = batch(1)[61:]
-        common |= {"count": 1, "base_offset": 0, "last_offset_delta": 0, "base_timestamp": 0}
-    else:
-        from tests.support.crafted import message
-
-        content = message(0, b"v", magic=1)
-        common |= {"magic": 1, "wrapper_offset": None}
-    cursor = make("topic", 0, memoryview(content), **common)
+    content, more = arguments_of(name, 1)
+    cursor = getattr(records.DECODERS["compiled"], name)("topic", 0, content, **more)
     with pytest.raises(TypeError, match="once"):
-        cursor.__init__("topic", 0, memoryview(content), **common)
+        cursor.__init__("topic", 0, content, **more)
     taken: list[object] = []
     assert cursor.take(taken, 5) is True
     assert len(taken) == 1
+
+
+@pytest.mark.parametrize("decoder", sorted(records.DECODERS))
+@pytest.mark.parametrize("name", ["BatchCursor", "MessageCursor"])
+def test_a_cursor_takes_as_many_records_as_are_wanted(name: str, decoder: str) -> None:
+    module = records.DECODERS[decoder]
+    content, more = arguments_of(name, 9)
+    cursor = getattr(module, name)("topic", 0, content, **more)
+    taken: list[object] = []
+    columns = module.new_columns()
+    assert cursor.take(taken, 3) is False
+    assert cursor.take_columns(columns, 3) is False
+    assert (len(taken), columns.rows) == (3, 3)
+    assert cursor.take(taken, 3) is True
+    assert len(taken) == 6

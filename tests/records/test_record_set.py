@@ -418,7 +418,10 @@ def test_end_offset_is_that_of_the_last_whole_batch() -> None:
         pytest.param(batch(1, base_offset=5)[:8] + b"\0\0\0\x05" + bytes(99), id="short length"),
         pytest.param(b"\xff" + batch(1)[1:], id="negative offset"),
         pytest.param(raw_batch(b"", count=0, last_offset_delta=-2), id="negative delta"),
-        pytest.param(raw_batch(b"", count=0, base_offset=2**63 - 1), id="no offset after it"),
+        pytest.param(
+            raw_batch(b"", count=0, base_offset=2**63 - 1, last_offset_delta=0),
+            id="no offset after it",
+        ),
         pytest.param(
             bytes(7) + b"\x09\0\0\0\x14" + bytes(4) + b"\x02" + bytes(99), id="no room for header"
         ),

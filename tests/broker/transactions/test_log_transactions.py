@@ -107,6 +107,10 @@ def test_aborted_transactions_are_listed_where_they_have_records(log: PartitionL
     assert aborted(log, 3) == [(2, 1, 4)]
     assert aborted(log, 5) == []
     assert aborted(log, 0, 1) == [(1, 0, 2)]
+    write(log, 3, 0)  # 6
+    end(log, 3, ABORT)  # 7
+    kept = log.producers.transactions.snapshot()
+    assert [one.last_stable_offset for one in kept] == [1, 3, 8]
 
 
 def test_marker_without_records_aborts_nothing(log: PartitionLog) -> None:
