@@ -669,6 +669,7 @@ async def test_errors_that_do_not_pass_are_raised_and_asked_again_after_a_backof
         await asyncio.sleep(0.001)
 
 
+@pytest.mark.virtual_time
 async def test_out_of_range_is_settled_once_all_ahead_of_it_was_read(start: Start) -> None:
     fetching = start(auto_offset_reset="none")
     (await fetching.cluster.next_sent()).answer(answer(0, batch(0, 5)))

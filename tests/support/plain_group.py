@@ -51,13 +51,14 @@ class Member:
         self.assigned_as: Identity | None = FIRST
         self.reads_as: Identity | None = None
         self.is_taking = True
+        self.takes_put_off = True
         self.is_lost_by_refusals = False
         self.lost: set[TopicPartition] = set()
         self.refusals: list[type[KafkaError]] = []
         self._waiters: list[asyncio.Future[None]] = []
 
     def takes_commits(self, *, was_put_off: bool = False, is_departed: bool = False) -> bool:
-        return self.is_taking
+        return self.is_taking and (self.takes_put_off or not was_put_off)
 
     def commits_as(
         self, made_as: Identity, *, has_waited: bool, is_departed: bool

@@ -678,16 +678,13 @@ class Commits(CommittedReader):
 
     def _is_settled(self, cursor: Cursor, offset: OffsetAndMetadata) -> bool:
         """Whether the position of a revoked partition is committed, or auto-commit commits it."""
-        committed = cursor.committed
-        if cursor.is_committed(offset) or (
-            (committed is None or committed.offset <= offset.offset)
-            and not cursor.has_uncommitted(offset.offset)
-        ):
+        committed, end = cursor.committed, offset.offset
+        if (committed is None or committed.offset <= end) and not cursor.has_uncommitted(end):
             return True
         return any(
             departed.cursors.get(cursor.tp) is cursor
             and cursor.tp in departed.offsets
-            and departed.offsets[cursor.tp].offset >= offset.offset
+            and departed.offsets[cursor.tp].offset >= end
             for departed in self._auto_commit.departed
         )
 

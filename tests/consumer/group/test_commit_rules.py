@@ -403,6 +403,14 @@ async def test_a_refused_commit_waits_only_for_a_rebalance_that_goes_on(
     assert len(group.coordinator.commits) == 1 + is_tried_again
 
 
+async def test_a_commit_that_is_refused_while_its_member_joins_is_sent_again() -> None:
+    group = Group()
+    group.member.takes_put_off = False
+    group.coordinator.errors = [errors.IllegalGenerationError]
+    await group.commits.commit({A: 5})
+    assert group.coordinator.commits == [{A: 5}] * 2
+
+
 async def test_a_topic_that_the_coordinator_does_not_know_has_metadata_read_again() -> None:
     group = Group()
     for kind in (errors.CoordinatorLoadInProgressError, errors.UnknownTopicOrPartitionError):
