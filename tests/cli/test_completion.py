@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import os
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.programs import started
 
 needs_argcomplete = pytest.mark.skipif(
     importlib.util.find_spec("argcomplete") is None, reason="argcomplete is not installed"
@@ -35,10 +35,8 @@ def complete(tmp_path: Path) -> Complete:
             "COMP_LINE": line,
             "COMP_POINT": str(len(line)),
         }
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "aiokafka_lite", env=environment
-        )
-        assert await process.wait() == 0
+        async with started(sys.executable, "-m", "aiokafka_lite", env=environment) as process:
+            assert await process.wait() == 0
         return [each.strip() for each in answer.read_text().split("\n")]
 
     return ask

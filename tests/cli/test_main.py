@@ -15,6 +15,7 @@ from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.cli import overview
 from aiokafka_lite.cli.commands import Command
 from aiokafka_lite.cli.main import main
+from tests.support.programs import started_and_awaited
 
 QUIET_FLIGHTS = ("flights", "--limit", "200", "--no-plot")
 
@@ -165,11 +166,10 @@ def test_missing_extra_names_the_command_that_installs_it(
 
 def test_kept_broker_ends_with_ctrl_c() -> None:
     command = [sys.executable, "-u", "-m", "aiokafka_lite", *QUIET_FLIGHTS, "--keep"]
-    with subprocess.Popen(
+    with started_and_awaited(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         env={**os.environ, "PYTHONWARNINGS": "error"},
     ) as process:
         assert process.stdout is not None

@@ -18,6 +18,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import CoordinatorLoadInProgressError
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle
+from tests.support.programs import started
 from tests.support.rounds import LONG
 from tests.support.waiting import until
 
@@ -235,22 +236,22 @@ async def test_lines_without_keys_go_where_there_is_a_leader(
 async def test_ctrl_c_ends_at_once_and_says_what_is_written(is_answered: bool) -> None:
     async with Broker() as broker:
         broker.create_topic("t")
-        producing = await asyncio.create_subprocess_exec(
+        async with started(
             *[sys.executable, "-m", "aiokafka_lite"],
             *["produce", "t", "-b", broker.bootstrap_servers],
             stdin=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-        )
-        assert producing.stdin is not None
-        producing.stdin.write(b"first\n")
-        await until(lambda: broker.records("t"))
-        if not is_answered:
-            rule = broker.on("Produce").silence()
-            producing.stdin.write(b"second\nthird\n")
-            await until(lambda: rule.hits)
-        began_at = time.monotonic()
-        producing.send_signal(signal.SIGINT)
-        _, errors = await producing.communicate()
+        ) as producing:
+            assert producing.stdin is not None
+            producing.stdin.write(b"first\n")
+            await until(lambda: broker.records("t"))
+            if not is_answered:
+                rule = broker.on("Produce").silence()
+                producing.stdin.write(b"second\nthird\n")
+                await until(lambda: rule.hits)
+            began_at = time.monotonic()
+            producing.send_signal(signal.SIGINT)
+            _, errors = await producing.communicate()
         assert (producing.returncode, time.monotonic() - began_at < 10) == (130, True)
         written = "1 line was" if is_answered else "1 of 3 lines were"
         others = "" if is_answered else ", not lines 2 to 3"
@@ -262,20 +263,20 @@ async def test_line_is_sent_at_once_where_no_other_is_there(kafka: KafkaHandle) 
     topic = await kafka.create_topic()
     program = [sys.executable, "-m", "aiokafka_lite"]
     where = ["-b", kafka.bootstrap_servers]
-    producing = await asyncio.create_subprocess_exec(
-        *program, "produce", topic, *where, stdin=asyncio.subprocess.PIPE
-    )
-    following = await asyncio.create_subprocess_exec(
-        *program, "cat", topic, "-f", "-c", "2", "--json", *where, stdout=asyncio.subprocess.PIPE
-    )
-    assert producing.stdin is not None
-    assert following.stdout is not None
-    for offset, line in enumerate((b"first\n", b"second\n")):
-        producing.stdin.write(line)
-        seen = json.loads(await asyncio.wait_for(following.stdout.readline(), 30))
-        assert (seen["offset"], seen["value"]) == (offset, line.decode().strip())
-    producing.stdin.close()
-    assert (await producing.wait(), await following.wait()) == (0, 0)
+    produce = [*program, "produce", topic, *where]
+    follow = [*program, "cat", topic, "-f", "-c", "2", "--json", *where]
+    async with (
+        started(*produce, stdin=asyncio.subprocess.PIPE) as producing,
+        started(*follow, stdout=asyncio.subprocess.PIPE) as following,
+    ):
+        assert producing.stdin is not None
+        assert following.stdout is not None
+        for offset, line in enumerate((b"first\n", b"second\n")):
+            producing.stdin.write(line)
+            seen = json.loads(await asyncio.wait_for(following.stdout.readline(), 30))
+            assert (seen["offset"], seen["value"]) == (offset, line.decode().strip())
+        producing.stdin.close()
+        assert (await producing.wait(), await following.wait()) == (0, 0)
 
 
 @pytest.mark.parametrize(

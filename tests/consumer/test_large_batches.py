@@ -25,6 +25,7 @@ from tests.support import tuning
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.crafted import batch, raw_batch, record, varint
 from tests.support.java import JavaTools
+from tests.support.programs import started
 from tests.support.reading import consumer_of, offsets_read, reading
 from tests.support.rounds import LONG
 
@@ -53,12 +54,12 @@ def large_batch(codec: Codec) -> bytes:
 
 async def memory_to_read(servers: str, topic: str, way: str, count: int) -> float:
     """How many MiB a process grows by that reads a topic with small limits."""
-    program = await asyncio.create_subprocess_exec(
+    async with started(
         *(sys.executable, "-m", "tests.consumer.programs.reading_large"),
         *(servers, topic, way, str(count)),
         stdout=subprocess.PIPE,
-    )
-    output, _ = await program.communicate()
+    ) as program:
+        output, _ = await program.communicate()
     assert program.returncode == 0
     return float(output)
 

@@ -26,6 +26,7 @@ from aiokafka_lite.structs import TopicPartition
 from tests.conftest import EVERY_LOOP
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.programs import started
 from tests.support.reading import reading
 from tests.support.rows import rows
 
@@ -351,14 +352,10 @@ async def test_a_process_that_was_stopped_for_two_sessions_has_lost_its_partitio
     topic, group = await kafka.create_topic(), unique("group")
     tp = TopicPartition(topic, 0)
     await kafka.produce(topic, 0, rows(0, 10))
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", f"{PROGRAMS}.sleeping", kafka.bootstrap_servers, topic, group),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
+    command = (sys.executable, "-m", f"{PROGRAMS}.sleeping", kafka.bootstrap_servers, topic, group)
+    async with started(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
         async with timeout(90):
             while await process.stdout.readline() != b"ready\n":
                 pass
@@ -372,10 +369,6 @@ async def test_a_process_that_was_stopped_for_two_sessions_has_lost_its_partitio
             process.send_signal(signal.SIGCONT)
             process.stdin.write(b"\n")
             said = (await process.communicate())[0].decode().splitlines()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
     assert process.returncode == 0
     assert "committed" not in said
     assert "refused" in said

@@ -18,6 +18,7 @@ from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.prepared import AnyRequest, prepared
 from aiokafka_lite.protocol.schema import Response
 from tests.support import inside
+from tests.support.programs import started
 from tests.support.protocols import classic_only
 from tests.support.reading import consumer_of
 from tests.support.waiting import until
@@ -164,12 +165,12 @@ async def test_where_only_classic_is_to_be_had_a_start_costs_one_request_more_at
     ("way", "most_kib"), [pytest.param("no group", 60, marks=pytest.mark.slow), ("group", 80)]
 )
 async def test_consumer_that_waits_is_light(broker: Broker, way: str, most_kib: int) -> None:
-    program = await asyncio.create_subprocess_exec(
+    async with started(
         *(sys.executable, "-m", "tests.consumer.programs.weighing"),
         *(broker.bootstrap_servers, "t", way, "50"),
         stdout=subprocess.PIPE,
-    )
-    output, _ = await program.communicate()
+    ) as program:
+        output, _ = await program.communicate()
     assert program.returncode == 0
     larger = 1.1 if sys.version_info < (3, 11) else 1.0  # as Python's objects are before 3.11
     assert float(output) < most_kib * larger

@@ -22,6 +22,7 @@ from aiokafka_lite.broker import Broker, NewRecord
 from tests.support.asking import ask
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.ports import free_port
+from tests.support.programs import started
 from tests.support.protocols import JOIN, in_both_protocols
 
 pytest.importorskip("fastapi", reason="one of the examples is for it")
@@ -123,17 +124,12 @@ async def running(example: Example, kafka: KafkaHandle, topic: str) -> AsyncIter
     program = DRIVER.format(
         folder=str(FOLDER), module=example.module, run=example.run.format(port=port)
     )
-    process = await asyncio.create_subprocess_exec(
+    async with started(
         sys.executable, "-W", "error::ResourceWarning", "-c", program, topic,
         stdin=PIPE, stdout=PIPE, stderr=PIPE,
         env={**os.environ, "KAFKA": kafka.bootstrap_servers},
-    )  # fmt: skip
-    try:
+    ) as process:  # fmt: skip
         yield Running(process, f"http://127.0.0.1:{port}/")
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 @asynccontextmanager
@@ -354,13 +350,12 @@ async def test_fastapi_worker_as_uvicorn_runs_it_logs_and_shows_the_page() -> No
     async with embedded() as kafka:
         await kafka.create_topic("orders")
         await kafka.produce("orders", 0, [(None, b"one")])
-        process = await asyncio.create_subprocess_exec(
+        async with started(
             sys.executable, "-m", "uvicorn", "fastapi_worker:app", "--port", "0",
             "--app-dir", str(FOLDER), stderr=PIPE, stdout=PIPE,
             env={**os.environ, "KAFKA": kafka.bootstrap_servers},
-        )  # fmt: skip
-        assert process.stderr is not None
-        try:
+        ) as process:  # fmt: skip
+            assert process.stderr is not None
             url, lines = "", ""
             async with timeout(WAIT_S):
                 while not url or "orders-0@0: b'one'" not in lines:
@@ -373,6 +368,5 @@ async def test_fastapi_worker_as_uvicorn_runs_it_logs_and_shows_the_page() -> No
             health = await ask(f"{url}/kafka/health")
             assert (health.status, health.fields()["verdict"]) == (200, "ok")
             assert (await ask(f"{url}/kafka/metrics")).status == 200
-        finally:
             process.terminate()
             await process.communicate()

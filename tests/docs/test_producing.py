@@ -22,6 +22,7 @@ from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import ConsumerRecord
+from tests.support.programs import started
 from tests.support.reading import consumer_of, values
 from tests.support.waiting import until
 
@@ -53,10 +54,8 @@ async def test_the_ten_lines_say_where_records_are() -> None:
     code = snippet("asyncio.run(main())")
     async with Broker() as broker:
         code = code.replace("127.0.0.1:9092", broker.bootstrap_servers)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-W", "error", "-c", code, stdout=PIPE
-        )
-        async with timeout(WAIT_S):
+        command = [sys.executable, "-W", "error", "-c", code]
+        async with started(*command, stdout=PIPE) as process, timeout(WAIT_S):
             printed, _ = await process.communicate()
         assert printed.decode().splitlines() == [f"0 {offset}" for offset in range(100)]
 

@@ -19,6 +19,7 @@ from aiokafka_lite import AIOKafkaConsumer, ConsumerRecord
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from tests.support.ports import free_port
+from tests.support.programs import started
 from tests.support.waiting import eventually
 
 pytest_plugins = ["pytester"]
@@ -51,16 +52,10 @@ async def test_the_ten_lines_print_what_is_in_the_topic(page: str) -> None:
     async with Broker() as broker:
         broker.produce("flights", b"EWR", key=b"UA")
         code = code.replace("127.0.0.1:9092", broker.bootstrap_servers)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-u", "-W", "error", "-c", code, stdout=PIPE
-        )
-        assert process.stdout is not None
-        try:
-            async with timeout(WAIT_S):
-                assert await process.stdout.readline() == b"0 0 b'UA' b'EWR'\n"
-        finally:
-            process.kill()
-            await process.wait()
+        command = [sys.executable, "-u", "-W", "error", "-c", code]
+        async with started(*command, stdout=PIPE) as process, timeout(WAIT_S):
+            assert process.stdout is not None
+            assert await process.stdout.readline() == b"0 0 b'UA' b'EWR'\n"
 
 
 def test_the_tests_of_readme_and_of_five_minutes_pass(pytester: pytest.Pytester) -> None:

@@ -14,6 +14,7 @@ import pytest
 from aiokafka_lite import as_aiokafka
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle
+from tests.support.programs import started
 from tests.support.reading import reading
 from tests.support.rows import rows
 
@@ -25,15 +26,11 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.mark.real_if_long
 async def test_faststream_consumes_acks_and_nacks(kafka: KafkaHandle) -> None:
     topics = [await kafka.create_topic() for _ in range(3)]
-    program = await asyncio.create_subprocess_exec(
+    async with started(
         sys.executable, str(PROGRAM), kafka.bootstrap_servers, *topics,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    try:
+    ) as program:  # fmt: skip
         output, errors = await program.communicate()
-    except BaseException:
-        program.kill()
-        raise
     assert program.returncode == 0, errors.decode()
     found = json.loads(output.splitlines()[-1])  # FastStream logs to the same place
     # The one that was refused came again, and what was behind it.

@@ -14,6 +14,7 @@ import pytest
 from aiokafka_lite.spark import process
 from aiokafka_lite.spark.batch import KafkaBatchReader
 from aiokafka_lite.spark.schema import default_schema
+from tests.support.programs import started_and_awaited
 
 PROGRAM = """
 import socket, sys
@@ -70,7 +71,7 @@ def test_unpickling_a_reader_brings_what_the_jvm_holds_back() -> None:
     took_s = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
-        with subprocess.Popen([sys.executable, "-c", JVM, port]) as jvm:
+        with started_and_awaited([sys.executable, "-c", JVM, port]) as jvm:
             connection, _ = server.accept()
             with connection:
                 for _ in range(ROUNDS):

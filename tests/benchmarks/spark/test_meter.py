@@ -17,6 +17,7 @@ from benchmarks.spark.meter import (
     orphaned_seconds,
     read_processes,
 )
+from tests.support.programs import started_and_awaited
 
 PROCESSES = {
     1: ProcessTimes(0, 50, 500),
@@ -88,17 +89,18 @@ def test_meter_sees_what_children_of_children_take() -> None:
     burn = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
     run = f"subprocess.run([sys.executable, '-c', {burn!r}])"
     program = f"import subprocess, sys\ninput()\n{run}\ninput()"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", program]
+    with started_and_awaited(command, stdin=subprocess.PIPE) as process:
         meter = Meter(process.pid, "127.0.0.1:1")
         own_s = cpu_seconds()
         assert process.stdin is not None
-        process.stdin.write(b"\n")
+        process.stdin.write("\n")
         process.stdin.flush()
         while not any(each.reaped for each in [read_processes()[process.pid]]):
             pass
         wall_s, cpu = meter.read()
         driver_s = cpu_seconds() - own_s
-        process.communicate(b"\n")
+        process.communicate("\n")
     assert wall_s > 0.19
     # What the driver takes, to look at all processes, is part of it, and varies.
     assert 0.19 < cpu.python < 0.6 + driver_s

@@ -16,6 +16,7 @@ import pytest
 from aiokafka_lite.broker import Broker
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import GroupRequests, MemberOf, await_coordinator
+from tests.support.programs import started
 
 FENCED_INSTANCE_ID = 82
 COMMITS_BEFORE_KILL = 20
@@ -120,12 +121,11 @@ async def test_deleted_groups_stay_deleted(tmp_path: Path, how: str) -> None:
 
 
 async def test_acknowledged_commits_survive_kill_9(tmp_path: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "aiokafka_lite", "broker", "--listen", "127.0.0.1:0",
-        "--data", str(tmp_path), stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "aiokafka_lite", "broker", "--listen", "127.0.0.1:0"]
     acknowledged = -1
-    try:
+    async with started(
+        *command, "--data", str(tmp_path), stdout=asyncio.subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         banner = (await process.stdout.readline()).decode()
         found = re.search(r"127\.0\.0\.1:\d+", banner)
@@ -143,10 +143,6 @@ async def test_acknowledged_commits_survive_kill_9(tmp_path: Path) -> None:
             if acknowledged == COMMITS_BEFORE_KILL:
                 # While the next ones are on their way, however slow the machine is.
                 asyncio.get_running_loop().call_later(0.01, process.kill)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
     assert acknowledged >= COMMITS_BEFORE_KILL
     async with broker_on(tmp_path) as kafka:
         committed = (await GroupRequests(kafka, "g").fetch("t")).committed_offset

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import threading
@@ -51,10 +50,14 @@ class BrokerProcess:
         ]  # fmt: skip
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert self._process.stdout is not None
-        line = self._process.stdout.readline().decode()
-        if not re.search(re.escape(self.address), line):
-            _, stderr = self._process.communicate(timeout=START_TIMEOUT_S)
-            raise RuntimeError(f"the broker does not start: {line!r}\n{stderr.decode()}")
+        try:
+            line = self._process.stdout.readline().decode()
+            if self.address not in line:
+                _, stderr = self._process.communicate(timeout=START_TIMEOUT_S)
+                raise RuntimeError(f"the broker does not start: {line!r}\n{stderr.decode()}")
+        except BaseException:
+            self._process.kill()
+            raise
 
     def kill(self) -> str:
         """Kill it with SIGKILL and return what it had to complain about."""

@@ -20,6 +20,7 @@ from aiokafka_lite.broker.security.certificates import CertificateFiles
 from aiokafka_lite.broker.thread import BrokerThread
 from tests.support.java import JavaTools
 from tests.support.java_runner import JavaRunner
+from tests.support.programs import started
 
 with warnings.catch_warnings():  # its import uses what Python has deprecated
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -376,10 +377,10 @@ async def test_kcat_reads(broker: BrokerThread, files: CertificateFiles) -> None
     settings = confluent_config(broker, files, "PLAIN")
     settings["metadata.broker.list"] = settings.pop("bootstrap.servers")
     options = [part for name, value in settings.items() for part in ("-X", f"{name}={value}")]
-    process = await asyncio.create_subprocess_exec(
+    async with started(
         *(kcat, "-C", "-t", topic, "-o", "beginning", "-e", "-q", *options),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-    )
-    stdout, stderr = await asyncio.wait_for(process.communicate(), 60)
+    ) as process:
+        stdout, stderr = await asyncio.wait_for(process.communicate(), 60)
     assert stdout.splitlines() == VALUES, stderr

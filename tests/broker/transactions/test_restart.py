@@ -30,6 +30,7 @@ from tests.broker.transactions.requests import (
 from tests.broker.wire import fetch, fetch_partition, list_offset
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import GroupRequests, await_coordinator
+from tests.support.programs import started
 from tests.support.waiting import until
 from tests.support.wire import RawClient
 
@@ -241,11 +242,10 @@ async def _write_until_killed(
 
 
 async def test_transactions_are_whole_after_kill_9(tmp_path: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "aiokafka_lite", "broker", "--listen", "127.0.0.1:0",
-        "--data", str(tmp_path), stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
+    command = [sys.executable, "-m", "aiokafka_lite", "broker", "--listen", "127.0.0.1:0"]
+    async with started(
+        *command, "--data", str(tmp_path), stdout=asyncio.subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         banner = (await process.stdout.readline()).decode()
         found = re.search(r"127\.0\.0\.1:\d+", banner)
@@ -260,10 +260,6 @@ async def test_transactions_are_whole_after_kill_9(tmp_path: Path) -> None:
         await until(lambda: any(len(counts) > 9 for counts in acknowledged))
         process.kill()  # in the middle of the next ones
         await writing
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
     async with broker_on(tmp_path) as (_, kafka), kafka.raw() as client:
         for number in range(4):
             await Producer(client, f"p{number}").init()  # aborts what is open

@@ -25,6 +25,7 @@ from aiokafka_lite.errors import TopicAuthorizationFailedError
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.extensions import but_for_plain_python
+from tests.support.programs import started
 
 MINUTE_MS = 60_000
 
@@ -321,11 +322,9 @@ async def test_a_full_disk_is_one_line(kafka: KafkaHandle, topic: str, cli: Runn
     assert ended.errors == "error: cannot write /dev/full: No space left on device\n"
     command = [sys.executable, "-m", "aiokafka_lite", *map(str, at(kafka, "cat", topic))]
     with open("/dev/full", "wb") as full:  # noqa: ASYNC230 -- a device
-        started = await asyncio.create_subprocess_exec(
-            *command, stdout=full, stderr=asyncio.subprocess.PIPE
-        )
-    _, errors = await started.communicate()
-    assert started.returncode == 1
+        async with started(*command, stdout=full, stderr=asyncio.subprocess.PIPE) as process:
+            _, errors = await process.communicate()
+    assert process.returncode == 1
     assert errors.decode() == "error: cannot write the output: No space left on device\n"
 
 
@@ -378,35 +377,35 @@ async def test_no_broker_is_one_line(cli: Running) -> None:
 async def test_tail_reads_partitions_that_the_topic_is_given_meanwhile(
     kafka: KafkaHandle, topic: str
 ) -> None:
-    process = await asyncio.create_subprocess_exec(
+    async with started(
         *[sys.executable, "-m", "aiokafka_lite", "tail", topic, "-b", kafka.bootstrap_servers],
         *["-o", "-n", "1", "-c", "4", "-X", "metadata.max.age.ms=100"],
         stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    seen = [await asyncio.wait_for(process.stdout.readline(), 30) for _ in range(2)]
-    assert sorted(seen) == [b"0:4\ta4\n", b"1:0\tb0\n"]
-    await kafka.add_partitions(topic, 3)
-    await kafka.produce(topic, 2, rows(b"c0", b"c1"))
-    rest, _ = await asyncio.wait_for(process.communicate(), 30)
+    ) as process:
+        assert process.stdout is not None
+        seen = [await asyncio.wait_for(process.stdout.readline(), 30) for _ in range(2)]
+        assert sorted(seen) == [b"0:4\ta4\n", b"1:0\tb0\n"]
+        await kafka.add_partitions(topic, 3)
+        await kafka.produce(topic, 2, rows(b"c0", b"c1"))
+        rest, _ = await asyncio.wait_for(process.communicate(), 30)
     assert rest == b"2:0\tc0\n2:1\tc1\n"
     assert process.returncode == 0
 
 
 @pytest.mark.real_if_long
 async def test_ctrl_c_ends_tail_quietly_with_130(kafka: KafkaHandle, topic: str) -> None:
-    process = await asyncio.create_subprocess_exec(
+    async with started(
         *[sys.executable, "-m", "aiokafka_lite", "tail", topic, "-b", kafka.bootstrap_servers],
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONWARNINGS": "error"},
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    seen = [await asyncio.wait_for(process.stdout.readline(), 30) for _ in range(6)]
-    process.send_signal(signal.SIGINT)
-    errors = await process.stderr.read()
-    assert await process.wait() == 130
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        seen = [await asyncio.wait_for(process.stdout.readline(), 30) for _ in range(6)]
+        process.send_signal(signal.SIGINT)
+        errors = await process.stderr.read()
+        assert await process.wait() == 130
     assert sorted(seen) == [b"a0\n", b"a1\n", b"a2\n", b"a3\n", b"a4\n", b"b0\n"]
     assert but_for_plain_python(errors.decode()) == "\nended by SIGINT\n"
 
@@ -415,11 +414,11 @@ async def test_ctrl_c_ends_tail_quietly_with_130(kafka: KafkaHandle, topic: str)
 async def test_reader_that_goes_away_ends_cat_quietly(kafka: KafkaHandle, topic: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    process = await asyncio.create_subprocess_exec(
+    async with started(
         *[sys.executable, "-m", "aiokafka_lite", "cat", topic, "-b", kafka.bootstrap_servers],
         stdout=writer,
         stderr=asyncio.subprocess.PIPE,
-    )
-    os.close(writer)
-    _, errors = await process.communicate()
+    ) as process:
+        os.close(writer)
+        _, errors = await process.communicate()
     assert (process.returncode, but_for_plain_python(errors.decode())) == (141, "")

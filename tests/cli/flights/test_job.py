@@ -32,6 +32,7 @@ from aiokafka_lite.client import ClientConfig, Cluster
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.records.partitioner import partition_for_key
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.programs import started
 from tests.support.rounds import LONG
 
 FLIGHTS = 2500 if LONG else 800
@@ -234,15 +235,15 @@ async def test_embedded_broker_is_started_when_no_address_is_given() -> None:
 
 
 async def test_ctrl_c_is_heeded_while_the_data_set_is_read() -> None:
-    process = await asyncio.create_subprocess_exec(
+    async with started(
         *[sys.executable, "-u", "-m", "aiokafka_lite", "flights", "--no-plot"],
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert (await process.stdout.readline()).startswith(b"Embedded broker at ")
-    process.send_signal(signal.SIGINT)
-    out, errors = await process.communicate()
+    ) as process:
+        assert process.stdout is not None
+        assert (await process.stdout.readline()).startswith(b"Embedded broker at ")
+        process.send_signal(signal.SIGINT)
+        out, errors = await process.communicate()
     assert (process.returncode, errors) == (130, b"\nended by SIGINT\n")
     done = re.search(
         rb"Reading the data set: interrupted after ([0-9,]+) of 336,776 flights\n", out

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer
 
 from tests.support.java import JavaTools
 from tests.support.ports import free_port
+from tests.support.programs import started_and_awaited
 from tests.support.rounds import LONG
 
 FLIGHTS = 336_776 if LONG else 5_000
@@ -27,19 +28,17 @@ def kept_broker() -> Iterator[str]:
     address = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-u", "-m", "aiokafka_lite", "flights", "--keep", "--no-plot",
                "--listen", address, "--limit", str(FLIGHTS)]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with started_and_awaited(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         shown = ""
         for line in process.stdout:
             shown += line
             if "Ctrl-C" in line:
                 break
-        try:
-            assert re.search(rf"Checked.*{FLIGHTS:,}", shown), shown
-            yield address
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=20)
+        assert re.search(rf"Checked.*{FLIGHTS:,}", shown), shown
+        yield address
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
 
 
 async def test_aiokafka_reads_them_all_in_a_group(kept_broker: str) -> None:

@@ -28,6 +28,7 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGro
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.group_requests import await_coordinator
+from tests.support.programs import started
 from tests.support.protocols import in_both_protocols
 
 
@@ -234,20 +235,20 @@ async def test_watch_draws_on_a_terminal(kafka: KafkaHandle, topic: str) -> None
     async with member(kafka, topic, group) as consumer:
         await consumer.commit({TopicPartition(topic, 0): 5})
         ours, terminal = os.openpty()
-        process = await asyncio.create_subprocess_exec(
+        async with started(
             *[sys.executable, "-m", "aiokafka_lite", "lag", group, "--watch", "0.05"],
             *["-b", kafka.bootstrap_servers],
             preexec_fn=usual_ctrl_c,
             stdout=terminal,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "TERM": "xterm", "COLUMNS": "200", "PYTHONWARNINGS": "error"},
-        )
-        os.close(terminal)
-        seen = b""
-        while seen.count(b"a second") < 2:
-            seen += await asyncio.wait_for(asyncio.to_thread(os.read, ours, 65_536), 30)
-        process.send_signal(signal.SIGINT)
-        _, errors = await process.communicate()
+        ) as process:
+            os.close(terminal)
+            seen = b""
+            while seen.count(b"a second") < 2:
+                seen += await asyncio.wait_for(asyncio.to_thread(os.read, ours, 65_536), 30)
+            process.send_signal(signal.SIGINT)
+            _, errors = await process.communicate()
         os.close(ours)
     assert b"lag 0 in 1 partition, unknown for 1 partition, +0.0 a second" in seen
     assert topic.encode() in seen
@@ -259,18 +260,18 @@ async def test_watch_goes_on_until_ctrl_c(kafka: KafkaHandle, topic: str) -> Non
     group = unique("group")
     async with member(kafka, topic, group) as consumer:
         await consumer.commit({TopicPartition(topic, 0): 5})
-        process = await asyncio.create_subprocess_exec(
+        async with started(
             *[sys.executable, "-m", "aiokafka_lite", "lag", group, "--watch", "0.05"],
             *["-b", kafka.bootstrap_servers],
             preexec_fn=usual_ctrl_c,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONWARNINGS": "error"},
-        )
-        assert process.stdout is not None
-        seen = b""
-        while seen.count(b"lag 0 in 1 partition, unknown for 1 partition") < 2:
-            seen += await asyncio.wait_for(process.stdout.readline(), 30)
-        process.send_signal(signal.SIGINT)
-        _, errors = await process.communicate()
+        ) as process:
+            assert process.stdout is not None
+            seen = b""
+            while seen.count(b"lag 0 in 1 partition, unknown for 1 partition") < 2:
+                seen += await asyncio.wait_for(process.stdout.readline(), 30)
+            process.send_signal(signal.SIGINT)
+            _, errors = await process.communicate()
     assert (process.returncode, errors) == (130, b"")

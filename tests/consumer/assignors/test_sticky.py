@@ -43,6 +43,7 @@ from tests.consumer.assignors.groups import (
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.cpu import CpuTime
 from tests.support.java import JavaTools
+from tests.support.programs import started
 
 JAVAS = "org.apache.kafka.clients.consumer.StickyAssignor"
 Shares = dict[str, set[TopicPartition]]
@@ -360,15 +361,11 @@ async def test_members_of_a_group_keep_what_they_have(kafka: KafkaHandle) -> Non
 async def test_a_java_leader_leaves_our_members_what_they_claim(java_tools: JavaTools) -> None:
     async with Broker() as broker:
         broker.create_topic("t", 12)
-        java = await asyncio.create_subprocess_exec(
-            *java_tools.command(
-                "org.apache.kafka.tools.consumer.ConsoleConsumer",
-                "--bootstrap-server", broker.bootstrap_servers, "--topic", "t", "--group", "g",
-                "--command-property", f"partition.assignment.strategy={JAVAS}",
-                "--command-property", "heartbeat.interval.ms=50",
-            ),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+        command = java_tools.command(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            "--bootstrap-server", broker.bootstrap_servers, "--topic", "t", "--group", "g",
+            "--command-property", f"partition.assignment.strategy={JAVAS}",
+            "--command-property", "heartbeat.interval.ms=50",
         )  # fmt: skip
         ours = [
             AIOKafkaConsumer(
@@ -381,18 +378,18 @@ async def test_a_java_leader_leaves_our_members_what_they_claim(java_tools: Java
             for _ in range(2)
         ]
         try:
-            await broker.wait_for_members("g", 1, timeout_s=60)
-            await ours[0].start()
-            before = ours[0].assignment()
-            await ours[1].start()
-            await broker.wait_until(
-                lambda: [len(consumer.assignment()) for consumer in ours] == [4, 4], timeout_s=60
-            )
-            assert len(before) == 6
-            assert ours[0].assignment() < before
+            async with started(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+                await broker.wait_for_members("g", 1, timeout_s=60)
+                await ours[0].start()
+                before = ours[0].assignment()
+                await ours[1].start()
+                await broker.wait_until(
+                    lambda: [len(consumer.assignment()) for consumer in ours] == [4, 4],
+                    timeout_s=60,
+                )
+                assert len(before) == 6
+                assert ours[0].assignment() < before
         finally:
-            java.kill()
-            await java.wait()
             for consumer in ours:
                 await consumer.stop()
 

@@ -21,6 +21,7 @@ from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.one_record_each import BATCH, WAYS
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.programs import started
 from tests.support.reading import committed, reading
 from tests.support.rounds import LONG
 from tests.support.rows import rows
@@ -70,7 +71,7 @@ async def kill_while_working(kafka: KafkaHandle) -> None:
     topics = {way: await kafka.create_topic(unique(way)) for way in WAYS}
     for topic in topics.values():
         await kafka.produce(topic, 0, rows(0, 10))
-    process = await asyncio.create_subprocess_exec(
+    async with started(
         sys.executable,
         "-m",
         "tests.consumer.group.one_record_each",
@@ -78,8 +79,7 @@ async def kill_while_working(kafka: KafkaHandle) -> None:
         str(STUCK_AT),
         *(f"{way}={topic}" for way, topic in topics.items()),
         stdout=asyncio.subprocess.PIPE,
-    )
-    try:
+    ) as process:
         assert process.stdout is not None
         first_unfinished: dict[str, int] = {}
         while len(first_unfinished) < len(WAYS):
@@ -91,9 +91,7 @@ async def kill_while_working(kafka: KafkaHandle) -> None:
             expected = first_unfinished[way]
             assert STUCK_AT - BATCH < expected <= STUCK_AT
             await eventually(lambda t=topic: committed(kafka, t, TopicPartition(t, 0)), expected)  # type: ignore[misc]
-    finally:
         process.kill()
-        await process.communicate()
     for way, topic in topics.items():
         assert await committed(kafka, topic, TopicPartition(topic, 0)) == first_unfinished[way]
 

@@ -23,6 +23,7 @@ from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import await_coordinator
 from tests.support.java import JavaTools
 from tests.support.java_runner import JavaRunner
+from tests.support.programs import started
 
 PARTITIONS = 4
 RECORDS_EACH = 25
@@ -256,18 +257,16 @@ class Verifiable:
 async def verifiable(
     broker: Broker, java_tools: JavaTools, *arguments: str
 ) -> AsyncIterator[Verifiable]:
-    process = await asyncio.create_subprocess_exec(
-        *java_tools.command(
-            VERIFIABLE_CONSUMER, "--bootstrap-server", broker.bootstrap_servers, "--topic", "t",
-            "--group-protocol", "consumer", "--group-id", "g", "--reset-policy", "earliest",
-            *arguments,
-        ),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+    command = java_tools.command(
+        VERIFIABLE_CONSUMER, "--bootstrap-server", broker.bootstrap_servers, "--topic", "t",
+        "--group-protocol", "consumer", "--group-id", "g", "--reset-policy", "earliest",
+        *arguments,
     )  # fmt: skip
-    consumer = Verifiable(process)
-    try:
+    async with started(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    ) as process:
+        consumer = Verifiable(process)
         yield consumer
-    finally:
         await consumer.stop()
 
 
