@@ -21,7 +21,8 @@ BRANCH: Final = "main"
 UNPUBLISHED: Final = "not on PyPI yet"
 PAGES: Final = ("README.md", "docs/install.md")
 _UNRELEASED: Final = re.compile(
-    r"(?P<before>.*^## \[Unreleased\]\n\n[^\n#]+\n)(?P<lines>.*?)(?=^## )(?P<after>.*)", re.M | re.S
+    r"(?P<before>.*^## \[Unreleased\]\n\n(?:[^\n#-][^\n]*\n)+)(?P<lines>.*?)(?=^## )(?P<after>.*)",
+    re.M | re.S,
 )
 _PREPARED: Final = re.compile(r"^## (\S+) \(unreleased\)\n(.*?)(?=^## |\Z)", re.M | re.S)
 
@@ -71,7 +72,7 @@ def changelog(text: str, version: str, day: str) -> str:
     if prepared:
         lines = f"{prepared[2].strip()}\n\n{lines}".strip("\n")
         after = after[prepared.end() :]
-    if not lines:
+    if not re.search(r"^[^#\n]", lines, re.M):
         raise ReleaseError("CHANGELOG.md has no unreleased lines")
     text = f"{found['before']}\n## {version} ({day})\n\n{lines}\n\n{after}"
     return f"{text.rstrip()}\n"
@@ -115,6 +116,23 @@ def check(root: Path, version: str) -> None:
         raise ReleaseError(f"there is a tag v{version} already")
 
 
+def commit_and_tag(root: Path, texts: dict[str, str], version: str) -> None:
+    """Write the files, commit them and tag the commit.
+
+    Raises:
+        ReleaseError: A hook or a signature failed, for example. The checkout is as it was.
+    """
+    before = git(root, "rev-parse", "HEAD")
+    try:
+        for name, text in texts.items():
+            root.joinpath(name).write_text(text, "utf-8")
+        git(root, "commit", "-q", "-m", f"release: {version}", "--", *texts)
+        git(root, "tag", "-a", f"v{version}", "-m", f"aiokafka_lite {version}")
+    except BaseException:
+        git(root, "reset", "-q", "--hard", before)  # check() has found no other changes
+        raise
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print or make a release; returns the exit code."""
     parser = argparse.ArgumentParser(prog="make release VERSION=", description=__doc__)
@@ -142,10 +160,11 @@ def main(arguments: list[str] | None = None) -> int:
             )
         print(f"nothing is changed; ARGS=--execute commits this and adds the tag {tag}")
         return 0
-    for name, text in texts.items():
-        root.joinpath(name).write_text(text, "utf-8")
-    git(root, "commit", "-q", "-m", f"release: {version}", "--", *texts)
-    git(root, "tag", "-a", tag, "-m", f"aiokafka_lite {version}")
+    try:
+        commit_and_tag(root, texts, version)
+    except ReleaseError as error:
+        print(f"release: {error}\nnothing is changed", file=sys.stderr)
+        return 1
     print(f"committed and tagged {tag}. To publish it: git push --atomic origin {BRANCH} {tag}")
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -20,11 +21,19 @@ FILES = (
 )
 SCRIPT = ROOT / ".ci" / "release.py"
 NEW = "7.1.0"
+# Git names the repository in the environment of its hooks, and a user may have every commit signed.
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+}
 
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A repository with the files that a release changes, as they are here."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
     for name in FILES:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -39,7 +48,10 @@ def clone(tmp_path: Path) -> Path:
 
 
 def git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", *arguments],
+        cwd=root, env=ENVIRONMENT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
     return done.stdout.strip()
 
 
@@ -50,14 +62,15 @@ def commit(root: Path) -> None:
 
 def release(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, SCRIPT, *arguments, "--root", root], capture_output=True, text=True
-    )
+        [sys.executable, SCRIPT, *arguments, "--root", root],
+        env=ENVIRONMENT, capture_output=True, text=True,
+    )  # fmt: skip
 
 
 def with_unreleased(root: Path, lines: str, prepared: str = "") -> None:
     """Write a changelog with these unreleased lines, and a section for the version."""
     root.joinpath("CHANGELOG.md").write_text(
-        f"# Changelog\n\n## [Unreleased]\n\nEvery change.\n\n{lines}{prepared}## 0.0.1\n\nOld.\n"
+        f"# Changelog\n\n## [Unreleased]\n\nEvery\nchange.\n\n{lines}{prepared}## 0.0.1\n\nOld.\n"
     )
     commit(root)
 
@@ -85,7 +98,7 @@ def test_unreleased_lines_get_the_version_and_its_day(clone: Path) -> None:
     assert release(clone, NEW, "--execute").returncode == 0
     text = re.sub(r"\d{4}-\d\d-\d\d", "DAY", clone.joinpath("CHANGELOG.md").read_text())
     assert text == (
-        "# Changelog\n\n## [Unreleased]\n\nEvery change.\n\n"
+        "# Changelog\n\n## [Unreleased]\n\nEvery\nchange.\n\n"
         f"## {NEW} (DAY)\n\n### Fixed\n- A fault.\n\n## 0.0.1\n\nOld.\n"
     )
 
@@ -95,7 +108,7 @@ def test_a_section_prepared_for_the_version_comes_before_the_unreleased_lines(cl
     with_unreleased(clone, "### Fixed\n- A fault.\n\n", prepared)
     assert release(clone, NEW, "--execute").returncode == 0
     text = clone.joinpath("CHANGELOG.md").read_text()
-    assert re.findall(r"^(?:#|-|[A-Z]).*", text.partition("Every change.")[2], re.M)[1:] == [
+    assert re.findall(r"^(?:#|-|[A-Z]).*", text.partition("change.")[2], re.M)[1:] == [
         "Big.", "### A", "- One.", "### Fixed", "- A fault.", "## 0.0.1", "Old.",
     ]  # fmt: skip
     assert text.count(NEW) == 1
@@ -140,6 +153,25 @@ def test_a_checkout_that_is_not_ready_is_refused_and_kept(clone: Path) -> None:
     assert git(clone, "log", "--oneline").count("\n") == 0
 
 
-def test_without_unreleased_lines_there_is_no_release(clone: Path) -> None:
-    with_unreleased(clone, "")
+@pytest.mark.parametrize("failing", ["hook", "signature"])
+def test_a_release_that_git_refuses_changes_nothing(clone: Path, failing: str) -> None:
+    if failing == "hook":
+        hook = clone / ".git" / "hooks" / "pre-commit"
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text("#!/bin/sh\necho a wrong word\nexit 1\n")
+        hook.chmod(0o755)
+    else:
+        git(clone, "config", "tag.gpgSign", "true")
+        git(clone, "config", "gpg.program", "false")
+    done = release(clone, NEW, "--execute")
+    assert done.returncode == 1
+    assert done.stderr.startswith("release: git ")
+    assert done.stderr.endswith("\nnothing is changed\n")
+    assert git(clone, "status", "--porcelain") == git(clone, "tag") == ""
+    assert git(clone, "log", "--oneline").count("\n") == 0
+
+
+@pytest.mark.parametrize("lines", ["", "### Added\n\n### Fixed\n\n"])
+def test_without_unreleased_lines_there_is_no_release(clone: Path, lines: str) -> None:
+    with_unreleased(clone, lines)
     assert "no unreleased lines" in release(clone, NEW, "--execute").stderr
