@@ -34,10 +34,11 @@ SOURCES := pyproject.toml setup.py $(shell find aiokafka_lite -name '*.pyx' -o -
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
+# Without pip, as Debian's python3 without python3-venv leaves it, the environment is made again.
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "Python 3.10 or newer is needed: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -f $@; exit 1; }
 
 # What the job needs, and what development needs on top; the extension is compiled on the way.
 $(VENV)/.installed-run: $(VENV)/bin/python $(SOURCES)
@@ -143,6 +144,6 @@ release: ## print what a release changes (VERSION=0.2.0); ARGS=--execute commits
 	@$(PYTHON) .ci/release.py $(VERSION) $(ARGS)
 
 clean: ## remove everything that make has made, the virtual environment too
-	rm -rf $(VENV) build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) .venv-3.* build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
 	find aiokafka_lite -name '*.so' -delete -o -name '*.c' -delete
 	find . -name __pycache__ -prune -exec rm -rf {} +
