@@ -356,9 +356,12 @@ def running_address(state: Path) -> str | None:
     try:
         noted = json.loads(state.read_text())
         os.kill(int(noted["pid"]), 0)
+        address = str(noted["address"])
+        port = int(address.partition(",")[0].rpartition(":")[2])
     except (OSError, ValueError, KeyError):
         return None
-    return str(noted["address"])
+    # After a crash another program may have the process's number.
+    return address if can_connect(port) else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -369,6 +372,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=1, choices=range(1, 10), metavar="1..9")
     parser.add_argument("--port", type=int, default=FIRST_PORT, help="first port (%(default)s)")
     options = parser.parse_args(arguments)
+    if not 1 <= options.port <= 65_536 - options.nodes:
+        parser.error(f"ports are numbers from 1 to 65535, not {options.port}")
     state = cache_dir() / "running.json"
     if address := running_address(state):
         print(f"a Kafka is up already: {address}")
