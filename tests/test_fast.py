@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -50,6 +52,29 @@ def test_slow_tests_and_those_with_kafka_are_not_quick() -> None:
 def test_a_run_replaces_the_durations_of_its_form(*, is_long: bool, kept: Durations) -> None:
     before = Durations(1.0, long_s=9.0)
     assert durations.merged(before, Durations(2.0, 1.0), is_long=is_long) == kept
+
+
+@pytest.mark.parametrize(
+    ("status", "chosen", "is_written"),
+    [
+        (pytest.ExitCode.OK, {}, True),
+        (pytest.ExitCode.TESTS_FAILED, {"args": ["tests/consumer/test_a.py"]}, True),
+        (pytest.ExitCode.INTERRUPTED, {}, False),
+        (pytest.ExitCode.OK, {"keyword": "a"}, False),
+        (pytest.ExitCode.OK, {"markexpr": "not slow"}, False),
+        (pytest.ExitCode.OK, {"args": ["tests/consumer/test_a.py::test_b"]}, False),
+    ],
+)
+def test_a_run_with_a_part_of_a_files_tests_replaces_no_duration(
+    status: int, chosen: dict[str, object], is_written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[object] = []
+    monkeypatch.setattr(durations, "write", written.append)
+    option = SimpleNamespace(**{"keyword": "", "markexpr": "", "args": ["tests"], **chosen})
+    terminal: Any = SimpleNamespace(write_line=str)
+    config: Any = SimpleNamespace(option=option, args=option.args)
+    Measured().pytest_terminal_summary(terminal, status, config)
+    assert bool(written) is is_written
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
     python -m pytest -p tests.support.durations    (make durations)
 
 replaces the entries of the files that run and removes those of files that no longer exist. With
-AIOKAFKA_LITE_TEST_LONG=1 the seconds of the long form are replaced, and no others.
+AIOKAFKA_LITE_TEST_LONG=1 the seconds of the long form are replaced, and no others. A run that is
+interrupted, or has some tests of a file only (-k, -m, file::test), replaces none.
 """
 
 from __future__ import annotations
@@ -84,9 +85,16 @@ class Measured:
             slow=slow,
         )
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if not hasattr(session.config, "workerinput"):  # the workers' reports come to one process
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+    ) -> None:
+        # The process that has a terminal gets the workers' reports.
+        if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not (
+            config.option.keyword or config.option.markexpr or "::" in " ".join(config.args)
+        ):
             write(self.by_file())
+        else:
+            terminalreporter.write_line(f"{FILE.relative_to(ROOT)} stays as it was")
 
 
 def merged(before: Durations, measured: Durations, *, is_long: bool) -> Durations:

@@ -25,7 +25,7 @@ class FailuresAtOnce:
         if not report.failed:
             return
         sections = "".join(f"\n-- {name}\n{content}" for name, content in report.sections)
-        with self._file.open("a", encoding="utf-8") as file:
+        with self._file.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(
                 f"== {time.strftime('%H:%M:%S')} {report.nodeid} ({report.when})\n"
                 f"{report.longreprtext}{sections}\n\n"
