@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from tests.mutants import trials
 from tests.mutants.changes import changes_of
-from tests.mutants.trials import Ended, Mutant, Outcome, Run, Soundness
+from tests.mutants.trials import Ended, Mutant, Outcome, Run, Soundness, Trial, Trials
+from tests.support.programs import started_and_awaited
 
 SOURCE = """
 def plain(a):
@@ -127,3 +130,25 @@ def test_a_change_whose_tests_do_not_end_is_timed_out() -> None:
 
 def test_a_change_of_a_line_that_no_test_runs_is_told_apart() -> None:
     assert ended(Soundness(), []) == ([], Outcome.NOT_RUN)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="trials are forked")
+def test_no_trial_runs_on_when_all_are_interrupted() -> None:
+    def interrupt(mutant: Mutant) -> Trial:
+        raise KeyboardInterrupt
+
+    running = Trials([PLAIN], interrupt, lambda *_: None, {}, workers=2)
+    forever = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+    with started_and_awaited(forever, start_new_session=True) as process:
+        running._children[process.pid] = trials._Child(Soundness().trial(PLAIN, []), [], -1, 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            running.pytest_runtestloop(SimpleNamespace(items=[], testsfailed=0))  # type: ignore[arg-type]
+        with pytest.raises(ProcessLookupError):
+            os.kill(process.pid, 0)
+
+
+def test_nothing_is_tried_while_a_file_of_tests_cannot_be_imported() -> None:
+    session = SimpleNamespace(items=[], testsfailed=1, Interrupted=pytest.Session.Interrupted)
+    running = Trials([PLAIN], lambda _: Soundness().trial(PLAIN, []), lambda *_: None, {}, 1)
+    with pytest.raises(pytest.Session.Interrupted):
+        running.pytest_runtestloop(session)  # type: ignore[arg-type]

@@ -199,15 +199,22 @@ class Trials:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if session.testsfailed:  # files that cannot be imported: a change would survive them
+            raise session.Interrupted("not every test can be collected")
         for item in session.items:
             self._items[name_of_test(item.nodeid)].append(item)
         gc.unfreeze()  # or the functions would not be found
-        while self._start_others(session) or self._children:
-            for pid, child in list(self._children.items()):
-                if (ended := self._ended(pid, child)) is not None:
-                    del self._children[pid]
-                    self._proceed(session, child.trial, ended)
-            time.sleep(_POLL_S)
+        try:
+            while self._start_others(session) or self._children:
+                for pid, child in list(self._children.items()):
+                    if (ended := self._ended(pid, child)) is not None:
+                        del self._children[pid]
+                        self._proceed(session, child.trial, ended)
+                time.sleep(_POLL_S)
+        finally:
+            for pid in self._children:
+                _kill(pid)
+                os.waitpid(pid, 0)
         return True
 
     def _start_others(self, session: pytest.Session) -> bool:
@@ -250,10 +257,7 @@ class Trials:
         is_late = not done and time.monotonic() > child.ends_at
         if not done and not is_late:
             return None
-        try:
-            os.killpg(pid, signal.SIGKILL)  # and the processes that it has started
-        except ProcessLookupError:
-            pass
+        _kill(pid, is_ended=bool(done))
         if is_late:
             os.waitpid(pid, 0)
         number = os.read(child.report, 20)
@@ -268,21 +272,32 @@ class Trials:
         return Ended(outcome=Outcome.KILLED) if code else Ended()
 
 
+def _kill(pid: int, *, is_ended: bool = False) -> None:
+    """Kill a process that runs tests, unless it has ended, and those that it has started."""
+    if not is_ended:
+        os.kill(pid, signal.SIGKILL)  # at first it is in our session
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 def _run_in_child(
     session: pytest.Session, run: Run, items: list[pytest.Item], reporting: int
 ) -> int:
     os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nowhere, stream)
     if run.mutant is not None:
         file = ROOT / run.mutant.file
-        importlib.import_module(run.mutant.file.removesuffix(".py").replace("/", "."))
         source = file.read_text(encoding="utf-8")
         try:
+            importlib.import_module(run.mutant.file.removesuffix(".py").replace("/", "."))
             if not replace(file, source, run.mutant.change.apply(source)):
                 return _NOT_CHANGED
-        except ValueError:  # it has other free variables
+        except (ImportError, ValueError):  # it needs a package, or has other free variables
             return _NOT_CHANGED
     session.items[:] = items
     session.testsfailed = 0
