@@ -15,12 +15,15 @@ is not drawn.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import re
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -54,16 +57,36 @@ def equivalents(text: str) -> frozenset[str]:
     return frozenset(keys)
 
 
-def drawn(paths: Sequence[str], count: int, seed: int) -> list[Mutant]:
-    """Draw changes of the files below these paths of the package, of all if there is none."""
+def files_below(paths: Sequence[str]) -> set[Path]:
+    """Return the files below these paths of the package; without paths those of most folders.
+
+    Raises:
+        ValueError: There is no file below one of the paths.
+    """
     home = ROOT / _PACKAGE
-    folders = [home / path for path in paths] or [home]
-    files = {
-        file
-        for folder in folders
-        for file in (folder.rglob("*.py") if folder.is_dir() else [folder])
-        if paths or file.relative_to(home).parts[0] not in _NEITHER
-    }
+    files = set(home.rglob("*.py"))
+    if not paths:
+        return {file for file in files if file.relative_to(home).parts[0] not in _NEITHER}
+    chosen: set[Path] = set()
+    for path in paths:
+        place = Path(os.path.normpath(home / path))
+        found = {file for file in files if file == place or place in file.parents}
+        if not found:
+            raise ValueError(
+                f"there is no Python file at {_PACKAGE}/{path}: paths are below {_PACKAGE}, "
+                "for example consumer/commits"
+            )
+        chosen |= found
+    return chosen
+
+
+def drawn(paths: Sequence[str], count: int, seed: int) -> list[Mutant]:
+    """Draw changes of the files below these paths of the package, of most files without paths.
+
+    Raises:
+        ValueError: No change can be made below the paths.
+    """
+    files = files_below(paths)
     left_out = equivalents(_EQUIVALENTS.read_text(encoding="utf-8"))
     mutants = [
         mutant
@@ -71,6 +94,8 @@ def drawn(paths: Sequence[str], count: int, seed: int) -> list[Mutant]:
         for change in changes_of(file.read_text(encoding="utf-8"))
         if (mutant := Mutant(file.relative_to(ROOT).as_posix(), change)).key not in left_out
     ]
+    if not mutants:
+        raise ValueError(f"no change can be made of {' '.join(paths)}")
     return random.Random(seed).sample(mutants, min(count, len(mutants)))
 
 
@@ -132,13 +157,20 @@ def within(tests: Iterable[str], seconds_of: Mapping[str, float], seconds: float
     return chosen
 
 
+def positive(text: str) -> int:
+    """Return the number of an argument."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw changes and try them."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants")
     parser.add_argument("paths", nargs="*", help="below the package; all of it without")
-    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--count", type=positive, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--workers", type=positive, default=4)
     parser.add_argument(
         "--seconds", type=float, default=20.0,
         help="of each group of tests of a change",
@@ -148,7 +180,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{FILE.relative_to(ROOT)} is missing: make contexts")
     contexts = kept()
     count_of = breadth(contexts)
-    mutants = drawn(given.paths, given.count, given.seed)
+    try:
+        mutants = drawn(given.paths, given.count, given.seed)
+    except ValueError as error:
+        parser.error(str(error))
+    if changed := contexts.changed(mutant.file for mutant in mutants):
+        print(
+            f"-- {len(changed)} files, such as {changed[0]}, are not as they were when "
+            f"{FILE.relative_to(ROOT)} was measured: make contexts"
+        )
     outcomes: dict[Mutant, Outcome] = {}
     soundness, begun_at = Soundness(), time.monotonic()
 
@@ -164,11 +204,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             minutes = (time.monotonic() - begun_at) / 60
             print(f"-- {len(outcomes)} of {len(mutants)} tried in {minutes:.0f} min", flush=True)
 
+    # As with Ctrl-C: the processes of the trials are in sessions of their own.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     trials = Trials(mutants, begin, tell, contexts.seconds, given.workers)
     status = pytest.main(
         ["-qq", "-s", "-p", "no:cacheprovider", "-p", "no:randomly", str(ROOT / "tests")], [trials]
     )
-    print(share_by_package(outcomes))
+    if outcomes:
+        print(share_by_package(outcomes))
     return int(status)
 
 

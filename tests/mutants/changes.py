@@ -71,17 +71,19 @@ def changes_of(source: str) -> list[Change]:
 class _Finder(ast.NodeVisitor):
     def __init__(self, source: str) -> None:
         self.changes: list[Change] = []
-        self._source = source
+        self._lines = source.encode().splitlines()
         self._depth = 0
 
     def _add(self, node: ast.expr | ast.stmt, new: str) -> None:
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
-        old = ast.get_source_segment(self._source, node)
-        assert old is not None
+        lines = self._lines[node.lineno - 1 : node.end_lineno]
+        around = lines[0].strip().decode()
+        # The end first: both may be in one line. ast.get_source_segment splits the file each time.
+        lines[-1] = lines[-1][: node.end_col_offset]
+        lines[0] = lines[0][node.col_offset :]
         place = (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
-        around = self._source.splitlines()[node.lineno - 1].strip()
-        self.changes.append(Change(*place, old, new, around))
+        self.changes.append(Change(*place, b"\n".join(lines).decode(), new, around))
 
     def _replace(self, node: ast.expr, new: ast.expr) -> None:
         self._add(node, f"({ast.unparse(new)})")

@@ -8,6 +8,7 @@ count. Tests that fail are left out.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -31,10 +32,21 @@ class Contexts(NamedTuple):
     Attributes:
         lines: The tests that run a line, by the file and the line.
         seconds: How long each test takes, all of its parameters together.
+        sources: A digest of each file that was measured.
     """
 
     lines: Mapping[str, Mapping[int, frozenset[str]]]
     seconds: Mapping[str, float]
+    sources: Mapping[str, str] = {}
+
+    def changed(self, files: Iterable[str]) -> list[str]:
+        """Return those of the files that are not as they were measured."""
+        return sorted(file for file in {*files} if self.sources.get(file) != digest(file))
+
+
+def digest(file: str) -> str:
+    """Return a digest of a file of the tree."""
+    return hashlib.sha256((ROOT / file).read_bytes()).hexdigest()[:16]
 
 
 def kept() -> Contexts:
@@ -45,7 +57,7 @@ def kept() -> Contexts:
         file: {int(line): frozenset(tests[each] for each in runs) for line, runs in lines.items()}
         for file, lines in content["lines"].items()
     }
-    return Contexts(lines, content["seconds"])
+    return Contexts(lines, content["seconds"], content.get("sources", {}))
 
 
 def name_of_test(nodeid: str) -> str:
@@ -81,14 +93,24 @@ class Kept:
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._failed: set[str] = set()
+        self._has_ended = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[name_of_test(report.nodeid)] += report.duration
         if report.failed:
             self._failed.add(name_of_test(report.nodeid))
 
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, exitstatus: int
+    ) -> None:
+        self._has_ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if not self._has_ended:
+            terminalreporter.write_line(f"{FILE.relative_to(ROOT)} stays as it was")
+
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
+        if not self._has_ended:
+            return
         passed = self._seconds.keys() - self._failed
         write(_PARTS.glob("coverage.*"), {test: self._seconds[test] for test in sorted(passed)})
 
@@ -105,6 +127,7 @@ def write(parts: Iterable[Path], seconds: Mapping[str, float]) -> None:
             for line, tests in data.contexts_by_lineno(file).items():
                 lines[name][line].update(index[test] for test in tests if test in index)
     content = {
+        "sources": {file: digest(file) for file in sorted(lines)},
         "seconds": {test: round(each, 3) for test, each in seconds.items()},
         "lines": {
             file: {line: sorted(tests) for line, tests in of_file.items() if tests}
