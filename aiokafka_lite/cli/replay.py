@@ -199,6 +199,8 @@ class _Replay:
         self._chosen_count = 0
         self._passed = 0
         self._strange = 0
+        # Why the letter behind those that were chosen cannot be written.
+        self._problem: CommandError | None = None
 
     async def run(self) -> None:
         """Read, and write again; say at the end what was done, also if it ends early."""
@@ -226,6 +228,8 @@ class _Replay:
                     await write(
                         TopicPartition(records[0].topic, records[0].partition), chosen, read_to
                     )
+                    if self._problem is not None:
+                        raise self._problem
                     if read_to <= records[-1].offset:
                         break
         finally:
@@ -240,7 +244,8 @@ class _Replay:
     async def _choose(self, records: Sequence[Record]) -> tuple[list[_Letter], int]:
         """Return which of a partition's records are written again, and how far they were looked at.
 
-        That is not to the end, if there are as many as were asked for.
+        That is not to the end, if there are as many as were asked for, or the target of one cannot
+        be used.
         """
         left = self._options.count
         chosen: list[_Letter] = []
@@ -253,7 +258,15 @@ class _Replay:
             elif not self._is_wanted(record, death):
                 self._passed += 1
             else:
-                chosen.append(_Letter(record.offset, await self._target(death), record))
+                try:
+                    target = await self._target(death)
+                except (CommandError, KafkaError) as error:
+                    self._problem = CommandError(
+                        f"dead letter {record.partition}:{record.offset} was not written: "
+                        f"{plain_text(error)}"
+                    )
+                    return chosen, record.offset
+                chosen.append(_Letter(record.offset, target, record))
                 self._chosen_count += 1
         return chosen, records[-1].offset + 1
 

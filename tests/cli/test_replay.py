@@ -190,6 +190,30 @@ async def test_what_cannot_be_written_is_said_and_not_committed(cli: Running) ->
         assert ended.errors.startswith("4 dead letters replayed")
 
 
+@pytest.mark.parametrize("is_transactional", [False, True])
+async def test_those_ahead_of_a_letter_without_a_topic_are_written(
+    cli: Running, *, is_transactional: bool
+) -> None:
+    async with Broker() as broker:
+        letters = Letters(KafkaHandle("embedded", broker.bootstrap_servers))
+        await letters.fill()
+        broker.delete_topic(letters.second)
+        more = ["--transactional-id", "replay"] if is_transactional else []
+        where = ["-b", broker.bootstrap_servers, "--group", "replay", *more]
+        for count in (1, 0):
+            ended = await cli("replay", letters.dead, *where)
+            assert ended.code == 1
+            assert ended.errors.startswith(f"{count} dead letter")
+            assert (
+                f"error: dead letter 0:1 was not written: there is no topic {letters.second}"
+                in ended.errors
+            )
+        assert len(await letters.in_topic(letters.first)) == 1
+        broker.create_topic(letters.second, 3)
+        assert (await cli("replay", letters.dead, *where)).code == 0
+        assert len(await letters.in_topic(letters.first)) == 3
+
+
 async def committed(letters: Letters, group: str) -> int | None:
     async with AIOKafkaConsumer(
         bootstrap_servers=letters.kafka.bootstrap_servers, group_id=group, enable_auto_commit=False
