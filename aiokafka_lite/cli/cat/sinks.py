@@ -24,6 +24,7 @@ Record: TypeAlias = ConsumerRecord[bytes | None, bytes | None]
 
 WRITE_BYTES: Final = 1 << 20
 ROWS_PER_GROUP: Final = 1 << 16
+BYTES_PER_GROUP: Final = 64 << 20
 TABLES: Final = (".parquet", ".arrow", ".feather")
 
 
@@ -97,7 +98,10 @@ class StreamSink(Sink):
 
 
 class TableSink(Sink):
-    """Writes a Parquet file or an Arrow file (IPC), a group of rows at a time."""
+    """Writes a Parquet file or an Arrow file (IPC), a group of rows at a time.
+
+    Large records make smaller groups, because a group is kept in memory.
+    """
 
     def __init__(self, path: Path, *, is_parquet: bool) -> None:
         """Open the file.
@@ -115,6 +119,7 @@ class TableSink(Sink):
         super().__init__()
         self._arrow: ArrowColumns = ArrowColumns()
         self._rows: list[Record] = []
+        self._size_bytes = 0
         if is_parquet:
             import pyarrow.parquet as pq
 
@@ -125,12 +130,13 @@ class TableSink(Sink):
     @override
     async def write(self, records: Sequence[Record]) -> None:
         self._rows += records
+        self._size_bytes += sum(len(each.value or b"") + len(each.key or b"") for each in records)
         self.has_records |= bool(records)
-        if len(self._rows) >= ROWS_PER_GROUP:
+        if len(self._rows) >= ROWS_PER_GROUP or self._size_bytes >= BYTES_PER_GROUP:
             await self._in_turn(self._write_group)
 
     def _write_group(self) -> None:
-        rows, self._rows = self._rows, []
+        rows, self._rows, self._size_bytes = self._rows, [], 0
         if rows:
             self._writer.write_batch(self._arrow.from_records(rows))
 

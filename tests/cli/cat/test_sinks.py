@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
+from pathlib import Path
 
 import pytest
 
+from aiokafka_lite.cli.cat import sinks
 from aiokafka_lite.cli.cat.formats import raw_values
-from aiokafka_lite.cli.cat.sinks import StreamSink
+from aiokafka_lite.cli.cat.sinks import StreamSink, TableSink
 from tests.cli.cat.records import record
 
 
@@ -51,3 +53,16 @@ async def test_records_are_collected_until_they_are_a_large_piece() -> None:
     await sink.write([record(b"end")])
     await sink.close()
     assert stream.getvalue().endswith(b"xend")
+
+
+async def test_a_table_keeps_no_more_than_some_bytes_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(sinks, "BYTES_PER_GROUP", 1_000)
+    sink = TableSink(tmp_path / "t.parquet", is_parquet=True)
+    for _ in range(3):
+        await sink.write([record(b"x" * 600, b"k" * 400)])
+    await sink.write([record(None)])
+    await sink.close()
+    assert pq.read_metadata(tmp_path / "t.parquet").num_row_groups == 4
