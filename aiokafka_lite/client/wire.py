@@ -641,7 +641,7 @@ class Wired:
 
 
 def _overdue(pending: Pending[Response]) -> RequestTimedOutError:
-    return RequestTimedOutError(f"no answer from {pending} in {pending.timeout_s:g} s")
+    return RequestTimedOutError(f"no answer from {pending} in {round(pending.timeout_s, 3):g} s")
 
 
 def own_copy(error: KafkaError) -> KafkaError:
