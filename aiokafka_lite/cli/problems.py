@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.errors import KafkaError, OffsetOutOfRangeError
 
 
 class CommandError(Exception):
@@ -51,6 +51,12 @@ _OPTIONS: Final = (
 
 def plain_text(error: BaseException) -> str:
     """Return what an error says, without the class and the code, which are for programmers."""
+    if isinstance(error, OffsetOutOfRangeError) and error.tp is not None:
+        tp, offset = error.tp, error.offset
+        return (
+            f"offset {offset} of partition {tp.partition} of topic {tp.topic} was deleted during "
+            "the command, for example because of retention.ms: run the command again"
+        )
     text = str(error)
     if isinstance(error, KafkaError):
         text = re.sub(rf"^(\[Error -?[0-9]+\] )?{type(error).__name__}: ", "", text)

@@ -26,6 +26,7 @@ from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.extensions import but_for_plain_python
 from tests.support.programs import started
+from tests.support.waiting import until
 
 MINUTE_MS = 60_000
 
@@ -217,6 +218,23 @@ async def test_what_was_deleted_is_told_of(kafka: KafkaHandle, topic: str, cli: 
     assert ended.errors == (
         f"warning: partition 0 of {topic} has only offsets 2 to 5, "
         "so reading starts at the nearest offset instead of 1\n"
+    )
+
+
+async def test_what_is_deleted_while_it_is_read_is_told_of(cli: Running) -> None:
+    async with Broker() as broker:
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        topic = await kafka.create_topic()
+        await kafka.produce(topic, 0, rows(b"a", b"b"))
+        with broker.on("Fetch").hold() as held:
+            running = asyncio.ensure_future(cli(*at(kafka, "cat", topic)))
+            await until(lambda: held.hits > 0)
+            await kafka.delete_records(topic, 0, 1)
+        ended = await running
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.errors.splitlines()[-1] == (
+        f"error: offset 0 of partition 0 of topic {topic} was deleted during the command, for "
+        "example because of retention.ms: run the command again"
     )
 
 
