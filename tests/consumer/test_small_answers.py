@@ -541,9 +541,10 @@ class Course:
         return step
 
 
-COURSES = 1200 if LONG else 20
+COURSES = 600 if LONG else 20
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 async def test_whatever_happens_comes_to_the_same(
     monkeypatch: pytest.MonkeyPatch, isolation_level: str
