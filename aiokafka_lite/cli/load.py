@@ -195,7 +195,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, int]]:
                 bytes_read += len(line)
                 yield (
                     number,
-                    line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line,
+                    line.removeprefix(UTF8_MARK) if number == 1 else line,
                     bytes_read,
                 )
     except OSError as error:

@@ -56,7 +56,7 @@ async def test_a_broker_that_has_just_started_is_waited_for(
         (b"~:v\nk:~\n", ["-K:", "--null", "~"], [(None, "v"), ("k", None)]),
         (b"a\nb\0c", ["-d", r"\0", "--key", "k"], [("k", "a\nb"), ("k", "c")]),
         (
-            b'{"key":"k","value":{"a":1}}\n\n{"value":null}',
+            b'\xef\xbb\xbf{"key":"k","value":{"a":1}}\n\n{"value":null}',
             ["-j"],
             [("k", '{"a":1}'), (None, None)],
         ),

@@ -25,6 +25,7 @@ TIMESTAMP: Final = "timestamp"
 KEY: Final = "key"
 HEADERS: Final = "headers"
 VALUE: Final = "value"
+BASE64: Final = "base64"
 
 # What moves a terminal's cursor, changes its colours or its title; tabs and ends of lines may.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -168,8 +169,11 @@ def _unpacked(content: bytes | None) -> str:
         return "null"
     try:
         text = content.decode()
-        json.loads(text, parse_constant=_no_constant)
+        parsed = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
+        return _packed(content)
+    # As they are, these would be a record without a value, and other bytes.
+    if parsed is None or (isinstance(parsed, dict) and list(parsed) == [BASE64]):
         return _packed(content)
     # Written anew, numbers would be rounded and names that come twice dropped. Strings have no
     # line breaks.

@@ -125,9 +125,10 @@ def record_of_json(line: bytes) -> ProducerRecord:
         LineProblem: It is none.
     """
     # Only now: it imports the broker that loads the same lines.
-    from aiokafka_lite.cli.load import parse_line
+    from aiokafka_lite.cli.load import UTF8_MARK, parse_line
 
-    _, record = parse_line(line, topic="")
+    # The first line may begin with the mark, as in files from Windows.
+    _, record = parse_line(line.removeprefix(UTF8_MARK), topic="")
     key, value, headers = (_as_bytes(record.key), _as_bytes(record.value), record.headers)
     pairs = [(name, _as_bytes(content)) for name, content in headers]
     return ProducerRecord(key, value, record.partition, record.timestamp_ms, pairs)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from aiokafka_lite.cli.cat import formats
+from aiokafka_lite.cli.produce.lines import record_of_json
 from tests.cli.cat.records import record
 
 
@@ -35,6 +36,13 @@ def test_unpacked_json_is_one_line_and_nothing_but_json() -> None:
     records = [record(b'{\n"a": [1, "\xc3\xa4"]}'), record(b"NaN"), record(b"{"), record(b"\xff")]
     values = [json.loads(line)["value"] for line in unpacked(records).splitlines()]
     assert values == [{"a": [1, "ä"]}, "NaN", "{", {"base64": "/w=="}]
+
+
+@pytest.mark.parametrize("value", ["null", " null\n", '{"base64": "/w=="}'])
+def test_json_that_would_mean_another_value_stays_a_string(value: str) -> None:
+    line = formats.json_formatter(unpacks=True)([record(value.encode(), b"null")])
+    assert json.loads(line)["value"] == value
+    assert record_of_json(line)[:2] == (b"null", value.encode())
 
 
 @pytest.mark.parametrize(
