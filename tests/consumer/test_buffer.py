@@ -615,6 +615,15 @@ async def test_a_deserialiser_may_move_or_pause_its_own_partition(change: str) -
         assert (await getting).offset == 0
 
 
+@pytest.mark.virtual_time
+async def test_a_get_with_a_time_limit_ends_when_its_partition_is_taken_away() -> None:
+    buffers = Buffers(A, B)
+    reading = asyncio.ensure_future(buffers.gets.many(frozenset({A}), 60.0, None))
+    await asyncio.sleep(0)
+    buffers.state.remove_from_user([A])
+    assert await asyncio.wait_for(reading, 1) == {}
+
+
 async def test_an_error_of_a_partition_taken_away_meanwhile_is_nobody_s() -> None:
     buffers = Buffers(A, B)
     partition = buffers.partition(A)

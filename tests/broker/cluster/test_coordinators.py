@@ -115,8 +115,9 @@ async def test_nobody_coordinates_until_the_disk_has_the_topic(
     assert (await coordinator_seen_by(cluster, 1, "g")).error_code == NoError.errno
 
 
-async def test_join_that_is_parked_is_told_when_the_coordinator_moves(
-    cluster: Broker, kafka: KafkaHandle
+@pytest.mark.parametrize("change", ["moves", "stops"])
+async def test_join_that_is_parked_is_told_when_the_coordinator_moves_or_stops(
+    cluster: Broker, change: str
 ) -> None:
     await cluster.open_offsets_topic()
     here = cluster.coordinator_of("g")
@@ -127,7 +128,10 @@ async def test_join_that_is_parked_is_told_when_the_coordinator_moves(
     for _ in range(50):
         await asyncio.sleep(0.001)
     assert not parked.done()
-    cluster.move_coordinator("g")
+    if change == "moves":
+        cluster.move_coordinator("g")
+    else:
+        await cluster.stop()
     assert (await parked).error_code == NotCoordinatorError.errno
 
 

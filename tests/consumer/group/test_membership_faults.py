@@ -601,9 +601,14 @@ async def test_a_member_without_gets_leaves_and_comes_back_at_the_next_get(
         with pytest.raises(MaxPollIntervalError):
             await worker.commits.commit({TP: 1})
         joins = len(broker.asked(JoinGroupRequest))
+        joining = broker.hold(JoinGroupRequest)
 
         worker.state.enter_get()
 
+        await joining.came()
+        with pytest.raises(MaxPollIntervalError, match="longer than max_poll_interval_ms=100"):
+            await worker.commits.commit({TP: 1})
+        joining.release()
         await until(lambda: worker.membership.generation == 2, worker)
         await worker.membership.wait_assigned()
         assert broker.asked(JoinGroupRequest)[joins].member_id == ""

@@ -13,6 +13,9 @@ from aiokafka_lite.consumer.membership.classic.membership import ClassicMembersh
 from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 from aiokafka_lite.errors import KafkaConnectionError
+from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
+from aiokafka_lite.protocol.schema import Message
 from tests.support.scripted_group import ScriptedBroker
 from tests.support.waiting import until
 from tests.support.worker import EpochWorker, Worker
@@ -34,6 +37,9 @@ class Speaking:
 class Classic(Worker):
     """A member of a classic group that has a heartbeat thread."""
 
+    heartbeat: type[Message] = HeartbeatRequest
+    broker: ScriptedBroker
+
     def _make_membership(self, around: Surroundings) -> ClassicMembership:
         self.speaking = Speaking()
         return super()._make_membership(around._replace(open_cluster=self.speaking))
@@ -41,6 +47,9 @@ class Classic(Worker):
 
 class Epoch(EpochWorker):
     """A member of a group of KIP-848 that has a heartbeat thread."""
+
+    heartbeat: type[Message] = ConsumerGroupHeartbeatRequest
+    broker: ScriptedBroker
 
     def _make_membership(self, around: Surroundings) -> ConsumerMembership:
         self.speaking = Speaking()
@@ -53,6 +62,7 @@ async def worker(request: pytest.FixtureRequest) -> AsyncIterator[Classic | Epoc
         broker.target = {T: [0, 1]}
         settings = {"heartbeat_interval_ms": 10}
         worker = request.param(f"127.0.0.1:{broker.port}", "g", ["t"], settings)
+        worker.broker = broker
         await worker.start()
         yield worker
         await worker.die()
@@ -76,4 +86,20 @@ async def test_the_thread_is_silent_once_everything_is_unsubscribed(
     worker.speaking.count = 0
     time.sleep(0.04)  # noqa: ASYNC251 -- the loop is blocked
     assert worker.speaking.count == 0
+    await worker.leave()
+
+
+async def test_the_thread_is_silent_while_the_member_leaves_beside_a_heartbeat(
+    worker: Classic | Epoch,
+) -> None:
+    beat = worker.broker.hold(worker.heartbeat)
+    await beat.came()
+    worker.state.unsubscribe()
+    await until(
+        lambda: not worker.member.is_member or worker.member.state.name == "LEAVING", worker
+    )
+    worker.speaking.count = 0
+    time.sleep(0.04)  # noqa: ASYNC251 -- the loop is blocked
+    assert worker.speaking.count == 0
+    beat.release()
     await worker.leave()
