@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 LONGEST_INT: Final = 1_024
 
 ClassT = TypeVar("ClassT", bound=type)
+T = TypeVar("T")
 
 
 class Kind(NamedTuple):
@@ -57,6 +58,19 @@ def is_number(given: object) -> bool:
     return is_int(given) and given.bit_length() < LONGEST_INT
 
 
+def plain(rule: str, result: T) -> T:
+    """Return the result of a plain function.
+
+    Raises:
+        TypeError: It is awaitable, so the function is a coroutine function. The text is `rule`.
+    """
+    if not inspect.isawaitable(result):
+        return result
+    if inspect.iscoroutine(result):
+        result.close()
+    raise TypeError(rule)
+
+
 def one_of(*choices: str) -> Kind:
     """Return the kind of the strings `choices`."""
     return Kind(" or ".join(map(repr, choices)), lambda given: given in choices, ValueError)
@@ -81,6 +95,10 @@ def are_ints(given: object) -> bool:
 
 FLAG: Final = Kind("True or False", lambda given: isinstance(given, bool))
 FUNCTION: Final = Kind("a function", callable)
+PLAIN_FUNCTION: Final = Kind(
+    "a plain function",
+    lambda given: callable(given) and not inspect.iscoroutinefunction(given),
+)
 INT: Final = Kind("an int", is_int)
 NUMBER: Final = Kind("a number", is_number)
 TEXT: Final = Kind("a str", lambda given: isinstance(given, str))
@@ -102,7 +120,7 @@ def _kind_of(annotation: str, more: Mapping[str, Kind]) -> tuple[Kind, bool] | N
     name = annotation.removesuffix(" | None")
     kind = more.get(name) or _KINDS.get(name)
     if kind is None and name.startswith("Callable["):
-        kind = FUNCTION
+        kind = FUNCTION if "Coroutine[" in name else PLAIN_FUNCTION
     return None if kind is None else (kind, name != annotation)
 
 

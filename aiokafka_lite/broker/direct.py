@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from aiokafka_lite._arguments import Kind, checks_arguments, is_list, one_of
+from aiokafka_lite._arguments import Kind, checks_arguments, is_list, one_of, plain
 from aiokafka_lite.broker.topics import INTERNAL_TOPICS
 from aiokafka_lite.broker.writing import (
     NewRecord,
@@ -213,10 +213,11 @@ class DirectAccess(ABC):
 
         Raises:
             TimeoutError: The timeout has passed. Its text is `what()`.
+            TypeError: `is_so` is a coroutine function, whose result would always be true.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        while not is_so():
+        while not plain("is_so must be a plain function", is_so()):
             if loop.time() >= deadline:
                 raise TimeoutError(f"{what()}, after {timeout_s:g} s")
             await asyncio.sleep(LOOK_EVERY_S)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import TypeVar
 
-from aiokafka_lite._arguments import checks_arguments
+from aiokafka_lite._arguments import checks_arguments, plain
 from aiokafka_lite._compat import Self
 from aiokafka_lite.broker import config as settings
 from aiokafka_lite.broker.config import BrokerConfig
@@ -150,10 +151,15 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         )
 
     def call(self, function: Callable[[Broker], T]) -> T:
-        """Call a function with the broker, in the broker's thread, and return its result."""
+        """Call a function with the broker, in the broker's thread, and return its result.
+
+        Raises:
+            TypeError: It is a coroutine function: use `run`.
+        """
 
         async def called() -> T:
-            return function(self.broker)
+            rule = "call() takes a plain function: use run() for a coroutine function"
+            return plain(rule, function(self.broker))
 
         return self._await(called())
 
@@ -162,8 +168,16 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
 
         Raises:
             RuntimeError: The broker was stopped during the call.
+            TypeError: It is a plain function: use `call`.
         """
-        return self._await(function(self.broker))
+
+        async def ran() -> T:
+            coro = function(self.broker)
+            if not inspect.isawaitable(coro):
+                raise TypeError("run() takes a coroutine function: use call() for a plain function")
+            return await coro
+
+        return self._await(ran())
 
     # Topics; `Broker` documents the errors
 

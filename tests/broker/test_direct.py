@@ -310,6 +310,31 @@ async def test_waiting_in_a_coroutine_is_refused_with_the_way_out() -> None:
         assert [record.value for record in await waiting] == [b"x"]
 
 
+def test_coroutine_functions_are_refused_where_their_result_would_always_be_true() -> None:
+    async def is_so(*given: object) -> bool:
+        return False
+
+    given: Any = is_so
+    with BrokerThread() as broker:
+        for call in (
+            lambda: broker.wait_until(given),
+            lambda: broker.wait_until(lambda inner: given(inner)),
+            lambda: broker.call(given),
+            lambda: broker.call(lambda inner: given(inner)),
+            lambda: broker.on("Fetch", when=given),
+            lambda: broker.on_connect(when=given),
+            lambda: broker.requests.of(when=given),
+            lambda: broker.requests.wait_for(when=given),
+            lambda: broker.on("Fetch").answer(given),
+            lambda: broker.on("Fetch").on_frame(given),
+            lambda: broker.on("Fetch").rewrite_batch(given),
+        ):
+            with pytest.raises(TypeError, match="plain function"):
+                call()
+        with pytest.raises(TypeError, match="takes a coroutine function: use call"):
+            broker.run(lambda inner: given and 5)  # type: ignore[arg-type, return-value]
+
+
 def _assert_refused(wait: Callable[[], object]) -> None:
     with pytest.raises(RuntimeError, match=r"asyncio\.to_thread"):
         wait()

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from aiokafka_lite._arguments import expected
 from aiokafka_lite.broker.faults.rules import AnswerAction, topic_names
 from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse
@@ -134,13 +135,16 @@ class FrameHook(AnswerAction):
         if response is None:
             return False
         processor = work.processor
-        sent = self._hook(work.context, processor.encode(work, response))
+        sent: object = self._hook(work.context, processor.encode(work, response))
         if sent is FrameFate.CLOSE:
             processor.close()
         elif isinstance(sent, FrameFate):
             processor.send(work, None)
+        elif isinstance(sent, bytes | bytearray):
+            processor.write_rest(work, response, bytes(sent))
         else:
-            processor.write_rest(work, response, sent)
+            wanted = "bytes, faults.DROP or faults.CLOSE"
+            raise TypeError(expected("the result of on_frame()'s function", wanted, sent))
         return True
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from aiokafka_lite._arguments import (
-    FUNCTION,
+    PLAIN_FUNCTION,
     Kind,
     are_ints,
     checks_arguments,
@@ -35,11 +35,11 @@ Leaders = Mapping[tuple[str, int], tuple[int, int]]
 _KINDS: Final[Mapping[str, Kind]] = {
     "Place": one_of("answer", "topic", "partition"),
     "Replacement": Kind(
-        "a Response, a function that returns one, or None",
-        lambda given: given is None or isinstance(given, Response) or callable(given),
+        "a Response, or a plain function that returns a Response or None",
+        lambda given: isinstance(given, Response) or PLAIN_FUNCTION.is_right(given),
     ),
-    "RewriteBatches": FUNCTION,
-    "OnFrame": FUNCTION,
+    "RewriteBatches": PLAIN_FUNCTION,
+    "OnFrame": PLAIN_FUNCTION,
     "Leaders": Kind(
         "a dict that maps (topic, partition) to (node id, leader epoch)",
         lambda given: isinstance(given, Mapping),

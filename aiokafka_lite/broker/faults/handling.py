@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from aiokafka_lite._arguments import expected, is_int
+from aiokafka_lite._arguments import expected, is_int, plain
 from aiokafka_lite.broker.faults.refusals import Place, Refusal, is_error_class
 from aiokafka_lite.broker.faults.rules import Error, RequestAction, topic_names
 from aiokafka_lite.errors import BrokerResponseError, for_code
@@ -205,9 +204,12 @@ class TakeOver(RequestAction):
         if isinstance(replacement, Response):
             answer: Response | None = replacement
         else:
-            answer = replacement(work.context, work.request)
-            if inspect.isawaitable(answer):
-                raise TypeError("answer() takes a plain function, not a coroutine function")
+            result: object = replacement(work.context, work.request)
+            if result is not None and not isinstance(result, Response):
+                plain("answer() takes a plain function, not a coroutine function", result)
+                wanted = "a Response or None"
+                raise TypeError(expected("the result of answer()'s function", wanted, result))
+            answer = result
         if answer is None:
             go_on()
         else:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping
 from typing import Final, Generic, TypeVar
 
-from aiokafka_lite._arguments import FUNCTION, Kind, checks_arguments, is_int
+from aiokafka_lite._arguments import PLAIN_FUNCTION, Kind, checks_arguments, is_int
 from aiokafka_lite.broker.faults.builder import Leaders, RuleBuilder
 from aiokafka_lite.broker.faults.connections import (
     ConnectionFault,
@@ -20,7 +20,7 @@ ConnectionRuleT = TypeVar("ConnectionRuleT")
 
 
 _KINDS: Final[Mapping[str, Kind]] = {
-    "When": FUNCTION,
+    "When": PLAIN_FUNCTION,
     "int | Container[int]": Kind(
         "an int, or a list or range of ints",
         lambda given: (

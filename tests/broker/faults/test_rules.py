@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -438,6 +438,26 @@ async def test_a_function_of_the_test_that_raises_is_shown(client: RawClient) ->
             await until_closed(asking)
         assert isinstance(other.failure, ZeroDivisionError)
         assert reported == [other.failure]
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (lambda on: on.answer(lambda context, request: "x"), "a Response or None, not 'x'"),
+        (lambda on: on.on_frame(lambda context, frame: None), "or faults.CLOSE, not None"),
+    ],
+)
+async def test_wrong_results_of_the_tests_functions_are_shown(
+    rule: Callable[[Any], object], text: str
+) -> None:
+    async with Broker() as other:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        rule(other.on("Heartbeat"))
+        async with RawClient(other.bootstrap_servers) as asking:
+            await asking.send(framing.encode_request(HEARTBEAT, 4, 1, "raw"))
+            await until_closed(asking)
+        assert isinstance(other.failure, TypeError)
+        assert text in str(other.failure)
 
 
 async def test_delay_holds_up_one_connection_only(broker: Broker, client: RawClient) -> None:
