@@ -72,8 +72,8 @@ class Dispatcher:
             work.rule = rule = self._faults.take(work)
             if rule is not None:
                 rule.handle(work, partial(self._handle, work))
-        except Exception as error:  # noqa: BLE001 — reported: the test's own functions may fail
-            work.processor.fail(work, error)
+        except BaseException as error:  # noqa: BLE001 — reported: the test's own functions may fail
+            _fail(work, error)
             return
         if rule is None:
             self._handle(work)
@@ -84,8 +84,8 @@ class Dispatcher:
                 self._take(work, _in_pieces(work))
             else:
                 self._take(work, work.entry.handle(work.context, work.request))
-        except Exception as error:  # noqa: BLE001 — reported; one bad handler must not stop all
-            work.processor.fail(work, error)
+        except BaseException as error:  # noqa: BLE001 — reported; one bad handler must not stop all
+            _fail(work, error)
 
     def _take(self, work: RequestWork, given: Answer | Awaitable[Answer] | Steps[Answer]) -> None:
         """Send an answer, or wait for what it is not yet."""
@@ -108,8 +108,8 @@ class Dispatcher:
     ) -> None:
         try:
             self._take(work, answer())
-        except Exception as error:  # noqa: BLE001 — reported
-            work.processor.fail(work, error)
+        except BaseException as error:  # noqa: BLE001 — reported
+            _fail(work, error)
 
     async def _await(self, work: RequestWork, answer: Awaitable[Answer]) -> None:
         try:
@@ -120,6 +120,13 @@ class Dispatcher:
                 work.processor.answer(work, result)
         except Exception as error:  # noqa: BLE001 — reported
             work.processor.fail(work, error)
+
+
+def _fail(work: RequestWork, error: BaseException) -> None:
+    """Report an error. `pytest.fail` in a test's function raises another than an Exception."""
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        raise error
+    work.processor.fail(work, error)
 
 
 def _begun(steps: Steps[Answer]) -> Answer | Awaitable[Answer]:

@@ -117,7 +117,12 @@ class Processor(asyncio.BufferedProtocol):
             self._suffer()
 
     def _suffer(self) -> None:
-        rule = self._acceptor.faults.take_for_connection(self, self._acceptor.id)
+        try:
+            rule = self._acceptor.faults.take_for_connection(self, self._acceptor.id)
+        except Exception as error:  # noqa: BLE001 — reported: the test's own function may fail
+            self._acceptor.on_bug(f"a rule for connections failed for {self.peer}", error)
+            self.abort()
+            return
         if rule is None:
             return
         match rule.fault:
@@ -503,7 +508,7 @@ class Processor(asyncio.BufferedProtocol):
 
     # The end
 
-    def fail(self, work: RequestWork, error: Exception) -> None:
+    def fail(self, work: RequestWork, error: BaseException) -> None:
         """End the connection because of what handling its request in flight has raised."""
         # Hanging up is the handler's way out, and all that is left where the disk has failed: to
         # answer would be to promise what a restart forgets.

@@ -423,20 +423,40 @@ async def test_an_answer_is_written_by_the_test(broker: Broker, client: RawClien
     assert (await client.request(other)).error_code == 3
 
 
-async def test_a_function_of_the_test_that_raises_is_shown(client: RawClient) -> None:
+@pytest.mark.parametrize("raised", [ZeroDivisionError, pytest.fail.Exception])
+async def test_a_function_of_the_test_that_raises_is_shown(
+    client: RawClient, raised: type[BaseException]
+) -> None:
     async with Broker() as other:
         reported: list[object] = []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
 
         def answer(ctx: RequestContext, request: Request[Response]) -> Response | None:
-            raise ZeroDivisionError("the test's own bug")
+            raise raised("the test's own bug")
 
         other.on("Heartbeat").answer(answer)
         async with RawClient(other.bootstrap_servers) as asking:
             await asking.send(framing.encode_request(HEARTBEAT, 4, 1, "raw"))
             await until_closed(asking)
-        assert isinstance(other.failure, ZeroDivisionError)
+        assert isinstance(other.failure, raised)
+        assert reported == [other.failure]
+        async with RawClient(other.bootstrap_servers) as asking:
+            assert (await asking.request(HEARTBEAT)).error_code == 16
+
+
+async def test_a_connection_rule_whose_function_raises_fails_the_broker_and_the_connection() -> (
+    None
+):
+    async with Broker() as other:
+        reported: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        wrong: Any = lambda peer, request: True  # noqa: E731
+        with other.on_connect(when=wrong).refuse():
+            async with RawClient(other.bootstrap_servers) as asking:
+                await until_closed(asking)
+        assert isinstance(other.failure, TypeError)
         assert reported == [other.failure]
 
 
