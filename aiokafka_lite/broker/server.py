@@ -261,6 +261,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
 
     def put_rule(self, match: Match, action: Action, times: int | None) -> Rule:
         """Add a rule after the existing ones."""
+        self._check_node(match.node)
         rule = Rule(self.faults, match, action, times)
         self.faults.put(rule)
         return rule
@@ -269,9 +270,17 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
     ) -> ConnectionRule:
         """Add a rule for connections after the existing ones."""
+        self._check_node(match.node)
         rule = ConnectionRule(self.faults, match, fault, times, after_bytes)
         self.faults.put_for_connections(rule)
         return rule
+
+    def _check_node(self, node_id: int | None) -> None:
+        if node_id is not None and node_id not in self.nodes:
+            raise ValueError(
+                f"there is no node {node_id}, so node= would never match: the nodes are "
+                f"{list(self.nodes)}"
+            )
 
     def leaders_now(self) -> Leaders:
         """Return the leader ids and leader epochs by (topic, partition)."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from aiokafka_lite._arguments import expected
 from aiokafka_lite.broker.faults.rules import AnswerAction, topic_names
-from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
-from aiokafka_lite.protocol.messages.metadata import MetadataResponse
+from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.structs import TopicPartition
 
@@ -75,6 +75,8 @@ class Throttle(AnswerAction):
 
 class RewriteRecords(AnswerAction):
     """Replaces the record sets of Fetch responses. Responses without records do not count."""
+
+    only = FetchRequest
 
     def __init__(self, rewrite: RewriteBatches) -> None:
         self._rewrite = rewrite
@@ -237,6 +239,8 @@ class AnswerStaleMetadata(AnswerAction):
         leaders: The leader and leader epoch by (topic, partition).
         unknown_code: The code for topics that are missing there.
     """
+
+    only = MetadataRequest
 
     def __init__(self, leaders: dict[tuple[str, int], tuple[int, int]], unknown_code: int) -> None:
         self._leaders = leaders

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from aiokafka_lite import _compat
 from aiokafka_lite._arguments import expected, is_int
@@ -171,9 +171,11 @@ class Action(ABC):
 
     Attributes:
         rule: The rule, which sets this attribute before any call.
+        only: The one API that the action can change, or None for all.
     """
 
     rule: Rule
+    only: ClassVar[type[Request[Response]] | None] = None
 
     def covers(self, work: RequestWork) -> bool:
         """Return whether the action can change a request that the rule matches."""
@@ -213,6 +215,12 @@ class Rule:
     def __init__(self, faults: Faults, match: Match, action: Action, times: int | None) -> None:
         if times is not None and times < 1:
             raise ValueError(f"times must be at least 1, or None for no limit, not {times}")
+        only, api_key = action.only, match.api_key
+        if only is not None and api_key is not None and api_key != only.api_key:
+            raise ValueError(
+                f"this fault is only for {API_NAMES[only.api_key]} requests, so it would never "
+                f"apply to {API_NAMES[api_key]}"
+            )
         self.hits = 0
         self.match: Final = match
         self.action: Final = action

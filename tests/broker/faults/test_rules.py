@@ -131,7 +131,24 @@ async def test_a_rule_that_no_request_can_match_is_refused(broker: Broker) -> No
         broker.on("Fetch", version=99)
     with pytest.raises(ValueError, match="versions"):
         broker.on("Produce", version=range(90, 99))
-    broker.on(topic="t")
+    rules: list[Callable[[], object]] = [
+        lambda: broker.on("Fetch", node=0).silence(),
+        lambda: broker.on_connect(node=0).refuse(),
+    ]
+    for rule in rules:
+        with pytest.raises(ValueError, match=r"no node 0, .* never match: the nodes are \[1\]"):
+            rule()
+    damages: list[Callable[[], object]] = [
+        lambda: broker.on("Produce").corrupt("crc"),
+        lambda: broker.on("Produce").corrupt("records"),
+        lambda: broker.on("Produce").rewrite_batch(lambda tp, records: records),
+        lambda: broker.on("Produce").stale_metadata(),
+    ]
+    for damage in damages:
+        with pytest.raises(ValueError, match=r"only for (Fetch|Metadata) requests, .* to Produce"):
+            damage()
+    assert broker.faults.rules == broker.faults.connection_rules == ()
+    broker.on(topic="t").corrupt("crc")
     broker.on("ApiVersions", version=99)
     broker.on("Metadata", partition=0)
 
@@ -165,7 +182,6 @@ async def test_filters_choose_among_requests(broker: Broker, client: RawClient) 
     ]
     others: list[Callable[[], RuleBuilder[Rule]]] = [
         lambda: broker.on("Metadata"),
-        lambda: broker.on("Heartbeat", node=2),
         lambda: broker.on("Heartbeat", client_id="else"),
         lambda: broker.on("Heartbeat", version=range(3)),
         lambda: broker.on("Heartbeat", peer="127.0.0.1:1"),
@@ -180,6 +196,12 @@ async def test_filters_choose_among_requests(broker: Broker, client: RawClient) 
             assert (await client.request(HEARTBEAT)).error_code != 27
             assert rule.hits == 0
     assert not broker.faults.is_armed
+    async with Broker(nodes=2) as two:
+        two.on("Heartbeat", node=2).fail(RebalanceInProgressError, times=None)
+        for node in two.nodes.values():
+            async with RawClient(node.bootstrap_servers) as asking:
+                code = (await asking.request(HEARTBEAT)).error_code
+                assert (code == 27) == (node.id == 2)
 
 
 async def test_rules_apply_in_order_and_one_to_a_request(broker: Broker, client: RawClient) -> None:
@@ -866,7 +888,7 @@ async def test_requests_that_are_held_or_delayed_end_with_the_broker() -> None:
         partition = broker.partition("t", 0)
         delayed = broker.on("Produce", client_id="a").delay(0.01)
         held = broker.on("Produce").hold()
-        refused = broker.on_connect(node=7).refuse(times=None)
+        refused = broker.on_connect(when=lambda peer: False).refuse(times=None)
         async with (
             RawClient(broker.bootstrap_servers) as a,
             RawClient(broker.bootstrap_servers) as b,
