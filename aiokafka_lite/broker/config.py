@@ -172,6 +172,8 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, KINDS)
+        if self.data_dir is not None:  # a str, too
+            object.__setattr__(self, "data_dir", Path(self.data_dir))
         for name in (
             "nodes",
             "num_partitions",
@@ -183,6 +185,12 @@ class BrokerConfig:
             "max_connections_per_ip",
             "max_partitions",
             "offsets_topic_partitions",
+            "group_min_session_timeout_ms",
+            "group_max_session_timeout_ms",
+            "group_max_size",
+            "group_consumer_session_timeout_ms",
+            "group_consumer_heartbeat_interval_ms",
+            "group_consumer_max_size",
             "log_retention_check_interval_ms",
             "log_cleaner_backoff_ms",
             "offsets_retention_minutes",
@@ -213,6 +221,10 @@ class BrokerConfig:
             )
 
     def _check_security(self) -> None:
+        if self.listeners:
+            for name in ("host", "port", "security_protocol", "ssl_context", "sasl_mechanisms"):
+                if getattr(self, name) != getattr(type(self), name):
+                    raise ValueError(f"listeners replaces {name}: set {name} of each Listener")
         check_listeners(
             self.all_listeners,
             nodes=self.nodes,

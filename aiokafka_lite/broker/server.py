@@ -145,7 +145,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         rng: random.Random | None = None,
         **settings: float | str,
     ) -> None:
-        config = config or BrokerConfig(
+        given = BrokerConfig(
             nodes=nodes,
             host=host,
             port=port,
@@ -161,6 +161,13 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
             allow_remote=allow_remote,
             **settings,  # type: ignore[arg-type]  # dataclass checks names, __post_init__ values
         )
+        if config is None:
+            config = given
+        elif given != BrokerConfig():
+            raise TypeError(
+                "config replaces all other settings of the broker, so they must be fields of the "
+                "BrokerConfig: use dataclasses.replace(config, ...)"
+            )
         self.faults = Faults()
         self.requests = RequestLog(config.request_log_size)
         super().__init__(

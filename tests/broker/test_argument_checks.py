@@ -106,6 +106,7 @@ Call = Callable[[Any], object]
         (lambda b: b.on("Metadata").stale_metadata(5), "leaders must be a dict"),
         (lambda b: b.requests.of(error=KeyError), "error must be the class of a Kafka error"),
         (lambda b: Broker(config=wrong({"nodes": 3})), "config must be a BrokerConfig or None"),
+        (lambda b: Broker(config=BrokerConfig(), nodes=3), "config replaces all other settings"),
         (lambda b: Broker(racks="x"), r"list with one rack name \(str\) per node, not 'x'"),
         (lambda b: Broker(data_dir=wrong(5)), "data_dir must be a path or None, not 5"),
         (lambda b: Broker(users=wrong(["u"])), "users must be a dict that maps user names"),
@@ -131,6 +132,11 @@ def test_other_wrong_types_are_refused_by_name(call: Call, text: str) -> None:
         ),
         (lambda b: b.on("Fetch").fail(99_999), "error must be an error code .* 32767, not 99999"),
         (lambda b: b.on(KeyError), "KeyError is not an API of this broker"),
+        (
+            lambda b: Broker(listeners=[Listener()], security_protocol="SASL_SSL"),
+            "listeners replaces security_protocol",
+        ),
+        (lambda b: Broker(listeners=[Listener()], port=9), "set port of each Listener"),
     ],
 )
 def test_values_without_a_meaning_are_refused_by_name(call: Call, text: str) -> None:

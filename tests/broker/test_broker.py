@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,7 +157,13 @@ def test_addresses_that_others_can_reach_need_a_word(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"num_partitions": 0}, {"port": 70_000}, {"queued_max_requests": -1}]
+    "wrong",
+    [
+        {"num_partitions": 0},
+        {"port": 70_000},
+        {"queued_max_requests": -1},
+        {"group_consumer_session_timeout_ms": 0},
+    ],
 )
 def test_impossible_settings_are_refused_by_name(wrong: dict[str, int]) -> None:
     ((name, _),) = wrong.items()
@@ -289,8 +296,9 @@ async def test_data_directory_belongs_to_one_broker(tmp_path: Path) -> None:
     async with Broker(data_dir=tmp_path):
         with pytest.raises(KafkaStorageError, match="another broker uses"):
             await Broker(data_dir=tmp_path).start()
-    async with Broker(data_dir=tmp_path):
-        pass
+    as_text: Any = str(tmp_path)
+    async with Broker(config=BrokerConfig(data_dir=as_text)) as broker:
+        assert broker.config.data_dir == tmp_path
 
 
 WITHOUT_POSIX = """
