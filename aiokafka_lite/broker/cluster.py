@@ -110,6 +110,7 @@ class EmbeddedCluster(DirectAccess):
             BrokerNotAvailableError: The node is stopped, or no other replica is in sync.
             UnknownTopicOrPartitionError: The partition does not exist.
         """
+        self._check_caller()
         leader = self._leadership.move(self.partition(*tp), node_id)
         self.catalog.leaders_changed()
         return leader
@@ -129,6 +130,7 @@ class EmbeddedCluster(DirectAccess):
             GroupIdNotFound: The group does not exist.
             UnknownMemberIdError: The group has no such member.
         """
+        self._check_caller()
         node = self.nodes.get(self.coordinator_of(group_id))
         if node is None:
             raise CoordinatorNotAvailableError(
@@ -158,6 +160,7 @@ class EmbeddedCluster(DirectAccess):
             BrokerNotAvailableError: The node is not a follower of the partition.
             UnknownTopicOrPartitionError: The partition does not exist.
         """
+        self._check_caller()
         self._leadership.hold(self.partition(*tp), node_id)
         self.catalog.leaders_changed()
 
@@ -167,6 +170,7 @@ class EmbeddedCluster(DirectAccess):
         Raises:
             UnknownTopicOrPartitionError: The partition does not exist.
         """
+        self._check_caller()
         self._leadership.release(self.partition(*tp), node_id)
         self.catalog.leaders_changed()
 
@@ -186,6 +190,7 @@ class EmbeddedCluster(DirectAccess):
         Raises:
             UnknownTopicOrPartitionError: The partition does not exist.
         """
+        self._check_caller()
         partition = self.partition(*tp)
         # Metadata change only with the new epoch, in which the old leader serves no more requests.
         end_offset = partition.log.truncate_to(offset)
@@ -284,6 +289,7 @@ class EmbeddedCluster(DirectAccess):
             InvalidConfigurationError: A configuration is unknown, or its value is not allowed.
             TypeError: An argument has another type.
         """
+        self._check_caller()
         count = self.config.num_partitions if partitions is None else partitions
         self.catalog.check_name(name)
         if self.has_topic(name):
@@ -315,6 +321,7 @@ class EmbeddedCluster(DirectAccess):
             InvalidPartitionsError: The topic has as many partitions already.
             TypeError: An argument has another type.
         """
+        self._check_caller()
         topic = self.known_topic(name)
         replication = len(topic.partitions[0].replicas)
         more = total - topic.partition_count
@@ -365,6 +372,7 @@ class EmbeddedCluster(DirectAccess):
         Raises:
             UnknownTopicOrPartitionError: The topic does not exist.
         """
+        self._check_caller()
         known = topic if isinstance(topic, Topic) else self.known_topic(topic)
         if known.name in COORDINATORS_TOPICS:
             # This precedes the deletion, because the number of partitions maps groups to them.

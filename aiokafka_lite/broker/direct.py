@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -22,7 +23,12 @@ from aiokafka_lite.broker.writing import (
     TopicWriter,
     partition_of,
 )
-from aiokafka_lite.errors import InvalidTopicError, NoError, UnknownTopicOrPartitionError
+from aiokafka_lite.errors import (
+    InvalidTopicError,
+    NoError,
+    UnknownTopicOrPartitionError,
+    WrongLoopError,
+)
 from aiokafka_lite.records import Codec, RecordSet
 from aiokafka_lite.structs import ConsumerRecord, RecordMetadata, TopicPartition
 
@@ -39,6 +45,7 @@ LOOK_EVERY_S: Final = 0.005
 WAIT_S: Final = 10.0
 # The state, of both kinds of groups, in which all members have their partitions.
 STABLE: Final = "Stable"
+NOT_RUNNING: Final = "the broker is not running: use `async with Broker() as broker:`"
 
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
@@ -64,6 +71,28 @@ class DirectAccess(ABC):
     config: BrokerConfig
     clock: Callable[[], int]
     nodes: Mapping[int, BrokerNode]
+    _thread_id: int | None = None  # of the event loop, while the broker is running
+
+    def _check_caller(self) -> None:
+        """Check that another thread than that of the broker's event loop does not use the broker.
+
+        Raises:
+            WrongLoopError: It does, so it would damage the state that the loop works on.
+        """
+        if self._thread_id is not None and self._thread_id != threading.get_ident():
+            raise WrongLoopError(
+                "a Broker must be used in the thread of its event loop: from other threads, use "
+                "a BrokerThread, or loop.call_soon_threadsafe"
+            )
+
+    def _check_running(self) -> None:
+        """Check that the broker is running.
+
+        Raises:
+            RuntimeError: It was not started, or was stopped.
+        """
+        if self._thread_id is None:
+            raise RuntimeError(NOT_RUNNING)
 
     @property
     @abstractmethod
@@ -143,7 +172,10 @@ class DirectAccess(ABC):
                 False.
             InvalidTopicError: The topic is written by brokers only, or its name is not allowed.
             UnsupportedCodecError: The codec does not exist.
+            RuntimeError: The broker is not running.
         """
+        self._check_caller()
+        self._check_running()
         if topic in INTERNAL_TOPICS:
             raise InvalidTopicError(f"only brokers can write to the internal topic {topic}")
         known = self.topics.get(topic)
@@ -173,6 +205,7 @@ class DirectAccess(ABC):
         Raises:
             UnknownTopicOrPartitionError: The topic or the partition does not exist.
         """
+        self._check_caller()
         known = self._require_topic(topic)
         chosen = known.partitions if partition is None else [partition_of(known, partition)]
         is_committed = isolation_level == "read_committed"
@@ -215,6 +248,7 @@ class DirectAccess(ABC):
             TimeoutError: The timeout has passed. Its text is `what()`.
             TypeError: `is_so` is a coroutine function, whose result would always be true.
         """
+        self._check_caller()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not plain("is_so must be a plain function", is_so()):

@@ -16,6 +16,7 @@ import functools
 import logging
 import random
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -206,7 +207,13 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         await self.stop()
 
     async def start(self) -> None:
-        """Load the data directory and listen. The class lists the errors."""
+        """Load the data directory and listen. The class lists further errors.
+
+        Raises:
+            RuntimeError: The broker is running already.
+        """
+        if self._is_running:
+            raise RuntimeError("the broker is running already")
         handlers.load()
         self.loop = loop = asyncio.get_running_loop()
         self.scope = TaskScope("broker", on_failure=functools.partial(self._bug, "a task died"))
@@ -235,6 +242,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
             await self._release()
             raise
         self._is_running = True
+        self._thread_id = threading.get_ident()
 
     async def stop(self) -> None:
         """Stop listening, end the long polls, close connections, make data durable. Idempotent.
@@ -245,6 +253,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         if not self._is_running:
             return
         self._is_running = False
+        self._thread_id = None
         self.faults.close()
         for node in self.nodes.values():
             await node.stop_listening()
@@ -268,6 +277,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
 
     def put_rule(self, match: Match, action: Action, times: int | None) -> Rule:
         """Add a rule after the existing ones."""
+        self._check_caller()
         self._check_node(match.node)
         rule = Rule(self.faults, match, action, times)
         self.faults.put(rule)
@@ -277,6 +287,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         self, match: ConnectionMatch, fault: ConnectionFault, times: int | None, after_bytes: int
     ) -> ConnectionRule:
         """Add a rule for connections after the existing ones."""
+        self._check_caller()
         self._check_node(match.node)
         rule = ConnectionRule(self.faults, match, fault, times, after_bytes)
         self.faults.put_for_connections(rule)
@@ -340,7 +351,13 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
 
     @property
     def bootstrap_servers(self) -> str:
-        """ "host:port" of every node's first listener, separated by commas."""
+        """ "host:port" of every node's first listener, separated by commas.
+
+        Raises:
+            RuntimeError: The broker was never started, so its free port is not chosen yet.
+        """
+        if any(endpoint.address.port == 0 for endpoint in self.node.endpoints.values()):
+            self._check_running()
         return ",".join(node.bootstrap_servers for node in self.nodes.values())
 
     def bootstrap_servers_of(self, listener: str) -> str:
@@ -388,6 +405,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         Raises:
             BrokerNotAvailableError: The cluster has no such node.
         """
+        self._check_caller()
         node = self._node(node_id)
         if not node.is_up:
             return
@@ -405,10 +423,13 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         Raises:
             BrokerNotAvailableError: The cluster has no such node.
             KafkaConnectionError: Another program listens at its address now.
+            RuntimeError: The broker itself is not running.
         """
+        self._check_caller()
         node = self._node(node_id)
         if node.is_up:
             return
+        self._check_running()
         await node.start()
         self._leadership.node_up(self._partitions(), node_id)
         self.catalog.leaders_changed()

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError
 from types import TracebackType
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from aiokafka_lite._arguments import checks_arguments, plain
 from aiokafka_lite._compat import Self
@@ -27,12 +27,15 @@ from aiokafka_lite.broker.faults.threaded import (
 )
 from aiokafka_lite.broker.server import Broker
 from aiokafka_lite.broker.writing import NewRecord, Text
+from aiokafka_lite.errors import ForkedError
 from aiokafka_lite.records import Codec
 from aiokafka_lite.structs import ConsumerRecord, RecordMetadata, TopicPartition
 
 __all__ = ["BrokerThread"]
 
 T = TypeVar("T")
+
+NOT_STARTED: Final = "the broker was not started: use `with BrokerThread() as broker:`"
 
 
 @checks_arguments({**KINDS, **settings.KINDS})
@@ -53,9 +56,9 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         # Cancels the calls of other threads that wait for the broker's.
         self._cancels: dict[Callable[[], bool], None] = {}
         self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
         # Created on entering.
         self._loop: asyncio.AbstractEventLoop
-        self._thread: threading.Thread
 
     @property
     def broker(self) -> Broker:
@@ -65,7 +68,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
             RuntimeError: The broker was not started.
         """
         if self._broker is None:
-            raise RuntimeError("the broker was not started: use `with BrokerThread() as broker:`")
+            raise RuntimeError(NOT_STARTED)
         return self._broker
 
     @property
@@ -74,6 +77,8 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         return self.broker.bootstrap_servers
 
     def __enter__(self) -> Self:
+        if self._thread is not None:
+            raise RuntimeError("a BrokerThread can be started only once: create another one")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._run, args=(self._loop,), name="kafka-broker", daemon=True
@@ -82,7 +87,8 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         try:
             self._broker = self._await(self._start())
         except BaseException:
-            self._end()
+            self._end(self._thread)
+            self._thread = None
             raise
         return self
 
@@ -92,13 +98,16 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._thread is not None and not self._thread.is_alive() and not self._ending.is_set():
+            return  # in a forked child: the broker runs in the parent process
+        thread = self._check_caller()
         self._ending.set()
         for cancel in tuple(self._cancels):  # the results that other threads wait for
             cancel()
         try:
             asyncio.run_coroutine_threadsafe(self.broker.stop(), self._loop).result()
         finally:
-            self._end()
+            self._end(thread)
 
     async def _start(self) -> Broker:
         broker = Broker(config=self._config)
@@ -114,14 +123,40 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         finally:
             loop.close()
 
-    def _end(self) -> None:
+    def _end(self, thread: threading.Thread) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        thread.join()
+
+    def _check_caller(self) -> threading.Thread:
+        """Return the broker's thread, for which the caller may wait.
+
+        Raises:
+            RuntimeError: It is the caller's thread, or does not run.
+            ForkedError: It runs in the parent process.
+        """
+        thread = self._thread
+        if thread is None:
+            raise RuntimeError(NOT_STARTED)
+        if self._ending.is_set():
+            raise RuntimeError("the broker was stopped")
+        if thread is threading.current_thread():
+            raise RuntimeError(
+                "a BrokerThread cannot be used in its own thread, which would wait for itself: in "
+                "functions that the broker calls, use the `Broker` of call(), run() or wait_until()"
+            )
+        if not thread.is_alive():
+            raise ForkedError(
+                "the broker runs in the process from which this process was forked: use only its "
+                "bootstrap_servers here"
+            )
+        return thread
 
     def _await(self, coro: Coroutine[object, None, T]) -> T:
-        if self._ending.is_set():
+        try:
+            self._check_caller()
+        except BaseException:
             coro.close()
-            raise RuntimeError("the broker was stopped")
+            raise
         future = asyncio.run_coroutine_threadsafe(coro, self._loop)
         self._cancels[future.cancel] = None
         if self._ending.is_set():  # it was set after the test above
@@ -145,9 +180,10 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
         if not _is_in_a_loop():
             return self._await(coro)
         coro.close()
+        self._check_caller()
         raise RuntimeError(
             f"{name}() would block this event loop. Call it in a thread: "
-            f"await asyncio.to_thread(broker.{name}, ...)"
+            f"await asyncio.to_thread({name}, ...)"
         )
 
     def call(self, function: Callable[[Broker], T]) -> T:
@@ -271,7 +307,9 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
             RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
         """
         broker = self.broker
-        self.wait("wait_until", broker.wait_until(lambda: is_so(broker), timeout_s=timeout_s))
+        self.wait(
+            "broker.wait_until", broker.wait_until(lambda: is_so(broker), timeout_s=timeout_s)
+        )
 
     def wait_for_records(
         self, topic: str, count: int = 1, *, timeout_s: float = WAIT_S
@@ -283,7 +321,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
             RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
         """
         coro = self.broker.wait_for_records(topic, count, timeout_s=timeout_s)
-        return self.wait("wait_for_records", coro)
+        return self.wait("broker.wait_for_records", coro)
 
     def wait_for_commits(
         self, group: str, topic: str, *, timeout_s: float = WAIT_S
@@ -295,7 +333,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
             RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
         """
         coro = self.broker.wait_for_commits(group, topic, timeout_s=timeout_s)
-        return self.wait("wait_for_commits", coro)
+        return self.wait("broker.wait_for_commits", coro)
 
     def wait_for_members(self, group: str, count: int = 1, *, timeout_s: float = WAIT_S) -> None:
         """Wait until a group is stable with `count` members. See `Broker.wait_for_members`.
@@ -305,7 +343,7 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
             RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
         """
         coro = self.broker.wait_for_members(group, count, timeout_s=timeout_s)
-        self.wait("wait_for_members", coro)
+        self.wait("broker.wait_for_members", coro)
 
     # Nodes, leaders and replicas; `Broker` documents the errors
 

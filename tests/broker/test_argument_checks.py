@@ -115,11 +115,11 @@ Call = Callable[[Any], object]
         (lambda b: BrokerThread(wrong(5)), "config must be a BrokerConfig or None, not 5"),
     ],
 )
-def test_other_wrong_types_are_refused_by_name(call: Call, text: str) -> None:
-    broker = Broker()
-    broker.create_topic("t")
-    with pytest.raises(TypeError, match=text):
-        finish(call(broker))
+async def test_other_wrong_types_are_refused_by_name(call: Call, text: str) -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        with pytest.raises(TypeError, match=text):
+            finish(call(broker))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +16,13 @@ from aiokafka_lite.broker import Broker, BrokerConfig, NewRecord
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import (
+    ForkedError,
     InvalidRecordError,
     InvalidTopicError,
     LeaderNotAvailableError,
     MessageSizeTooLargeError,
     UnknownTopicOrPartitionError,
+    WrongLoopError,
 )
 from aiokafka_lite.records import ControlType, build_batch, control_batch
 from aiokafka_lite.records.partitioner import partition_for_key
@@ -310,6 +313,61 @@ async def test_waiting_in_a_coroutine_is_refused_with_the_way_out() -> None:
         assert [record.value for record in await waiting] == [b"x"]
 
 
+def test_use_in_the_brokers_own_thread_is_refused_and_does_not_wait_for_itself() -> None:
+    with BrokerThread() as broker:
+        for use in (
+            lambda: broker.topics,
+            lambda: broker.produce("t", "v"),
+            lambda: broker.requests.of("Fetch"),
+            lambda: broker.wait_for_records("t"),
+        ):
+            with pytest.raises(RuntimeError, match="in its own thread, which would wait"):
+                broker.wait_until(lambda _, use=use: bool(use()))  # type: ignore[misc]
+            with pytest.raises(RuntimeError, match="in its own thread, which would wait"):
+                broker.call(lambda _, use=use: use())  # type: ignore[misc]
+        assert broker.topics == {}
+
+
+def test_thread_before_its_start_or_started_again_is_refused() -> None:
+    broker = BrokerThread()
+    for use in (
+        lambda: broker.produce("t", "v"),
+        lambda: broker.topics,
+        lambda: broker.on("Fetch").silence(),
+        lambda: len(broker.requests),
+        lambda: broker.wait_for_records("t"),
+        lambda: broker.__exit__(None, None, None),
+    ):
+        with pytest.raises(RuntimeError, match="was not started"):
+            use()
+    with broker:
+        running = threading.active_count()
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="only once"):
+                broker.__enter__()
+        assert threading.active_count() == running
+        assert broker.topics == {}
+    with pytest.raises(RuntimeError, match="only once"):
+        broker.__enter__()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is nothing to fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the broker has a thread
+def test_thread_in_a_forked_child_refuses_use_and_leaves_the_broker_running() -> None:
+    with BrokerThread() as broker:
+        if (child := os.fork()) == 0:
+            try:
+                broker.produce("t", "v")
+            except ForkedError:
+                broker.__exit__(None, None, None)
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        broker.produce("t", "v")
+        assert broker.end_offsets("t") == [1]
+
+
 def test_coroutine_functions_are_refused_where_their_result_would_always_be_true() -> None:
     async def is_so(*given: object) -> bool:
         return False
@@ -333,6 +391,54 @@ def test_coroutine_functions_are_refused_where_their_result_would_always_be_true
                 call()
         with pytest.raises(TypeError, match="takes a coroutine function: use call"):
             broker.run(lambda inner: given and 5)  # type: ignore[arg-type, return-value]
+
+
+async def test_broker_in_another_thread_is_refused_instead_of_damaging_its_logs() -> None:
+    async with Broker() as broker:
+        broker.create_topic("t")
+        tp = TopicPartition("t", 0)
+        for use in (
+            lambda: broker.produce("t", "v"),
+            lambda: broker.produce_all("t", []),
+            lambda: broker.records("t"),
+            lambda: broker.create_topic("n"),
+            lambda: broker.delete_topic("t"),
+            lambda: broker.recreate_topic("t"),
+            lambda: broker.add_partitions("t", 2),
+            lambda: broker.move_leader(tp),
+            lambda: broker.truncate(tp, 0),
+            lambda: broker.hold_replica(tp, 1),
+            lambda: broker.release_replica(tp, 1),
+            lambda: broker.expire_session("g", "m"),
+            lambda: broker.on("Fetch").silence(),
+            lambda: broker.on_connect().refuse(),
+            lambda: asyncio.run(broker.wait_for_records("t", 0)),
+            lambda: asyncio.run(broker.stop_node(1)),
+            lambda: asyncio.run(broker.start_node(1)),
+        ):
+            with pytest.raises(WrongLoopError, match="use a BrokerThread"):
+                await asyncio.to_thread(use)
+        broker.produce("t", "v")
+        assert (broker.end_offsets("t"), len(broker.topics)) == ([1], 1)
+    assert len(await asyncio.to_thread(broker.records, "t")) == 1
+
+
+async def test_broker_that_is_not_running_is_told_instead_of_an_address_or_a_write() -> None:
+    broker = Broker()
+    with pytest.raises(RuntimeError, match="is not running: use `async with Broker"):
+        _ = broker.bootstrap_servers
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="is not running"):
+            broker.produce("t", "v")
+        with pytest.raises(RuntimeError, match="is not running"):
+            await broker.start_node(1)
+        assert "t" not in broker.topics
+        async with broker:
+            with pytest.raises(RuntimeError, match="is running already"):
+                await broker.start()
+            assert broker.produce("u", "v").offset == 0
+            await broker.wait_for_records("u")
+            broker.delete_topic("u")
 
 
 def _assert_refused(wait: Callable[[], object]) -> None:

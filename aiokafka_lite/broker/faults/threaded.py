@@ -86,7 +86,7 @@ class ThreadRule(_ThreadsRule):
             TimeoutError: It has applied to fewer within `timeout_s`.
             RuntimeError: Called in a coroutine. Use `asyncio.to_thread`.
         """
-        self._thread.wait("reached", self._request_rule.reached(hits, timeout_s))
+        self._thread.wait("rule.reached", self._request_rule.reached(hits, timeout_s))
 
 
 class ThreadConnectionRule(_ThreadsRule):
@@ -156,7 +156,7 @@ class ThreadRequestLog:
             error=error,
             when=when,
         )
-        return self._thread.wait("requests.wait_for", waiting)
+        return self._thread.wait("broker.requests.wait_for", waiting)
 
     def clear(self) -> None:
         """Remove all requests from the log. `total` keeps counting."""
