@@ -11,6 +11,7 @@ from time import thread_time
 from typing import Final, NamedTuple, TypeAlias
 
 from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite._arguments import PLAIN_FUNCTION, Kind, expected
 from aiokafka_lite._pages.values import Json
 
 AnyConsumer: TypeAlias = AIOKafkaConsumer[object, object]
@@ -20,6 +21,18 @@ Shown: TypeAlias = AnyConsumer | Callable[[], AnyConsumer | None]
 REST_PER_WORK: Final = 199
 LEAST_REFRESH_S: Final = 1.0
 MOST_BODIES: Final = 100
+
+
+def _is_consumer(given: object) -> bool:
+    return not isinstance(given, type) and hasattr(given, "health") and hasattr(given, "metrics")
+
+
+CONSUMER: Final = Kind(
+    "an AIOKafkaConsumer, or a plain function that returns one or None",
+    lambda given: (
+        _is_consumer(given) or (PLAIN_FUNCTION.is_right(given) and not isinstance(given, type))
+    ),
+)
 
 
 class TooManyError(Exception):
@@ -51,7 +64,12 @@ class ConsumerNotMadeError(NoConsumerError):
 
 
 def source_of(shown: Shown) -> Callable[[], AnyConsumer]:
-    """Return a function that returns the consumer to show, or raises NoConsumerError."""
+    """Return a function that returns the consumer to show, or raises NoConsumerError.
+
+    Raises:
+        TypeError: It is neither a consumer nor a function.
+    """
+    CONSUMER.check("consumer", shown)
     if callable(shown):
         return lambda: _made(shown())
     reference = weakref.ref(shown)
@@ -61,6 +79,9 @@ def source_of(shown: Shown) -> Callable[[], AnyConsumer]:
 def _made(consumer: AnyConsumer | None) -> AnyConsumer:
     if consumer is None:
         raise ConsumerNotMadeError
+    if not _is_consumer(consumer):
+        wanted = "an AIOKafkaConsumer or None"
+        raise TypeError(expected("the result of the function", wanted, consumer))
     return consumer
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from aiokafka_lite._arguments import Kind, is_list
 from aiokafka_lite._pages import SHARED, Answer, problem, read_assets, refusal
 from aiokafka_lite._pages.values import Json
 from aiokafka_lite.extras.web import views
@@ -21,6 +22,7 @@ from aiokafka_lite.extras.web.measured import (
 )
 from aiokafka_lite.extras.web.views import ConsumerPageQuery
 
+NAMES: Final = Kind("a list of host names", is_list)
 HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:@/?#\s]+))(?::\d{1,5})?")
 NO_PROMETHEUS: Final = (
     "this page needs prometheus_client, which is not installed: pip install 'aiokafka-lite[web]'"
@@ -47,6 +49,7 @@ class Pages:
     """
 
     def __init__(self, shown: Shown, hosts: Collection[str]) -> None:
+        NAMES.check("hosts", hosts)
         self._measuring = Measuring(shown)
         self._names = frozenset({"localhost", *(host.lower() for host in hosts)})
         assets = {

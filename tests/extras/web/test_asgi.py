@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 from collections.abc import MutableMapping
+from typing import Any
 
 import pytest
 
-from aiokafka_lite import AIOKafkaConsumer, TopicPartition
+from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka_lite.extras import web
 from aiokafka_lite.extras.web import measured
 from aiokafka_lite.extras.web.asgi_app import Application
@@ -115,6 +116,20 @@ async def test_there_may_be_no_consumer_yet_and_another_one_later() -> None:
     await made[1].stop()
 
 
+async def _no_consumer() -> None:
+    raise AssertionError
+
+
+@pytest.mark.parametrize("wrong", [None, "x", AIOKafkaConsumer, AIOKafkaProducer, _no_consumer])
+async def test_another_object_than_a_consumer_is_refused_by_name(wrong: Any) -> None:
+    for show in (web.asgi, web.application):
+        with pytest.raises(TypeError, match="consumer must be an AIOKafkaConsumer, or a plain fun"):
+            show(wrong)
+    app = web.asgi(lambda: "x")  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match="must be an AIOKafkaConsumer or None, not 'x'"):
+        await asked(app, "/health")
+
+
 async def test_a_test_client_reads_health_and_is_told_how_to_read_the_page() -> None:
     app = web.asgi(lambda: None)
     assert (await asked(app, "/health", hosts=(b"testserver",))).status == 200
@@ -124,6 +139,8 @@ async def test_a_test_client_reads_health_and_is_told_how_to_read_the_page() -> 
     assert answer.status == 400
     assert b"does not accept the Host header 'testserver:80'" in answer.body
     assert b'web.asgi(consumer, hosts={"testserver"})' in answer.body
+    with pytest.raises(TypeError, match="hosts must be a list of host names, not 'testserver'"):
+        web.asgi(lambda: None, hosts="testserver")
     named = web.asgi(lambda: None, hosts={"testserver"})
     assert (await asked(named, "/", hosts=(b"testserver:80",))).status == 200
 
