@@ -42,6 +42,7 @@ NOT_STARTED: Final = "the broker was not started: use `with BrokerThread() as br
 class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
     """Runs a `Broker` during a `with` block, and raises the errors of `Broker` on entering.
 
+    The end of the block raises the first unexpected exception in the broker, if there was one.
     All methods may be called from any thread but the broker's own. Those that do not wait take well
     under a millisecond, so a coroutine may call them, too. Every method raises TypeError for an
     argument of another type than annotated, and the error names the argument.
@@ -108,6 +109,8 @@ class BrokerThread(FaultMethods[ThreadRule, ThreadConnectionRule]):
             asyncio.run_coroutine_threadsafe(self.broker.stop(), self._loop).result()
         finally:
             self._end(thread)
+        if error is None:
+            self.raise_if_failed()
 
     async def _start(self) -> Broker:
         broker = Broker(config=self._config)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import aiokafka
@@ -366,6 +368,21 @@ def test_thread_in_a_forked_child_refuses_use_and_leaves_the_broker_running() ->
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         broker.produce("t", "v")
         assert broker.end_offsets("t") == [1]
+
+
+def test_failed_broker_fails_its_block_unless_that_has_failed_before() -> None:
+    def fail(broker: BrokerThread, error: Exception | None = None) -> None:
+        broker.on_connect(when=lambda peer: peer[1_000] == "x").refuse()
+        host, _, port = broker.bootstrap_servers.partition(":")
+        with socket.create_connection((host, int(port))) as client, suppress(ConnectionError):
+            client.recv(1)
+        if error is not None:
+            raise error
+
+    with pytest.raises(IndexError), BrokerThread() as broker:
+        fail(broker)
+    with pytest.raises(AssertionError, match="of the test"), BrokerThread() as broker:
+        fail(broker, AssertionError("of the test"))
 
 
 def test_coroutine_functions_are_refused_where_their_result_would_always_be_true() -> None:
