@@ -20,7 +20,7 @@ from aiokafka_lite.errors import (
     UnknownError,
 )
 from aiokafka_lite.structs import TopicPartition
-from tests.support.buffers import batch
+from tests.support.buffers import batch, with_unknown_codec
 from tests.support.scripted_sources import Fetching, ScriptedCluster, Sent, answer, view
 
 Start = Callable[..., Fetching]
@@ -199,6 +199,20 @@ async def test_nothing_is_asked_for_while_records_wait_for_the_application(start
     assert await asks_nothing_quickly(fetching)
     assert await fetching.poll() == {0: [7, 8, 9]}
     assert (await fetching.cluster.next_sent_quickly()).offsets == {0: 10, 1: 9}
+
+
+async def test_once_a_read_takes_records_the_rest_is_asked_for_after_a_throttle(
+    start: Start,
+) -> None:
+    fetching = start()
+    loop = asyncio.get_running_loop()
+    quick = await sought(fetching, {0: 7, 1: 9})
+    quick.answer(answer(0, batch(7, 3) + with_unknown_codec(batch(10, 2))))
+    await fetching.cluster.settle()
+    until = fetching.cluster.pool.muted_until[1] = loop.time() + 0.1
+    assert (await fetching.gets.one(())).offset == 7
+    quick = await fetching.cluster.next_sent_quickly()
+    assert (quick.offsets[1], loop.time()) == (9, pytest.approx(until, abs=1e-3))
 
 
 # --- Nothing new -----------------------------------------------------------------------------
