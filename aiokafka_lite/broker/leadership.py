@@ -45,6 +45,8 @@ class Leadership:
     def place(self, count: int, replication: int, first: int) -> list[list[int]]:
         """Return the replicas of so many partitions, spread over the nodes from `first` on.
 
+        Nodes that are down get a replica only if there are not enough others, and do not lead.
+
         Raises:
             InvalidReplicationFactorError: There are not so many nodes.
         """
@@ -55,9 +57,14 @@ class Leadership:
                 f"factor of {replication} cannot be reached because only {len(nodes)} broker(s) "
                 f"are registered or some brokers have all their log directories cordoned."
             )
+        up = [node for node in nodes if self._is_up(node)] or nodes
+        others = [node for node in nodes if node not in up]
         return [
-            [nodes[(first + partition + replica) % len(nodes)] for replica in range(replication)]
-            for partition in range(count)
+            [
+                *[up[(first + each + n) % len(up)] for n in range(min(replication, len(up)))],
+                *others[: max(0, replication - len(up))],
+            ]
+            for each in range(count)
         ]
 
     def adopt(self, partition: Partition) -> None:

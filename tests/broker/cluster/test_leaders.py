@@ -52,6 +52,16 @@ async def test_leaders_and_replicas_are_spread_over_the_nodes(cluster: Broker) -
         cluster.create_topic("four", replication_factor=4)
 
 
+async def test_a_new_topic_is_led_by_nodes_that_are_up(cluster: Broker) -> None:
+    await cluster.stop_node(1)
+    topic = cluster.create_topic("t", partitions=4, replication_factor=2)
+    assert {partition.leader_id for partition in topic.partitions} == {2, 3}
+    assert all(sorted(partition.replicas) == [2, 3] for partition in topic.partitions)
+    whole = cluster.create_topic("whole", partitions=3)
+    assert {partition.leader_id for partition in whole.partitions} == {2, 3}
+    assert all(sorted(partition.replicas) == [1, 2, 3] for partition in whole.partitions)
+
+
 async def test_every_node_describes_the_whole_cluster(cluster: Broker) -> None:
     for node in cluster.nodes.values():
         async with node_client(cluster, node.id) as client:
