@@ -131,7 +131,6 @@ def _run_broker(request: pytest.FixtureRequest, *, nodes: int) -> Iterator[Broke
     )
     with BrokerThread(config) as broker:
         yield broker
-    broker.raise_if_failed()
 
 
 def _options(request: pytest.FixtureRequest) -> MarkerOptions:
