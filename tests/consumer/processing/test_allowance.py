@@ -10,9 +10,12 @@ import pytest
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
+from aiokafka_lite.consumer.buffer.buffer import Limits
 from aiokafka_lite.consumer.processing.allowance import Allowance
+from aiokafka_lite.consumer.processing.intake import OneByOne
 from aiokafka_lite.consumer.processing.lanes import Job
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from tests.support.buffers import Buffers, batch
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 
@@ -285,3 +288,15 @@ def test_without_partitions_it_holds_nothing(handed: Handed) -> None:
     assert cursor not in handed.allowance
     assert not list(handed.allowance)
     assert handed.budget.room_bytes == 80_000
+
+
+async def test_no_more_records_are_admitted_than_a_read_may_take() -> None:
+    buffers = Buffers()
+    buffers.put({A: batch(0, 5)})
+    await buffers.buffer.decode(Limits())
+    taken: list[ConsumerRecord] = []
+    sink = OneByOne(
+        lambda cursor, records, epochs: taken.extend(records), lambda cursor, records: len(records)
+    )
+    assert await buffers.buffer.take(sink, Limits(max_records=2))
+    assert [record.offset for record in taken] == [0, 1]
