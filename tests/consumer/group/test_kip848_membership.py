@@ -146,8 +146,8 @@ async def test_what_is_new_does_not_wait_for_the_answer_about_what_was_given_bac
 
 @pytest.mark.parametrize(
     ("target", "others"),
-    [([1], {}), ([1, 2], {}), ([1], {NEW: [0]})],
-    ids=["less", "more", "less, and what has no name yet"],
+    [([1], {}), ([1, 2], {}), ([0, 1, 2], {}), ([1], {NEW: [0]})],
+    ids=["less", "other", "more", "less, and what has no name yet"],
 )
 async def test_the_group_is_told_at_once_of_what_was_given_back_or_taken(
     coordinator: ScriptedBroker, target: list[int], others: dict[bytes, list[int]]

@@ -425,6 +425,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             self._held.update(new)
             self._is_first_told = True
             self._beats.note_change(self._loop.time())
+            self._member.notify()  # the coordinator is told at once
 
         topic_ids = {tp: each.topic_id for each, tp in new.items()}
         await self._handover.assign(topic_ids.keys(), topic_ids=topic_ids, then=note)
