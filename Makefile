@@ -91,7 +91,7 @@ mutants: $(VENV)/.installed-dev ## change the package at random, list what no te
 	$(BIN)/python -m tests.mutants --count $(N) --seed $(SEED) $(PATHS)
 
 test-all: $(VENV)/.installed-dev ## run the long form: all combinations, RANDOM_S=60 seconds for each random test
-	AIOKAFKA_LITE_TEST_LONG=1 AIOKAFKA_LITE_TEST_RANDOM_S=$(RANDOM_S) $(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
+	AIOKAFKA_LITE_TEST_LONG=1 AIOKAFKA_LITE_TEST_RANDOM_S=$(RANDOM_S) PYTEST_TIMEOUT=600 $(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-matrix: ## run the short form with every Python that is found, also in a system below CHROOT (TARGET=test-fast)
 	.ci/matrix $(ARGS)
