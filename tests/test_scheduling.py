@@ -94,12 +94,12 @@ def test_every_file_is_collected_by_one_worker_or_by_all() -> None:
 class Worker:
     """A worker that keeps what it is to run."""
 
-    def __init__(self, collection: list[str]) -> None:
+    def __init__(self, collection: list[str], name: str = "gw0") -> None:
         self.collection = collection
         self.shutting_down = False
         self.given: list[str] = []
         self.done = 0
-        self.gateway = SimpleNamespace(id="gw0")
+        self.gateway = SimpleNamespace(id=name)
 
     def send_runtest_some(self, indices: list[int]) -> None:
         self.given += [self.collection[index] for index in indices]
@@ -134,6 +134,25 @@ def test_workers_run_their_own_files_first_and_every_test_is_run_once(
     assert quick.given[:4] == [f"quick.py::test_{n}" for n in range(4)]
     assert sorted(slow.given + quick.given) == sorted({*slow.collection, *quick.collection})
     assert quick.shutting_down
+
+
+def test_every_other_worker_of_the_long_form_begins_with_the_shortest(
+    pytestconfig: pytest.Config, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = request.session
+    monkeypatch.setattr(session, "testscollected", session.testscollected)
+    monkeypatch.setattr(pytestconfig.option, "tx", ["2*popen"])
+    monkeypatch.setattr("tests.support.scheduling.LONG", True)
+    files = ("c.py", "a.py", "f.py", "d.py", "b.py", "e.py")
+    workers = [Worker([f"{file}::test" for file in files], name) for name in ("gw0", "gw1")]
+    scheduling = SchedulingWithHeavyOnes(pytestconfig)
+    scheduling._seconds = {file: ord(file[0]) for file in files}
+    for worker in workers:
+        scheduling.add_node(worker)
+        scheduling.add_node_collection(worker, worker.collection)
+    scheduling.schedule()
+    assert workers[0].given == ["f.py::test", "e.py::test"]
+    assert workers[1].given == ["a.py::test", "b.py::test"]
 
 
 def test_files_that_are_named_exist() -> None:

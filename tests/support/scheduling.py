@@ -227,7 +227,11 @@ class SchedulingWithHeavyOnes(LoadFileScheduling):  # type: ignore[misc]  # xdis
         others = [self._indices[each] for each in self.nodes if each is not node]
         shared: str | None = None
         scope: str
-        for scope, unit in self.workqueue.items():
+        # The longest are those with clusters and JVMs. If all workers began with them, each would
+        # get so little of the processors that it came to its timeouts.
+        begins_with_short = LONG and int(node.gateway.id.removeprefix("gw")) % 2 == 1
+        queue = reversed(self.workqueue.items()) if begins_with_short else self.workqueue.items()
+        for scope, unit in queue:
             first = next(iter(unit))
             if first in self._indices[node]:
                 if not any(first in other for other in others):
