@@ -64,7 +64,7 @@ async def test_packets_are_late_slow_or_lost(
 
 def test_a_reader_in_its_process_says_how_long_it_took_or_what_went_wrong() -> None:
     with BrokerThread(BrokerConfig()) as thread:
-        thread.broker.produce_all("t", [NewRecord(str(number)) for number in range(50)])
+        thread.produce_all("t", [NewRecord(str(number)) for number in range(50)])
         workload = Workload(thread.bootstrap_servers, ("t",), 1, records=50)
         answer = run_reader(LITE_GETMANY.subject, workload)
         assert answer.endswith(" s")

@@ -208,7 +208,7 @@ def test_leader_that_moved_is_where_the_next_task_begins(kafka_cluster: BrokerTh
     options = options_for(kafka_cluster.bootstrap_servers, kafka__retry__backoff__ms="1")
     anywhere = KafkaOffsetRange(TOPIC, 0, 0, COUNT)
     assert_all(read(options, [anywhere]))
-    kafka_cluster.broker.move_leader(TP)
+    kafka_cluster.move_leader(TP)
     assert_all(read(options, [anywhere]))  # the leader that was names the new one
     kafka_cluster.requests.clear()
     assert_all(read(options, [anywhere]))
