@@ -26,7 +26,9 @@ comma := ,
 
 export BOOTSTRAP
 
-SOURCES := pyproject.toml setup.py $(shell find aiokafka_lite -name '*.pyx' -o -name '*.pxd')
+LAYOUTS := $(shell find aiokafka_lite -name '*.pxd')
+# What is compiled: also the modules in plain Python that have a .pxd.
+SOURCES := pyproject.toml setup.py $(LAYOUTS) $(shell find aiokafka_lite -name '*.pyx') $(wildcard $(LAYOUTS:.pxd=.py))
 
 .DEFAULT_GOAL := help
 .PHONY: help run pipeline test test-fast test-all durations contexts mutants test-matrix wheel test-pages check fmt docs bench bench-quick bench-spark figures structure profile kafka clean
@@ -85,10 +87,10 @@ durations: $(VENV)/.installed-dev ## run the tests as `make test`, and keep how 
 	$(PYTEST) -p tests.support.durations -n $(WORKERS) --dist loadfile $(ARGS)
 
 contexts: $(VENV)/.installed-dev ## measure which tests run which lines of the package (out/contexts.json), for `make mutants`
-	$(PYTEST) -p tests.mutants.contexts -n $(WORKERS) --dist loadfile $(ARGS)
+	AIOKAFKA_LITE_IMPL=python $(PYTEST) -p tests.mutants.contexts -n $(WORKERS) --dist loadfile $(ARGS)
 
 mutants: $(VENV)/.installed-dev ## change the package at random, list what no test notices (N=300 SEED=7 PATHS='consumer/commits')
-	$(BIN)/python -m tests.mutants --count $(N) --seed $(SEED) $(PATHS)
+	AIOKAFKA_LITE_IMPL=python $(BIN)/python -m tests.mutants --count $(N) --seed $(SEED) $(PATHS)
 
 test-all: $(VENV)/.installed-dev ## run the long form: all combinations, RANDOM_S=60 seconds for each random test
 	AIOKAFKA_LITE_TEST_LONG=1 AIOKAFKA_LITE_TEST_RANDOM_S=$(RANDOM_S) PYTEST_TIMEOUT=600 $(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)

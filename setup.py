@@ -38,6 +38,13 @@ SOURCES = {
     "aiokafka_lite.consumer.delivery._iteration": "aiokafka_lite/consumer/delivery/_iteration.pyx",
     "aiokafka_lite.consumer.processing._steps": "aiokafka_lite/consumer/processing/_steps.pyx",
 }
+# Modules in plain Python that are compiled as they are.
+IN_PLACE = {
+    "aiokafka_lite.consumer.assignment.cursor": "aiokafka_lite/consumer/assignment/cursor.py",
+    "aiokafka_lite.consumer.buffer.chunk": "aiokafka_lite/consumer/buffer/chunk.py",
+    "aiokafka_lite.consumer.fetching.counts": "aiokafka_lite/consumer/fetching/counts.py",
+    "aiokafka_lite.consumer.fetching.session": "aiokafka_lite/consumer/fetching/session.py",
+}
 LAYOUTS = [
     "aiokafka_lite/_record.pxd",
     "aiokafka_lite/_slots.pxd",
@@ -45,7 +52,11 @@ LAYOUTS = [
     "aiokafka_lite/records/_cursor.pxd",
     "aiokafka_lite/records/_decode.pxd",
     "aiokafka_lite/client/_receive.pxd",
+    "aiokafka_lite/consumer/assignment/cursor.pxd",
     "aiokafka_lite/consumer/buffer/_waiter.pxd",
+    "aiokafka_lite/consumer/buffer/chunk.pxd",
+    "aiokafka_lite/consumer/fetching/counts.pxd",
+    "aiokafka_lite/consumer/fetching/session.pxd",
 ]
 CHOICES = ("required", "optional", "none")
 
@@ -74,23 +85,36 @@ def extensions(wanted: str) -> list[Extension]:
         return []
     # Debugging information would be four fifths of the files.
     is_unix = sys.platform != "win32"
-    modules = [
+
+    def to_compile(sources: dict[str, str]) -> list[Extension]:
         # The dependencies go into the source distribution; the C code made of them does not.
-        Extension(
-            name,
-            [source],
-            depends=[source, *LAYOUTS],
-            extra_compile_args=["-g0"] if is_unix else [],
-            extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],
-        )
-        for name, source in SOURCES.items()
+        return [
+            Extension(
+                name,
+                [source],
+                depends=[source, *LAYOUTS],
+                extra_compile_args=["-g0"] if is_unix else [],
+                extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],
+            )
+            for name, source in sources.items()
+        ]
+
+    unchecked = {"boundscheck": False, "wraparound": False}
+    compiled: list[Extension] = [
+        *cythonize(
+            to_compile(SOURCES),
+            build_dir="build/cython",
+            language_level=3,
+            compiler_directives={**unchecked, "embedsignature": False},
+        ),
+        # The types of fields and methods are in the .pxd beside each.
+        *cythonize(
+            to_compile(IN_PLACE),
+            build_dir="build/cython",
+            language_level=3,
+            compiler_directives={"annotation_typing": False, "embedsignature": False},
+        ),
     ]
-    compiled: list[Extension] = cythonize(
-        modules,
-        build_dir="build/cython",
-        language_level=3,
-        compiler_directives={"boundscheck": False, "wraparound": False, "embedsignature": False},
-    )
     for module in compiled:
         module.optional = wanted == "optional"  # cythonize does not keep it
     return compiled

@@ -16,9 +16,15 @@ aiokafka's own, which has to be installed for their use. They are not in ``__all
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from aiokafka_lite._version import __version__
+
+if "AIOKAFKA_LITE_IMPL" in os.environ:
+    from aiokafka_lite import _implementation
+
+    _implementation.choose(os.environ["AIOKAFKA_LITE_IMPL"])
 
 if TYPE_CHECKING:
     from aiokafka.client import AIOKafkaClient as AIOKafkaClient

@@ -16,16 +16,19 @@ import importlib.util
 import os
 import zlib
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
+import aiokafka_lite
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
 from tests.support import shared_kafka
 from tests.support.bytecode import compile_share
 from tests.support.cluster import KafkaHandle
+from tests.support.extensions import stale_extensions
 from tests.support.failures import FailuresAtOnce
 from tests.support.java import JavaTools
 from tests.support.java_runner import JavaRunner
@@ -62,6 +65,12 @@ EVERY_LOOP = every_loop()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    stale = stale_extensions(Path(aiokafka_lite.__file__).parent)
+    if stale and os.environ.get("AIOKAFKA_LITE_IMPL") != "python":
+        raise pytest.UsageError(
+            f"{', '.join(stale)} changed after it was compiled. Compile it (python setup.py "
+            "build_ext --inplace), or set AIOKAFKA_LITE_IMPL=python"
+        )
     config.addinivalue_line("markers", "every_loop: run on asyncio's loop and on uvloop")
     config.addinivalue_line("markers", "few_rows(count): only so many rows in the short form")
     config.addinivalue_line("markers", "real_if_long: with a real Kafka in the long form only")

@@ -22,7 +22,6 @@ from aiokafka_lite.client import Lane
 from aiokafka_lite.consumer.assignment.cursor import (
     MOST_CHUNKS,
     Cursor,
-    Loan,
     Place,
     Search,
     Sought,
@@ -114,7 +113,9 @@ def test_each_place_is_reached_by_a_name_that_says_why(keeper: Keeper) -> None:
 def test_only_what_is_ready_is_lent(keeper: Keeper) -> None:
     for place, cursor in in_each_place(keeper).items():
         if place is Place.READY:
-            assert cursor.lend(10) == Loan(cursor, 0, 3, ID, 10)
+            loan = cursor.lend(10)
+            assert (loan.cursor, loan.offset, loan.leader_epoch) == (cursor, 0, 3)
+            assert (loan.topic_id, loan.max_bytes) == (ID, 10)
         else:
             with pytest.raises(IllegalStateError, match=place.name):
                 cursor.lend(10)
@@ -357,7 +358,7 @@ class SourceMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        from aiokafka_lite.consumer.fetching.answer import NodeCounts
+        from aiokafka_lite.consumer.fetching.counts import NodeCounts
         from aiokafka_lite.consumer.fetching.source import Source
 
         self.parent = StandIn()

@@ -12,10 +12,9 @@ import pytest_asyncio
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client import Lane
-from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.fetching.sharing import FEWEST_PARTITIONS as FULL_SHARE
 from aiokafka_lite.consumer.fetching.sharing import TOGETHER
-from aiokafka_lite.consumer.fetching.sources import FETCH_LANES
+from aiokafka_lite.consumer.fetching.sources import FETCH_LANES, Sources
 from aiokafka_lite.errors import KafkaConnectionError
 from tests.support import inside, tuning
 from tests.support.buffers import batch
@@ -215,12 +214,12 @@ async def test_leaders_that_move_together_cost_what_moves_and_not_what_is_assign
 ) -> None:
     count = 200
     placed = 0
-    read_from = Cursor.read_from
+    place = Sources._place
 
-    def count_and_read(self: Cursor, *where: Any) -> None:
+    def count_and_place(self: Sources, *what: Any) -> bool:
         nonlocal placed
         placed += 1
-        read_from(self, *where)
+        return place(self, *what)
 
     async with Broker(nodes=2) as broker:
         broker.create_topic("t", count)
@@ -237,7 +236,7 @@ async def test_leaders_that_move_together_cost_what_moves_and_not_what_is_assign
             changes: list[Collection[TopicPartition]] = []
             cluster.add_listener(lambda _: None, on_moves=lambda _, moved: changes.append(moved))
             with monkeypatch.context() as patch, broker.on("Metadata").hold():
-                patch.setattr(Cursor, "read_from", count_and_read)
+                patch.setattr(Sources, "_place", count_and_place)
                 for tp in tps:
                     broker.move_leader(tp, 2)
                 for tp in tps:

@@ -180,9 +180,12 @@ def test_topics_without_id_keep_to_versions_with_names() -> None:
 
 
 def test_answers_are_found_by_name_and_by_id() -> None:
-    session = opened()
-    assert session.loan("t", ZERO_UUID, 0) == loan(A, 0)
-    assert session.loan("", ID, 1) == loan(B, 0)
+    session, lent = opened(), loan(A, 3)
+    session.lend(lent)
+    assert session.loan("t", ZERO_UUID, 0) is session.loan("", ID, 0) is lent
+    other = session.loan("", ID, 1)
+    assert other is not None
+    assert other.cursor is CURSORS[B]
     assert session.loan("", OTHER_ID, 0) is None
     assert session.loan("t", ZERO_UUID, 5) is None
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 NOT_BUILT = "sys.modules[{name!r}] = None"  # makes its import a ModuleNotFoundError
 BROKEN = """
 class Broken:
@@ -10,6 +13,25 @@ class Broken:
             raise ImportError("undefined symbol")
 sys.meta_path.insert(0, Broken())
 """
+
+
+def compiled_in_place(package: Path) -> Iterator[Path]:
+    """Yield the modules in plain Python that are compiled as they are."""
+    for layout in package.rglob("*.pxd"):
+        module = layout.with_suffix(".py")
+        if module.exists():
+            yield module
+
+
+def stale_extensions(package: Path) -> list[str]:
+    """Return the modules that have changed since they were compiled: Python runs them as before."""
+    return [
+        str(module.relative_to(package))
+        for module in compiled_in_place(package)
+        for built in module.parent.glob(f"{module.stem}.*.so")
+        for source in (module, module.with_suffix(".pxd"))
+        if built.stat().st_mtime < source.stat().st_mtime
+    ]
 
 
 def but_for_plain_python(said: str) -> str:

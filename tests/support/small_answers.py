@@ -13,7 +13,7 @@ from aiokafka_lite.client import Lane
 from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.versions import ApiVersions
-from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
 from aiokafka_lite.consumer.buffer.chunk import Record
 from aiokafka_lite.consumer.delivery import iteration as delivery
 from aiokafka_lite.consumer.fetching.session import LAST_EPOCH
@@ -236,7 +236,7 @@ class Reading(Fetching):
     def plant_a_bug(self) -> None:
         """Let what comes of the next answer fail, for no reason that anybody knows."""
         assert self.source is not None
-        self.source.counts.fetch_count = None  # type: ignore[assignment]
+        self.source._sent_at = None  # type: ignore[assignment]
 
     def come_to_the_last_epoch(self) -> None:
         """Let the fetch session have had so many requests that its epoch is the last one."""
@@ -321,7 +321,7 @@ def _fields_of_cursor(cursor: Cursor) -> dict[str, object]:
             # What is decoded at once was not when it is decoded later: what matters is the offsets.
             value = [(chunk.end_offset, str(chunk.error)) for chunk in value]
         elif name == "loan" and value is not None:
-            value = tuple(value)[1:]
+            value = _fields_of_loan(value)
         elif name == "source":
             value = value is not None
         elif name == "search" and value is not None:
@@ -332,11 +332,15 @@ def _fields_of_cursor(cursor: Cursor) -> dict[str, object]:
     return told
 
 
+def _fields_of_loan(loan: Loan) -> list[object]:
+    return [getattr(loan, name) for name in Loan.__slots__ if name != "cursor"]
+
+
 def _fields_of_source(source: Source) -> dict[str, object]:
     session = source._session
     return {
         "session": (session._id, session._epoch, session._unnamed_count),
-        "loans": [(tp, tuple(loan)[1:]) for tp, loan in session._loans.items()],
+        "loans": [(tp, _fields_of_loan(loan)) for tp, loan in session._loans.items()],
         "changed": list(session._changed),
         "forgotten": dict(session._forgotten),
         "ready": [cursor.tp for cursor in source._ready],

@@ -138,14 +138,19 @@ class Search:
         return self.sought is Sought.RESET and self.timestamp is not None and not self.reason
 
 
-class Loan(NamedTuple):
+class Loan:
     """A cursor lent to a fetch session: what its broker is to send of it."""
 
-    cursor: Cursor
-    offset: int
-    leader_epoch: int
-    topic_id: bytes
-    max_bytes: int
+    __slots__ = ("cursor", "leader_epoch", "max_bytes", "offset", "topic_id")
+
+    def __init__(
+        self, cursor: Cursor, offset: int, leader_epoch: int, topic_id: bytes, max_bytes: int
+    ) -> None:
+        self.cursor = cursor
+        self.offset = offset
+        self.leader_epoch = leader_epoch
+        self.topic_id = topic_id
+        self.max_bytes = max_bytes
 
     @property
     def is_outdated(self) -> bool:
@@ -720,6 +725,17 @@ class Cursor:
             raise IllegalStateError(f"partition {self.tp} cannot be fetched: {self!r}")
         self.place = Place.IN_FLIGHT
         self.loan = loan = Loan(self, self.fetched, self.current_epoch, self.topic_id, max_bytes)
+        return loan
+
+    def lend_on(self, offset: int, max_bytes: int) -> Loan:
+        """Stay in flight: more was buffered, and the next request asks for what is behind it.
+
+        Args:
+            offset: The offset behind what was buffered.
+            max_bytes: The most that the broker is to send of it.
+        """
+        self.fetched = offset
+        self.loan = loan = Loan(self, offset, self.current_epoch, self.topic_id, max_bytes)
         return loan
 
     def come_back(self) -> None:

@@ -498,3 +498,17 @@ def serialized(record: Record) -> tuple[bytes | None, bytes | None]:
     """Return the bytes of a record's key and value, where they were kept, or are no others."""
     kept: tuple[bytes | None, bytes | None] | None = getattr(record, SERIALIZED, None)
     return (record.key, record.value) if kept is None else kept
+
+
+def chunk_of(
+    partition: Cursor,
+    delivery: AnyDelivery,
+    records: list[Record],
+    end_offset: int,
+    epochs: tuple[tuple[int, int], ...],
+) -> Chunk:
+    """Return a chunk of records that are decoded already."""
+    chunk = Chunk(partition, delivery, end_offset=end_offset)
+    chunk.decoded = records
+    chunk.epochs = epochs
+    return chunk

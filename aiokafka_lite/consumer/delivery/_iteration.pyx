@@ -23,7 +23,9 @@ from cpython.object cimport PyObject
 cimport cython
 
 from aiokafka_lite._slots cimport get, is_none, is_true, put, require, slot_offset
+from aiokafka_lite.consumer.assignment.cursor cimport Cursor
 from aiokafka_lite.consumer.buffer._waiter cimport Waiter
+from aiokafka_lite.consumer.buffer.chunk cimport Chunk
 
 import types
 from asyncio import _get_running_loop
@@ -31,10 +33,9 @@ from asyncio import _get_running_loop
 from aiokafka_lite._compat import task_of
 from aiokafka_lite.consumer import caller
 from aiokafka_lite.consumer.assignment.assignment import Assignment
-from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
-from aiokafka_lite.consumer.buffer.chunk import Chunk, ChunkState, FetchedResponse
+from aiokafka_lite.consumer.buffer.chunk import ChunkState
 from aiokafka_lite.consumer.buffer.decode import ChunkDecoder
 from aiokafka_lite.consumer.gate import Gate
 
@@ -109,7 +110,6 @@ cdef enum Stage:
 
 
 cdef object EXHAUSTED = ChunkState.EXHAUSTED
-cdef object CLOSED = ChunkState.CLOSED
 # Callbacks of listeners that run.
 cdef set callbacks = caller.callbacks
 
@@ -252,29 +252,10 @@ cdef Py_ssize_t assignment_record_count = slot_offset(Assignment, "record_count"
 cdef Py_ssize_t budget_headroom = slot_offset(ByteBudget, "headroom_bytes")
 cdef Py_ssize_t buffer_lent = slot_offset(Buffer, "_lent")
 cdef Py_ssize_t buffer_sought = slot_offset(Buffer, "sought")
-cdef Py_ssize_t chunk_decoded = slot_offset(Chunk, "decoded")
-cdef Py_ssize_t chunk_end_offset = slot_offset(Chunk, "end_offset")
-cdef Py_ssize_t chunk_epochs = slot_offset(Chunk, "epochs")
-cdef Py_ssize_t chunk_held = slot_offset(Chunk, "held_bytes")
-cdef Py_ssize_t chunk_inflated = slot_offset(Chunk, "_inflated_bytes")
-cdef Py_ssize_t chunk_partition = slot_offset(Chunk, "partition")
-cdef Py_ssize_t chunk_raw = slot_offset(Chunk, "raw")
-cdef Py_ssize_t chunk_records = slot_offset(Chunk, "_records")
-cdef Py_ssize_t chunk_response = slot_offset(Chunk, "response")
-cdef Py_ssize_t chunk_state = slot_offset(Chunk, "state")
-cdef Py_ssize_t cursor_chunks = slot_offset(Cursor, "chunks")
-cdef Py_ssize_t cursor_has_enough = slot_offset(Cursor, "has_enough")
-cdef Py_ssize_t cursor_is_paused = slot_offset(Cursor, "is_paused")
-cdef Py_ssize_t cursor_leader_epoch = slot_offset(Cursor, "leader_epoch")
-cdef Py_ssize_t cursor_loan = slot_offset(Cursor, "loan")
-cdef Py_ssize_t cursor_position = slot_offset(Cursor, "position")
-cdef Py_ssize_t cursor_processed = slot_offset(Cursor, "processed")
-cdef Py_ssize_t cursor_search = slot_offset(Cursor, "search")
 cdef Py_ssize_t decoder_slice_ends_at = slot_offset(ChunkDecoder, "_slice_ends_at")
 cdef Py_ssize_t decoder_slice_s = slot_offset(ChunkDecoder, "slice_s")
 cdef Py_ssize_t gate_holds = slot_offset(Gate, "holds")
 cdef Py_ssize_t gate_is_troubled = slot_offset(Gate, "is_troubled")
-cdef Py_ssize_t response_is_taken = slot_offset(FetchedResponse, "is_taken")
 
 
 @cython.final
@@ -352,17 +333,14 @@ cdef class SteadyGets:
             or not self.can_go_on()
         ):
             return False
+        cdef Cursor cursor
         cdef dict latest = get(state, assignment_latest)
-        chunk = get(self.buffer, buffer_lent)
+        cdef Chunk chunk = get(self.buffer, buffer_lent)
         if chunk is not None and not self.close(chunk, latest):
             return False
         for cursor in latest:
-            put(
-                cursor,
-                cursor_processed,
-                get(cursor, cursor_position)
-                if is_none(cursor, cursor_search)
-                else cursor.handed_out_to,
+            cursor.process_to(
+                cursor.position if cursor.search is None else cursor.handed_out_to
             )
         latest.clear()
         put(state, assignment_count, 1)
@@ -370,29 +348,25 @@ cdef class SteadyGets:
             observer()
         return True
 
-    cdef bint close(self, chunk, dict latest) except -1:
+    cdef bint close(self, Chunk chunk, dict latest) except -1:
         """Let go of the chunk that was read, if it is used up."""
         cdef Py_ssize_t count = self.cursor.taken_count
         ready = self.ready
         if (
             get(ready, self.ready_chunk) is not chunk
             or count == 0
-            or count != PyList_GET_SIZE(<list> get(chunk, chunk_decoded))
-            or get(chunk, chunk_state) is not EXHAUSTED
-            or not is_none(chunk, chunk_response)
-            or <list> get(chunk, chunk_raw)
-            or <long long> get(chunk, chunk_inflated)
+            or count != PyList_GET_SIZE(chunk.decoded)
+            or chunk.state is not EXHAUSTED
+            or chunk.response is not None
+            or chunk.raw
+            or chunk._inflated_bytes
         ):
             return False
-        cursor = get(chunk, chunk_partition)
-        cdef tuple chunks = get(cursor, cursor_chunks)
+        cdef Cursor cursor = chunk.partition
+        cdef tuple chunks = cursor.chunks
         if not chunks or chunks[0] is not chunk:
             return False
-        records = get(chunk, chunk_records)
-        epochs = get(chunk, chunk_epochs)
-        cdef Py_ssize_t epoch_count = len(epochs)
-        if epoch_count and epochs[epoch_count - 1][1] != get(cursor, cursor_leader_epoch):
-            return False  # that is noted with the offset
+        records = chunk._records
         state = self.state
         cdef Py_ssize_t settled_count = get(ready, self.ready_settled_count)
         if count != settled_count:
@@ -407,10 +381,9 @@ cdef class SteadyGets:
                 <long long> get(state, assignment_hand_out_count) + 1,
             )
             put(state, assignment_latest_hand_out, cursor)
-            if records is None:
-                put(cursor, cursor_position, get(chunk, chunk_end_offset))
-            else:
-                put(cursor, cursor_position, records.next_offset)
+            cursor.advance(
+                chunk.end_offset if records is None else records.next_offset, chunk.epochs
+            )
             if cursor not in latest:
                 latest[cursor] = None
         put(ready, self.ready_chunk, None)
@@ -418,37 +391,36 @@ cdef class SteadyGets:
         put(ready, self.ready_settled_count, 0)
         self.cursor.forget()
         put(self.buffer, buffer_lent, None)
-        put(chunk, chunk_decoded, [])
-        put(chunk, chunk_held, 0)
-        put(chunk, chunk_state, CLOSED)
-        put(cursor, cursor_chunks, chunks[1:])
+        chunk.pop(None)
+        chunk.close()
+        cursor.chunks = chunks[1:]
         if len(chunks) == 1:
             del self.turns[cursor]
-        if is_none(cursor, cursor_loan):
+        if cursor.loan is None:
             cursor.chunks_changed()
         return True
 
     cdef bint open_first(self) except -1:
         """Open the first chunk in turn; False if there is none, or more is to be done for it."""
+        cdef Cursor cursor
         for cursor in self.turns:
             break
         else:
             return False
         if (
-            is_true(cursor, cursor_is_paused)
-            or is_true(cursor, cursor_has_enough)
+            cursor.is_paused
+            or cursor.has_enough
             or not is_none(self.state, assignment_readers)
         ):
             return False
-        cdef tuple chunks = get(cursor, cursor_chunks)
+        cdef tuple chunks = cursor.chunks
         if not chunks:
             return False  # never: what is in turn has some; but nothing checks an index here
-        chunk = chunks[0]
-        cdef list decoded = get(chunk, chunk_decoded)
+        cdef Chunk chunk = chunks[0]
+        cdef list decoded = chunk.decoded
         if not decoded:
             return False
-        response = get(chunk, chunk_response)
-        if response is not None and not is_true(response, response_is_taken):
+        if chunk.response is not None and not chunk.response.is_taken:
             return False
         decoder = self.decoder
         now = self.clock()

@@ -1,5 +1,5 @@
 from aiokafka_lite.client import Exchange
-from aiokafka_lite.consumer.fetching.answer import NodeCounts
+from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.fetching.session import FetchSession
 from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.fetching.sources import Sources

@@ -28,33 +28,27 @@ from libc.string cimport memcpy
 
 from aiokafka_lite._slots cimport get, is_none, is_true, put, require, slot_offset
 from aiokafka_lite.client._receive cimport SmallAnswers as Receiver
+from aiokafka_lite.consumer.assignment.cursor cimport Cursor, Loan
 from aiokafka_lite.consumer.buffer._waiter cimport Waiter
+from aiokafka_lite.consumer.buffer.chunk cimport chunk_of
+from aiokafka_lite.consumer.fetching.counts cimport NodeCounts
+from aiokafka_lite.consumer.fetching.session cimport FetchSession
 from aiokafka_lite.records._cursor cimport Bytes, byte, compact_length, int16, int32, int64
 from aiokafka_lite.records._decode cimport PlainBatches
 
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.connection import Connection, Exchange
 from aiokafka_lite.client.wire import MAX_CORRELATION_ID, Pending, Wire, WireState
-from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
 from aiokafka_lite.consumer.buffer.budget import ByteBudget, Reservation
 from aiokafka_lite.consumer.buffer.buffer import Buffer
-from aiokafka_lite.consumer.buffer.chunk import Chunk, ChunkState
-from aiokafka_lite.consumer.fetching.answer import NodeCounts
-from aiokafka_lite.consumer.fetching.session import FetchSession
 from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.records import checksum
-
-cdef extern from "Python.h":
-    ctypedef struct TypeObject "PyTypeObject":
-        pass
-    object PyType_GenericAlloc(TypeObject *cls, Py_ssize_t count)
 
 cdef enum:
     MOST_BYTES = 16 * 1024
     MOST_PARTITIONS = 16
     UUID_BYTES = 16
-    LAST_EPOCH = 0x7FFFFFFF
     FETCH = 1
     # The versions from the one that names topics by id (KIP-516); then, that names no replica.
     FIRST_VERSION = 13
@@ -68,10 +62,7 @@ cdef object OPEN = WireState.OPEN
 cdef object POISONED = WireState.POISONED
 # An application that takes longer with its records has the next request written before.
 cdef double BRIEF_S = 0.0002
-cdef object EXHAUSTED = ChunkState.EXHAUSTED
 cdef int64_t LAST_ID = MAX_CORRELATION_ID
-# What a named tuple's own constructor calls.
-cdef object new_tuple = tuple.__new__
 
 # Where the fields are.
 cdef Py_ssize_t backoff_failures = slot_offset(Backoff, "failures")
@@ -82,28 +73,6 @@ cdef Py_ssize_t budget_source_count = slot_offset(ByteBudget, "source_count")
 cdef Py_ssize_t buffer_sought = slot_offset(Buffer, "sought")
 cdef Py_ssize_t connection_timer_at = slot_offset(Connection, "_timer_at")
 cdef Py_ssize_t connection_transport = slot_offset(Connection, "_transport")
-cdef Py_ssize_t counts_fetch_count = slot_offset(NodeCounts, "fetch_count")
-cdef Py_ssize_t counts_last_answer_at = slot_offset(NodeCounts, "last_answer_at")
-cdef Py_ssize_t counts_latency = slot_offset(NodeCounts, "latency_s")
-cdef Py_ssize_t counts_latency_max = slot_offset(NodeCounts, "latency_max_s")
-cdef Py_ssize_t counts_latency_sum = slot_offset(NodeCounts, "latency_sum_s")
-cdef Py_ssize_t counts_received = slot_offset(NodeCounts, "received_bytes")
-cdef Py_ssize_t counts_with_records = slot_offset(NodeCounts, "record_answer_count")
-cdef Py_ssize_t cursor_chunks = slot_offset(Cursor, "chunks")
-cdef Py_ssize_t cursor_corrupt_at = slot_offset(Cursor, "corrupt_at")
-cdef Py_ssize_t cursor_current_epoch = slot_offset(Cursor, "current_epoch")
-cdef Py_ssize_t cursor_failure_count = slot_offset(Cursor, "failure_count")
-cdef Py_ssize_t cursor_fetched = slot_offset(Cursor, "fetched")
-cdef Py_ssize_t cursor_high_watermark = slot_offset(Cursor, "high_watermark")
-cdef Py_ssize_t cursor_last_fetch_at = slot_offset(Cursor, "last_fetch_at")
-cdef Py_ssize_t cursor_last_stable = slot_offset(Cursor, "last_stable_offset")
-cdef Py_ssize_t cursor_loan = slot_offset(Cursor, "loan")
-cdef Py_ssize_t cursor_log_start = slot_offset(Cursor, "log_start_offset")
-cdef Py_ssize_t cursor_replica = slot_offset(Cursor, "preferred_replica")
-cdef Py_ssize_t cursor_retry_at = slot_offset(Cursor, "retry_at")
-cdef Py_ssize_t cursor_retry_reason = slot_offset(Cursor, "retry_reason")
-cdef Py_ssize_t cursor_topic_id = slot_offset(Cursor, "topic_id")
-cdef Py_ssize_t cursor_tp = slot_offset(Cursor, "tp")
 cdef Py_ssize_t exchange_connection = slot_offset(Exchange, "_connection")
 cdef Py_ssize_t gate_holds = slot_offset(Gate, "holds")
 cdef Py_ssize_t pending_deadline = slot_offset(Pending, "deadline")
@@ -112,9 +81,6 @@ cdef Py_ssize_t pending_version = slot_offset(Pending, "version")
 cdef Py_ssize_t pending_wire = slot_offset(Pending, "_wire")
 cdef Py_ssize_t reservation_is_claimed = slot_offset(Reservation, "is_claimed")
 cdef Py_ssize_t reservation_size = slot_offset(Reservation, "size_bytes")
-cdef Py_ssize_t session_epoch = slot_offset(FetchSession, "_epoch")
-cdef Py_ssize_t session_id = slot_offset(FetchSession, "_id")
-cdef Py_ssize_t session_unnamed = slot_offset(FetchSession, "_unnamed_count")
 cdef Py_ssize_t source_backoff = slot_offset(Source, "_backoff")
 cdef Py_ssize_t source_asked_epoch = slot_offset(Source, "_asked_epoch")
 cdef Py_ssize_t source_claim = slot_offset(Source, "_claim")
@@ -137,25 +103,6 @@ cdef Py_ssize_t wire_last_correlation_id = slot_offset(Wire, "last_correlation_i
 cdef Py_ssize_t wire_last_used = slot_offset(Wire, "last_used")
 cdef Py_ssize_t wire_muted_until = slot_offset(Wire, "muted_until")
 cdef Py_ssize_t wire_state = slot_offset(Wire, "state")
-
-cdef TypeObject *chunk_class = <TypeObject *> Chunk
-# Of a chunk, with what all that are made here begin with.
-cdef Py_ssize_t chunk_partition = slot_offset(Chunk, "partition")
-cdef Py_ssize_t chunk_delivery = slot_offset(Chunk, "delivery")
-cdef Py_ssize_t chunk_end_offset = slot_offset(Chunk, "end_offset")
-cdef Py_ssize_t chunk_decoded = slot_offset(Chunk, "decoded")
-cdef Py_ssize_t chunk_raw = slot_offset(Chunk, "raw")
-cdef Py_ssize_t chunk_epochs = slot_offset(Chunk, "epochs")
-cdef Py_ssize_t chunk_response = slot_offset(Chunk, "response")
-cdef Py_ssize_t chunk_error = slot_offset(Chunk, "error")
-cdef Py_ssize_t chunk_is_sticky = slot_offset(Chunk, "is_sticky")
-cdef Py_ssize_t chunk_inflating = slot_offset(Chunk, "inflating")
-cdef Py_ssize_t chunk_work = slot_offset(Chunk, "work")
-cdef Py_ssize_t chunk_records = slot_offset(Chunk, "_records")
-cdef Py_ssize_t chunk_inflated = slot_offset(Chunk, "_inflated_bytes")
-cdef Py_ssize_t chunk_inflated_total = slot_offset(Chunk, "_inflated_total_bytes")
-cdef Py_ssize_t chunk_held = slot_offset(Chunk, "held_bytes")
-cdef Py_ssize_t chunk_state = slot_offset(Chunk, "state")
 
 
 # --- What an answer says, and what a request does --------------------------------------------
@@ -198,8 +145,8 @@ cdef class SmallAnswers(Receiver):
 
     cdef object source
     cdef object settle
-    cdef object session
-    cdef object counts
+    cdef FetchSession session
+    cdef NodeCounts counts
     cdef object buffer
     cdef object gate
     cdef object budget
@@ -211,10 +158,6 @@ cdef class SmallAnswers(Receiver):
     cdef bint check_crcs
     cdef bint is_read_committed
     # They are made once, and changed only.
-    cdef dict loans
-    cdef dict changed
-    cdef dict forgotten
-    cdef dict topic_names
     cdef dict turns
     cdef dict waiters
     cdef dict ready
@@ -226,7 +169,6 @@ cdef class SmallAnswers(Receiver):
     cdef int32_t isolation_level
     cdef int64_t max_bytes
     cdef int64_t max_partition_bytes
-    cdef object max_partition_bytes_object
     # How many answers were taken.
     cdef readonly long long taken_count
     # Whether it took little time with the records that it was handed last.
@@ -242,8 +184,6 @@ cdef class SmallAnswers(Receiver):
         config, buffer = sources.config, sources.buffer
         require(source, Source)
         require(source._backoff, Backoff)
-        require(session, FetchSession)
-        require(counts, NodeCounts)
         require(buffer, Buffer)
         require(buffer._gate, Gate)
         require(sources.budget, ByteBudget)
@@ -259,10 +199,6 @@ cdef class SmallAnswers(Receiver):
         self.clock = source._loop.time
         self.check_crcs = config.check_crcs
         self.is_read_committed = config.is_read_committed
-        self.loans = session._loans
-        self.changed = session._changed
-        self.forgotten = session._forgotten
-        self.topic_names = session._topic_names
         self.turns = buffer._turns
         self.waiters = buffer._waiters
         self.ready = source._ready
@@ -274,7 +210,6 @@ cdef class SmallAnswers(Receiver):
         self.isolation_level = config.isolation_level_code
         self.max_bytes = config.fetch_max_bytes
         self.max_partition_bytes = config.max_partition_fetch_bytes
-        self.max_partition_bytes_object = config.max_partition_fetch_bytes
         self.asked = []
         self.decoded = []
 
@@ -302,13 +237,13 @@ cdef class SmallAnswers(Receiver):
     cdef bint is_steady(self, object exchange) except -1:
         """Whether the next request asks for what this one did, and a get waits for anything."""
         source = self.source
-        session = self.session
+        cdef FetchSession session = self.session
         if (
             get(source, source_exchange) is not exchange
             or self.ready
             or self.backing_off
-            or self.changed
-            or self.forgotten
+            or session._changed
+            or session._forgotten
             or not self.waiters
             or <dict> get(source, source_recalled)
             or is_true(source, source_is_choice_changed)
@@ -318,8 +253,8 @@ cdef class SmallAnswers(Receiver):
             or not is_none(source, source_oversize)
             or not is_none(source, source_error)
             or <int64_t> get(get(source, source_backoff), backoff_failures)
-            or not <int64_t> get(session, session_epoch)
-            or <int64_t> get(session, session_unnamed)
+            or not session._epoch
+            or session._unnamed_count
             or get(self.buffer, buffer_sought)
             or get(self.gate, gate_holds)
         ):
@@ -347,7 +282,7 @@ cdef class SmallAnswers(Receiver):
             return False
         cdef int64_t count = max(1, <int64_t> get(budget, budget_source_count))
         cdef int64_t quota = max(1, <int64_t> get(budget, budget_limit) // (2 * count))
-        cdef int64_t wanted = min(self.max_bytes, len(self.loans) * self.max_partition_bytes)
+        cdef int64_t wanted = min(self.max_bytes, len(self.session._loans) * self.max_partition_bytes)
         return <int64_t> get(reservation, reservation_size) == min(wanted, quota)
 
     cdef bint read_answer(self, const uint8_t *start, Py_ssize_t size) except -1:
@@ -369,7 +304,7 @@ cdef class SmallAnswers(Receiver):
             and error_code == 0
             and int32(&left, &number)
             and number != 0
-            and number == <int32_t> get(self.session, session_id)
+            and number == self.session._id
             and compact_length(&left, &topic_count)
         ):
             return False
@@ -380,7 +315,7 @@ cdef class SmallAnswers(Receiver):
                 return False
             topic_id = PyBytes_FromStringAndSize(<const char *> left.pos, UUID_BYTES)
             left.pos += UUID_BYTES
-            name = self.topic_names.get(topic_id)
+            name = self.session._topic_names.get(topic_id)
             if name is None or not compact_length(&left, &partition_count):
                 return False
             while partition_count > 0:
@@ -420,16 +355,16 @@ cdef class SmallAnswers(Receiver):
             left.pos += part.records_size
         if not no_tags(left):
             return False
-        loan = self.loans.get((name, index))
+        cdef Loan loan = self.session._loans.get((name, index))
         if loan is None:
             return False
-        cursor = (<tuple> loan)[0]
+        cdef Cursor cursor = loan.cursor
         if (
-            get(cursor, cursor_loan) is not loan
-            or <tuple> get(cursor, cursor_chunks)
-            or <double> get(cursor, cursor_retry_at)
-            or <int64_t> get(cursor, cursor_corrupt_at) >= 0
-            or not is_none(cursor, cursor_replica)
+            cursor.loan is not loan
+            or cursor.chunks
+            or cursor.retry_at
+            or cursor.corrupt_at >= 0
+            or cursor.preferred_replica is not None
         ):
             return False
         for other in self.asked:
@@ -444,6 +379,7 @@ cdef class SmallAnswers(Receiver):
         cdef int index
         cdef Part *part
         cdef list records
+        cdef Loan loan
         cdef PlainBatches batches = self.batches
         if batches is None:
             crc32c = checksum.loaded() if self.check_crcs else None
@@ -455,8 +391,8 @@ cdef class SmallAnswers(Receiver):
             if part.records_size <= 0:
                 self.decoded.append(None)
                 continue
-            loan = <tuple> self.asked[index]
-            tp = <tuple> get((<tuple> loan)[0], cursor_tp)
+            loan = <Loan> self.asked[index]
+            tp = <tuple> loan.cursor.tp
             records = []
             try:
                 if not batches.open_at(
@@ -464,7 +400,7 @@ cdef class SmallAnswers(Receiver):
                     (<tuple> tp)[1],
                     part.records,
                     part.records_size,
-                    <int64_t> (<tuple> loan)[1],
+                    loan.offset,
                 ):
                     return False
                 if not batches.take_records(records, MOST_BYTES):
@@ -528,81 +464,39 @@ cdef class SmallAnswers(Receiver):
         """Settle all partitions; return how many bytes of records came."""
         cdef int index
         cdef Part *part
+        cdef Cursor cursor
         cdef Py_ssize_t size_bytes = 0
         for index in range(self.count):
             part = &self.parts[index]
-            loan = <tuple> self.asked[index]
-            cursor = (<tuple> loan)[0]
-            put(cursor, cursor_last_fetch_at, now)
-            put(cursor, cursor_failure_count, 0)
-            put(cursor, cursor_retry_reason, "")
-            put(cursor, cursor_high_watermark, part.high_watermark)
-            put(
-                cursor,
-                cursor_last_stable,
+            cursor = (<Loan> self.asked[index]).cursor
+            cursor.answered(
+                now,
+                part.high_watermark,
                 part.last_stable_offset if part.last_stable_offset >= 0 else None,
+                part.log_start_offset,
             )
-            put(cursor, cursor_log_start, part.log_start_offset)
             if part.records_size > 0:
                 size_bytes += part.records_size
                 self.buffer_and_lend(cursor, part, self.decoded[index])
-        counts = self.counts
-        cdef double latency_s = <double> now - <double> get(self.source, source_sent_at)
-        latency = latency_s
-        put(counts, counts_fetch_count, <int64_t> get(counts, counts_fetch_count) + 1)
-        put(counts, counts_last_answer_at, now)
-        put(counts, counts_latency, latency)
-        put(counts, counts_latency_sum, <double> get(counts, counts_latency_sum) + latency_s)
-        if latency_s > <double> get(counts, counts_latency_max):
-            put(counts, counts_latency_max, latency)
+        cdef double now_s = now
+        self.counts.answered(now_s, now_s - <double> get(self.source, source_sent_at))
         if size_bytes:
-            put(counts, counts_received, <int64_t> get(counts, counts_received) + size_bytes)
-            put(counts, counts_with_records, <int64_t> get(counts, counts_with_records) + 1)
+            self.counts.records_came(size_bytes)
         return size_bytes
 
-    cdef int buffer_and_lend(self, object cursor, Part *part, list records) except -1:
+    cdef int buffer_and_lend(self, Cursor cursor, Part *part, list records) except -1:
         """Buffer what came of a partition, and lend it again from there on."""
-        next_offset = part.next_offset
-        chunk = PyType_GenericAlloc(chunk_class, 0)
-        put(chunk, chunk_partition, cursor)
-        put(chunk, chunk_delivery, self.delivery)
-        put(chunk, chunk_end_offset, next_offset)
-        put(chunk, chunk_decoded, records)
-        put(chunk, chunk_raw, [])
-        put(
-            chunk,
-            chunk_epochs,
-            () if part.leader_epoch == -1 else ((get(cursor, cursor_fetched), part.leader_epoch),),
+        chunk = chunk_of(
+            cursor,
+            self.delivery,
+            records,
+            part.next_offset,
+            () if part.leader_epoch == -1 else ((cursor.fetched, part.leader_epoch),),
         )
-        put(chunk, chunk_response, None)
-        put(chunk, chunk_error, None)
-        put(chunk, chunk_is_sticky, False)
-        put(chunk, chunk_inflating, None)
-        put(chunk, chunk_work, None)
-        put(chunk, chunk_records, None)
-        put(chunk, chunk_inflated, 0)
-        put(chunk, chunk_inflated_total, 0)
-        put(chunk, chunk_held, 0)
-        put(chunk, chunk_state, EXHAUSTED)
-        put(cursor, cursor_chunks, (chunk,))
-        put(cursor, cursor_fetched, next_offset)
+        cursor.chunks = (chunk,)
         self.turns[cursor] = None
-        tp = get(cursor, cursor_tp)
-        loan = new_tuple(
-            Loan,
-            (
-                cursor,
-                next_offset,
-                get(cursor, cursor_current_epoch),
-                get(cursor, cursor_topic_id),
-                self.max_partition_bytes_object,
-            ),
-        )
-        put(cursor, cursor_loan, loan)
         # Partitions that had records go to the end.
-        del self.loans[tp]
-        self.loans[tp] = loan
-        self.changed[tp] = None
+        self.session.renew(cursor.lend_on(part.next_offset, self.max_partition_bytes))
         return 0
 
     cdef Waiter wake_others(self):
@@ -625,12 +519,9 @@ cdef class SmallAnswers(Receiver):
         All but its offsets stays as it was.
         """
         source = self.source
-        session = self.session
-        cdef int64_t epoch = get(session, session_epoch)
-        epoch = 1 if epoch == LAST_EPOCH else epoch + 1
-        epoch_object = epoch
-        put(session, session_epoch, epoch_object)
-        put(source, source_asked_epoch, epoch_object)
+        cdef FetchSession session = self.session
+        session.succeeded(session._id)
+        put(source, source_asked_epoch, session._epoch)
         quick = get(source, source_quick)
         if quick is not None:
             quick.begin_anew()
@@ -643,8 +534,8 @@ cdef class SmallAnswers(Receiver):
             correlation_id = wire._free_correlation_id()
         put(wire, wire_last_correlation_id, correlation_id)
         put(wire, wire_last_used, now)
-        encoded = self.encode(<int32_t> get(exchange, pending_version), correlation_id, epoch)
-        self.changed.clear()
+        encoded = self.encode(<int32_t> get(exchange, pending_version), correlation_id, <int32_t> session._epoch)
+        session._changed.clear()
         self.begin_time(exchange, now)
         cdef double deadline = get(exchange, pending_deadline)
         in_flight[correlation_id] = exchange
@@ -668,14 +559,15 @@ cdef class SmallAnswers(Receiver):
     cdef bytes encode(self, int32_t version, int32_t correlation_id, int32_t epoch):
         """Return a request of the partitions that have changed."""
         cdef Py_ssize_t name_size = len(self.client_id)
-        cdef Py_ssize_t size = REQUEST_BYTES + name_size + len(self.changed) * PARTITION_BYTES
+        cdef Py_ssize_t size = REQUEST_BYTES + name_size + len(self.session._changed) * PARTITION_BYTES
         cdef dict topics = None
         cdef object only_id = None
         cdef object topic_id
+        cdef Loan loan
         cdef list named = []
-        for tp in self.changed:
-            loan = self.loans[tp]
-            topic_id = (<tuple> loan)[3]
+        for tp in self.session._changed:
+            loan = self.session._loans[tp]
+            topic_id = loan.topic_id
             if topics is not None:
                 topics.setdefault(topic_id, []).append(loan)
             elif only_id is None or only_id == topic_id:
@@ -705,7 +597,7 @@ cdef class SmallAnswers(Receiver):
         at = put32(at, self.min_bytes)
         at = put32(at, max(1, <int32_t> get(get(self.source, source_reservation), reservation_size)))
         at[0] = <uint8_t> self.isolation_level
-        at = put32(at + 1, <int32_t> get(self.session, session_id))
+        at = put32(at + 1, <int32_t> self.session._id)
         at = put32(at, epoch)
         at[0] = <uint8_t> (len(topics) + 1)
         at += 1
@@ -715,13 +607,13 @@ cdef class SmallAnswers(Receiver):
             at[0] = <uint8_t> (len(<list> loans) + 1)
             at += 1
             for loan in <list> loans:
-                tp = get((<tuple> loan)[0], cursor_tp)
+                tp = loan.cursor.tp
                 at = put32(at, <int32_t> (<tuple> tp)[1])
-                at = put32(at, <int32_t> (<tuple> loan)[2])
-                at = put64(at, <int64_t> (<tuple> loan)[1])
+                at = put32(at, <int32_t> loan.leader_epoch)
+                at = put64(at, loan.offset)
                 at = put32(at, -1)  # the last fetched epoch
                 at = put64(at, -1)  # the log's start, which followers tell
-                at = put32(at, <int32_t> (<tuple> loan)[4])
+                at = put32(at, <int32_t> loan.max_bytes)
                 at[0] = 0
                 at += 1
             at[0] = 0

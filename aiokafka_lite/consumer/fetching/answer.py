@@ -22,6 +22,7 @@ from aiokafka_lite.client import Node
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
 from aiokafka_lite.consumer.buffer.budget import Reservation
 from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse
+from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.fetching.session import FetchSession
 from aiokafka_lite.errors import (
     CorruptRecordException,
@@ -59,38 +60,6 @@ STALE_METADATA: Final = (
     UnknownTopicIdError,
     InconsistentTopicIdError,
 )
-
-
-class NodeCounts:
-    """What is counted of one node's answers since the start; its fetch task writes it.
-
-    Per answer, never per record.
-    """
-
-    __slots__ = (
-        "failure_count",
-        "fetch_count",
-        "last_answer_at",
-        "latency_max_s",
-        "latency_s",
-        "latency_sum_s",
-        "received_bytes",
-        "record_answer_count",
-    )
-
-    def __init__(self) -> None:
-        self.fetch_count = 0
-        self.failure_count = 0
-        # Bytes of record batches that were buffered, as they came: compressed.
-        self.received_bytes = 0
-        # Answers that brought such.
-        self.record_answer_count = 0
-        # From the request to its answer, which the broker holds back while there is nothing new.
-        self.latency_s = 0.0
-        self.latency_sum_s = 0.0
-        self.latency_max_s = 0.0
-        # Loop time; None before the first.
-        self.last_answer_at: float | None = None
 
 
 def aborted_transactions(answer: PartitionData) -> list[tuple[int, int]]:
@@ -245,8 +214,7 @@ class Answers:
         """Buffer what an answer brought if it fits into the budget; else claim bytes for it."""
         if self._sources.budget.can_keep(reservation, size_bytes):
             reservation.keep(size_bytes)
-            self._counts.received_bytes += size_bytes
-            self._counts.record_answer_count += 1
+            self._counts.records_came(size_bytes)
             self._buffer.put(fetched, chunks)
             return
         cursors = [chunk.partition for chunk in chunks]

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite.client import Exchange, Lane
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.buffer.budget import Reservation
-from aiokafka_lite.consumer.fetching.answer import Answers, NodeCounts
+from aiokafka_lite.consumer.fetching.answer import Answers
+from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.fetching.session import FINAL_EPOCH, NO_SESSION, FetchSession
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.fetch_template import PreparedFetch
@@ -171,7 +172,7 @@ class QuickLane:
     def _answered(self, exchange: Exchange[FetchResponse]) -> None:
         """Settle the answer; what goes wrong is left to the long poll, which asks the same."""
         asked = tuple(self._session.loans)
-        self._counts.fetch_count += 1
+        self._counts.answered_at_once()
         try:
             response, topics = exchange.result_in_pieces(PartitionData)
             assert self._reservation is not None  # noqa: S101 -- there was a request
@@ -185,7 +186,7 @@ class QuickLane:
                 while self._answers.is_settling:
                     self._answers.go_on()
         except KafkaError:
-            self._counts.failure_count += 1
+            self._counts.failed()
         except Exception as error:  # noqa: BLE001 -- the source's task raises it
             self._source.fail(error)
         finally:

@@ -113,6 +113,13 @@ class FetchSession:
             self._unnamed_count += 1
         self._topic_names[topic_id] = tp.topic
 
+    def renew(self, loan: Loan) -> None:
+        """Ask for what a loan says from the next request on; another loan of its cursor ends."""
+        tp = loan.cursor.tp
+        del self._loans[tp]
+        self._loans[tp] = loan
+        self._changed[tp] = None
+
     def end(self, tp: TopicPartition) -> None:
         """Ask for nothing of a partition from the next request on."""
         loan = self._loans.pop(tp, None)
@@ -133,12 +140,12 @@ class FetchSession:
         named = self._changed if is_open else self._loans
         topics: dict[str, tuple[str, bytes, list[PartitionToFetch]]] = {}
         for tp in named:
-            _, offset, leader_epoch, topic_id, max_bytes = self._loans[tp]
+            loan = self._loans[tp]
             name, index = tp
             topic = topics.get(name)
             if topic is None:
-                topic = topics[name] = (name, topic_id, [])
-            topic[2].append((index, leader_epoch, offset, max_bytes))
+                topic = topics[name] = (name, loan.topic_id, [])
+            topic[2].append((index, loan.leader_epoch, loan.offset, loan.max_bytes))
         forgotten: dict[str, tuple[str, bytes, list[int]]] = {}
         for tp, topic_id in self._forgotten.items() if is_open else ():
             forgotten.setdefault(tp.topic, (tp.topic, topic_id, []))[2].append(tp.partition)

@@ -36,7 +36,8 @@ from aiokafka_lite.client import Connection, Exchange, Lane
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place
 from aiokafka_lite.consumer.buffer.budget import Reservation
-from aiokafka_lite.consumer.fetching.answer import Answers, NodeCounts
+from aiokafka_lite.consumer.fetching.answer import Answers
+from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.fetching.quick_lane import QuickLane
 from aiokafka_lite.consumer.fetching.session import FULL_EPOCH, FetchSession
 from aiokafka_lite.errors import (
@@ -672,13 +673,7 @@ class Source:
             self.response_taken()
 
     def _count_answer(self, now: float) -> None:
-        counts = self.counts
-        counts.fetch_count += 1
-        counts.last_answer_at = now
-        counts.latency_s = latency_s = now - self._sent_at
-        counts.latency_sum_s += latency_s
-        if latency_s > counts.latency_max_s:
-            counts.latency_max_s = latency_s
+        self.counts.answered(now, now - self._sent_at)
 
     def _settle_more(self) -> None:
         """Settle the next slice of an answer."""
@@ -693,7 +688,7 @@ class Source:
         self._session.replace()
         self._release()
         self._note_failure(error)
-        self.counts.failure_count += 1
+        self.counts.failed()
         self.fail(error)
 
     def fail(self, error: Exception) -> None:

@@ -26,7 +26,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.fetching.answer import NodeCounts
+from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.fetching.leader_search import LeaderSearch
 from aiokafka_lite.consumer.fetching.replicas import ReplicaChoice
 from aiokafka_lite.consumer.fetching.sharing import FEWEST_PARTITIONS, Sharing

@@ -7,7 +7,7 @@ from typing import Final
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.work import PROCESSING_COUNTS
-from aiokafka_lite.consumer.fetching.answer import NodeCounts
+from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.consumer.monitoring.diagnosis import diagnose
 from aiokafka_lite.consumer.monitoring.health import (

@@ -35,12 +35,12 @@ cdef extern from "Python.h":
     void Py_DECREF(PyObject *)
 
 from aiokafka_lite._slots cimport get, is_none, is_true, put, require, slot_offset
+from aiokafka_lite.consumer.assignment.cursor cimport Cursor
 
 import asyncio
 from contextvars import copy_context
 
 from aiokafka_lite.consumer.assignment.assignment import Assignment
-from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.processing.allowance import Allowance
@@ -57,12 +57,6 @@ cdef Py_ssize_t assignment_totals = slot_offset(Assignment, "processing_totals")
 cdef Py_ssize_t attempts_breaker = slot_offset(Attempts, "breaker")
 cdef Py_ssize_t attempts_success_count = slot_offset(Attempts, "success_count")
 cdef Py_ssize_t breaker_is_closed = slot_offset(Breaker, "is_closed")
-cdef Py_ssize_t cursor_is_assigned = slot_offset(Cursor, "is_assigned")
-cdef Py_ssize_t cursor_is_paused = slot_offset(Cursor, "is_paused")
-cdef Py_ssize_t cursor_is_revoking = slot_offset(Cursor, "is_revoking")
-cdef Py_ssize_t cursor_processed = slot_offset(Cursor, "processed")
-cdef Py_ssize_t cursor_progress = slot_offset(Cursor, "progress")
-cdef Py_ssize_t cursor_worked_by = slot_offset(Cursor, "worked_by")
 cdef Py_ssize_t gate_holds = slot_offset(Gate, "holds")
 cdef Py_ssize_t job_attempts = slot_offset(Job, "attempts")
 cdef Py_ssize_t job_began_at = slot_offset(Job, "began_at")
@@ -203,14 +197,14 @@ cdef class Steps:
         if not self.ready:
             return None
         job = self.ready[0]
-        cursor = get(job, job_cursor)
+        cdef Cursor cursor = get(job, job_cursor)
         if (
-            is_true(cursor, cursor_is_revoking)
-            or is_true(cursor, cursor_is_paused)
+            cursor.is_revoking
+            or cursor.is_paused
             or is_true(job, job_is_dead)
         ):
             return None
-        progress = get(cursor, cursor_progress)
+        progress = cursor.progress
         if progress is None or not holds(progress, get(job, job_record).offset, job):
             return None
         self.popleft()
@@ -221,8 +215,8 @@ cdef class Steps:
 
     cpdef finish(self, job):
         """Count a record as finished, if it is still this one's, and let its lane go on."""
-        cursor = get(job, job_cursor)
-        progress = get(cursor, cursor_progress)
+        cdef Cursor cursor = get(job, job_cursor)
+        progress = cursor.progress
         offset = get(job, job_record).offset
         if progress is not None and holds(progress, offset, job):
             self.finish_held(cursor, progress, offset)
@@ -230,13 +224,13 @@ cdef class Steps:
 
     cdef object finish_and_begin(self, job, now):
         """Finish a record that was handled and begin another; None: nothing is done, `Run` has to."""
-        cursor = get(job, job_cursor)
+        cdef Cursor cursor = get(job, job_cursor)
         if (
             self.is_finishing
             or (self.slice_ends_at is not None and now >= self.slice_ends_at)
             or len(self.ready) <= self.feed_below
-            or is_true(cursor, cursor_is_revoking)
-            or not is_true(cursor, cursor_is_assigned)
+            or cursor.is_revoking
+            or not cursor.is_assigned
             or is_true(self.allowance, allowance_is_exact)
             or (self.breaker is not None and not is_true(self.breaker, breaker_is_closed))
             or get(self.gate, gate_holds)
@@ -252,7 +246,7 @@ cdef class Steps:
             put(self.attempts, attempts_success_count, success_count)
         return following
 
-    cdef int finish_held(self, cursor, progress, offset) except -1:
+    cdef int finish_held(self, Cursor cursor, progress, offset) except -1:
         cdef dict unfinished = get(progress, progress_unfinished)
         handed_out = get(progress, progress_handed_out)
         PyDict_DelItem(unfinished, offset)
@@ -264,9 +258,9 @@ cdef class Steps:
             if (
                 handed_out
                 and processing is not None
-                and get(cursor, cursor_worked_by) is processing
+                and cursor.worked_by is processing
             ):
-                put(cursor, cursor_processed, handed_out[0])
+                cursor.process_to(handed_out[0])
             else:
                 self.state.settle_progress(cursor)
         if self.observers.of_progress:

@@ -1,0 +1,57 @@
+"""Which modules a process runs, compiled ones or plain Python: the setting AIOKAFKA_LITE_IMPL.
+
+    compiled    an error if a module that the package compiles is not built
+    python      no compiled module, although they may be built
+
+Without it, each compiled module is used that is built. Some have the name of the module in plain
+Python that they were compiled from, so Python itself would take them.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Final
+
+SETTING: Final = "AIOKAFKA_LITE_IMPL"
+_PACKAGE: Final = f"{__package__}."
+_COMPILED: Final = f"{__package__}._record"
+
+
+class _PlainPython(importlib.abc.MetaPathFinder):
+    """Finds the package's modules in plain Python only."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not name.startswith(_PACKAGE) or path is None:
+            return None
+        loader = importlib.machinery.SourceFileLoader, importlib.machinery.SOURCE_SUFFIXES
+        for folder in filter(os.path.isdir, path):
+            spec = importlib.machinery.FileFinder(folder, loader).find_spec(name)
+            if spec is not None:
+                return spec
+        raise ModuleNotFoundError(f"No module named {name!r} in plain Python", name=name)
+
+
+def choose(wanted: str) -> None:
+    """Use the modules of an implementation from now on; "" for what is built.
+
+    Raises:
+        ImportError: There is no such implementation, or it is not built.
+    """
+    if wanted == "python":
+        sys.meta_path.insert(0, _PlainPython())
+    elif wanted == "compiled":
+        if importlib.util.find_spec(_COMPILED) is None:
+            raise ImportError(
+                f"{SETTING}=compiled, but aiokafka_lite was installed without its compiled "
+                "modules. Install a C compiler and reinstall aiokafka-lite, or unset the variable"
+            )
+    elif wanted:
+        raise ImportError(f"{SETTING} must be compiled or python, not {wanted!r}")

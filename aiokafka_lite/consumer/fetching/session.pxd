@@ -1,0 +1,19 @@
+"""The fields of fetch sessions as members of a C structure, for what is compiled."""
+
+cimport cython
+
+from aiokafka_lite.consumer.assignment.cursor cimport Loan
+
+
+@cython.final
+cdef class FetchSession:
+    cdef public dict _changed
+    cdef public long long _epoch
+    cdef public dict _forgotten
+    cdef public long long _id
+    cdef public dict _loans
+    cdef public dict _topic_names
+    cdef public long long _unnamed_count
+
+    cpdef renew(self, Loan loan)
+    cpdef succeeded(self, long long session_id)

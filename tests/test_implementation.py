@@ -1,0 +1,65 @@
+"""AIOKAFKA_LITE_IMPL: which modules a process runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aiokafka_lite.records import COMPILED
+from tests.support.extensions import NOT_BUILT, stale_extensions
+
+IMPORTED = """
+import sys
+from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite.consumer.fetching import source
+files = [getattr(m, "__file__", None) or "" for n, m in sys.modules.items() if "aiokafka_lite" in n]
+print(sum(file.endswith((".so", ".pyd")) for file in files))
+"""
+
+
+def run(code: str, implementation: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "AIOKAFKA_LITE_IMPL": implementation},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_python_runs_no_compiled_module() -> None:
+    done = run(IMPORTED, "python")
+    assert done.stdout == "0\n", done.stderr
+
+
+@pytest.mark.skipif(not COMPILED, reason="there are no extensions")
+@pytest.mark.parametrize("implementation", ["", "compiled"])
+def test_compiled_modules_are_used_that_are_built(implementation: str) -> None:
+    done = run(IMPORTED, implementation)
+    assert int(done.stdout) > 5, done.stderr
+
+
+def test_compiled_modules_that_are_not_built_are_an_error_if_they_are_asked_for() -> None:
+    code = f"import sys\n{NOT_BUILT.format(name='aiokafka_lite._record')}\nimport aiokafka_lite"
+    assert "installed without its compiled modules" in run(code, "compiled").stderr
+    assert run(code, "").returncode == 0
+
+
+def test_an_implementation_that_there_is_not_is_an_error() -> None:
+    assert (
+        "must be compiled or python, not 'cython'" in run("import aiokafka_lite", "cython").stderr
+    )
+
+
+def test_a_module_that_changed_after_it_was_compiled_is_stale(tmp_path: Path) -> None:
+    for number, name in enumerate(("a.pxd", "a.x86.so", "a.py", "b.py", "b.x86.so", "b.pxd")):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (number, number))
+    assert set(stale_extensions(tmp_path)) == {"a.py", "b.py"}
+    os.utime(tmp_path / "a.x86.so")
+    os.utime(tmp_path / "b.x86.so")
+    assert stale_extensions(tmp_path) == []
