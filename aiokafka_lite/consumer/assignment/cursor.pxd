@@ -65,3 +65,4 @@ cdef class Cursor:
     cpdef advance(self, next_position, epochs)
     cpdef process_to(self, offset)
     cpdef Loan lend_on(self, long long offset, long long max_bytes)
+    cdef Loan _lend(self, long long max_bytes)

@@ -34,8 +34,8 @@ has one writer. That is this module, except for three fields; a test checks it
     corrupt_at           bad_records.py
     preferred_replica    replicas.py
 
-What is compiled for small answers (fetching/_small.pyx, delivery/_iteration.pyx) stands in for all
-of them: it leaves in the fields what these modules would, which another test compares.
+What is compiled for small answers (fetching/_small.pyx, delivery/_iteration.pyx) also writes
+`chunks`: it leaves there what buffer.py would, which another test compares.
 
 Whoever wants a change calls the method that says why. If others have to hear of it (a new position,
 a pause, a revocation), that is a method of SubscriptionState; otherwise one of the cursor (a
@@ -724,8 +724,7 @@ class Cursor:
         if self.place is not Place.READY or not self.is_fetchable:
             raise IllegalStateError(f"partition {self.tp} cannot be fetched: {self!r}")
         self.place = Place.IN_FLIGHT
-        self.loan = loan = Loan(self, self.fetched, self.current_epoch, self.topic_id, max_bytes)
-        return loan
+        return self._lend(max_bytes)
 
     def lend_on(self, offset: int, max_bytes: int) -> Loan:
         """Stay in flight: more was buffered, and the next request asks for what is behind it.
@@ -735,7 +734,10 @@ class Cursor:
             max_bytes: The most that the broker is to send of it.
         """
         self.fetched = offset
-        self.loan = loan = Loan(self, offset, self.current_epoch, self.topic_id, max_bytes)
+        return self._lend(max_bytes)
+
+    def _lend(self, max_bytes: int) -> Loan:
+        self.loan = loan = Loan(self, self.fetched, self.current_epoch, self.topic_id, max_bytes)
         return loan
 
     def come_back(self) -> None:

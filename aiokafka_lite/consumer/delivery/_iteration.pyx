@@ -339,9 +339,7 @@ cdef class SteadyGets:
         if chunk is not None and not self.close(chunk, latest):
             return False
         for cursor in latest:
-            cursor.process_to(
-                cursor.position if cursor.search is None else cursor.handed_out_to
-            )
+            cursor.process_to(cursor.handed_out_to)
         latest.clear()
         put(state, assignment_count, 1)
         for observer in self.observers:

@@ -534,7 +534,7 @@ cdef class SmallAnswers(Receiver):
             correlation_id = wire._free_correlation_id()
         put(wire, wire_last_correlation_id, correlation_id)
         put(wire, wire_last_used, now)
-        encoded = self.encode(<int32_t> get(exchange, pending_version), correlation_id, <int32_t> session._epoch)
+        encoded = self.encode(<int32_t> get(exchange, pending_version), correlation_id)
         session._changed.clear()
         self.begin_time(exchange, now)
         cdef double deadline = get(exchange, pending_deadline)
@@ -556,7 +556,7 @@ cdef class SmallAnswers(Receiver):
             connection._fail(wire.lost(error, is_sending=True))
         return 0
 
-    cdef bytes encode(self, int32_t version, int32_t correlation_id, int32_t epoch):
+    cdef bytes encode(self, int32_t version, int32_t correlation_id):
         """Return a request of the partitions that have changed."""
         cdef Py_ssize_t name_size = len(self.client_id)
         cdef Py_ssize_t size = REQUEST_BYTES + name_size + len(self.session._changed) * PARTITION_BYTES
@@ -598,7 +598,7 @@ cdef class SmallAnswers(Receiver):
         at = put32(at, max(1, <int32_t> get(get(self.source, source_reservation), reservation_size)))
         at[0] = <uint8_t> self.isolation_level
         at = put32(at + 1, <int32_t> self.session._id)
-        at = put32(at, epoch)
+        at = put32(at, <int32_t> self.session._epoch)
         at[0] = <uint8_t> (len(topics) + 1)
         at += 1
         for topic_id, loans in topics.items():
