@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,7 +13,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.client import Lane
 from aiokafka_lite.consumer.fetching.sharing import FEWEST_PARTITIONS as FULL_SHARE
 from aiokafka_lite.consumer.fetching.sharing import TOGETHER
-from aiokafka_lite.consumer.fetching.sources import FETCH_LANES, Sources
+from aiokafka_lite.consumer.fetching.sources import FETCH_LANES
 from aiokafka_lite.errors import KafkaConnectionError
 from tests.support import inside, tuning
 from tests.support.buffers import batch
@@ -209,18 +208,8 @@ async def test_records_of_all_sessions_of_a_broker_are_read() -> None:
             assert "in flight" in consumer.explain(TopicPartition("t", count - 1))
 
 
-async def test_leaders_that_move_together_cost_what_moves_and_not_what_is_assigned(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_leaders_that_move_together_cost_what_moves_and_not_what_is_assigned() -> None:
     count = 200
-    placed = 0
-    place = Sources._place
-
-    def count_and_place(self: Sources, *what: Any) -> bool:
-        nonlocal placed
-        placed += 1
-        return place(self, *what)
-
     async with Broker(nodes=2) as broker:
         broker.create_topic("t", count)
         tps = [TopicPartition("t", number) for number in range(count)]
@@ -235,8 +224,8 @@ async def test_leaders_that_move_together_cost_what_moves_and_not_what_is_assign
             cluster = inside.cluster(consumer)
             changes: list[Collection[TopicPartition]] = []
             cluster.add_listener(lambda _: None, on_moves=lambda _, moved: changes.append(moved))
-            with monkeypatch.context() as patch, broker.on("Metadata").hold():
-                patch.setattr(Sources, "_place", count_and_place)
+            with broker.on("Metadata").hold():
+                placements = inside.placements(consumer)
                 for tp in tps:
                     broker.move_leader(tp, 2)
                 for tp in tps:
@@ -244,6 +233,7 @@ async def test_leaders_that_move_together_cost_what_moves_and_not_what_is_assign
                 found: set[TopicPartition] = set()
                 while len(found) < count:
                     found |= (await consumer.getmany(timeout_ms=10_000)).keys()
+                placed = len(placements)
     # Each session has an answer with hints, or a few while the leaders move.
     assert sum(map(len, changes)) == count
     assert len(changes) < 20

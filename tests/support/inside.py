@@ -155,6 +155,19 @@ def sources(consumer: AIOKafkaConsumer) -> Sources:
     return _running(consumer).sources
 
 
+def placements(consumer: AIOKafkaConsumer) -> list[Cursor]:
+    """Return a list that gets each cursor, from now on, for which a node to read from is chosen."""
+    asked, chosen = sources(consumer), list[Cursor]()
+    place = asked._place
+
+    def note(cursor: Cursor, view: ClusterView) -> bool:
+        chosen.append(cursor)
+        return place(cursor, view)
+
+    asked._place = note  # type: ignore[method-assign]
+    return chosen
+
+
 def nodes_read_from(consumer: AIOKafkaConsumer) -> list[int]:
     """The ids of the brokers that are read from."""
     return [node_id for node_id, reading in sources(consumer)._sources.items() if reading]
