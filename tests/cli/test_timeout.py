@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.network.endpoint import close_server
 from aiokafka_lite.cli.main import build_parser
 from aiokafka_lite.errors import CoordinatorNotAvailableError, NotLeaderForPartitionError
 from tests.cli.running import Running
@@ -35,7 +36,7 @@ async def silent() -> AsyncIterator[str]:
 
     server = await asyncio.start_server(hold, "127.0.0.1", 0)
     yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    server.close()
+    await close_server(server)
 
 
 async def failed_in_time(cli: Running, command: Sequence[str], servers: str) -> str:

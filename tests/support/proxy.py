@@ -20,6 +20,7 @@ import pytest
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.network.endpoint import close_server
 from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.dial import dial
 from tests.support import tuning
@@ -142,11 +143,11 @@ class Proxy:
         self._server = await asyncio.start_server(self._accepted, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    def stop_listening(self) -> None:
+    async def stop_listening(self) -> None:
         """Take no connections any more: they are refused."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        server, self._server = self._server, None
+        if server is not None:
+            await close_server(server)
 
     async def __aexit__(
         self,
@@ -154,7 +155,7 @@ class Proxy:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.stop_listening()
+        await self.stop_listening()
         await self._scope.close()
         self.end_all()
         await asyncio.sleep(0)

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import cast
 
 from aiokafka_lite._compat import Self
+from aiokafka_lite.broker.network.endpoint import close_server
 from aiokafka_lite.protocol import framing, registry
 from aiokafka_lite.protocol.messages.api_versions import (
     ApiVersion,
@@ -161,9 +162,9 @@ class ScriptedBroker:
 
     async def stop(self) -> None:
         """Stop listening and cut every connection."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        server, self._server = self._server, None
+        if server is not None:
+            await close_server(server)
         for connection in self.connections:
             connection.transport.abort()
         await self.until(lambda: all(connection.is_closed for connection in self.connections))

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
 from aiokafka_lite._compat import Self, timeout
+from aiokafka_lite.broker.network.endpoint import close_server
 from aiokafka_lite.errors import (
     BrokerResponseError,
     MemberIdRequired,
@@ -138,9 +139,9 @@ class ScriptedBroker:
 
     async def stop(self) -> None:
         """Stop listening and cut all connections; idempotent."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        server, self._server = self._server, None
+        if server is not None:
+            await close_server(server)
         for writer in tuple(self._connections):
             writer.transport.abort()
         for task in tuple(self._tasks):

@@ -93,23 +93,11 @@ class Endpoint:
         self.address = self.address._replace(port=bound_port)
 
     async def stop_accepting(self) -> None:
-        """Close the listening sockets, and let those connections arrive that were accepted.
-
-        asyncio loses a connection that it has accepted but whose transport it makes only after
-        Server.close(): nobody ever closes that socket. So it is kept from accepting first.
-        """
+        """Close the listening sockets, and let those connections arrive that were accepted."""
         server, self._server = self._server, None
         if server is None:
             return
-        for listening in server.sockets:
-            try:
-                self._loop.remove_reader(listening.fileno())
-            except NotImplementedError:
-                pass  # a proactor's loop accepts in another way
-        for _ in range(TURNS_TO_ARRIVE):
-            await asyncio.sleep(0)
-        server.close()
-        await asyncio.sleep(0)
+        await close_server(server)
         if self._handshakes is not None:
             await self._handshakes.close()
 
@@ -195,6 +183,24 @@ class Endpoint:
                 peer,
                 reason or str(error) or type(error).__name__,
             )
+
+
+async def close_server(server: asyncio.Server) -> None:
+    """Close a server's listening sockets, after those connections have arrived that it accepted.
+
+    asyncio loses a connection that it has accepted but whose transport it makes only after
+    Server.close(): nobody ever closes that socket. So the server is kept from accepting first.
+    """
+    loop = server.get_loop()
+    for listening in server.sockets:
+        try:
+            loop.remove_reader(listening.fileno())
+        except NotImplementedError:
+            pass  # a proactor's loop accepts in another way
+    for _ in range(TURNS_TO_ARRIVE):
+        await asyncio.sleep(0)
+    server.close()
+    await asyncio.sleep(0)
 
 
 class _TlsGate:

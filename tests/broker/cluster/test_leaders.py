@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.network.endpoint import close_server
 from aiokafka_lite.errors import (
     BrokerNotAvailableError,
     FencedLeaderEpochError,
@@ -183,8 +184,7 @@ async def test_node_keeps_its_port_and_says_so_when_it_is_taken(cluster: Broker)
         with pytest.raises(KafkaConnectionError, match=str(port)):
             await cluster.start_node(2)
     finally:
-        server.close()
-        await server.wait_closed()
+        await close_server(server)
     await cluster.start_node(2)
     await cluster.start_node(2)  # again: nothing to do
     assert cluster.nodes[2].address.port == port

@@ -23,6 +23,9 @@ with warnings.catch_warnings():  # it warns of its own use of importlib.resource
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka as kafka_python
 
+# aiokafka can leave a socket to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
 PARTITIONS = 4
 RECORDS_EACH = 25
 VALUES = Counter(f"{p}-{n}".encode() for p in range(PARTITIONS) for n in range(RECORDS_EACH))

@@ -149,7 +149,7 @@ async def test_of_heartbeats_that_fail_one_line_is_logged_and_one_when_brokers_a
         async with impatient(kafka, topic, protocol) as consumer:
             await until(lambda: beat_count(consumer) > 0)
             with caplog.at_level(logging.WARNING, "aiokafka_lite"):
-                proxy.stop_listening()
+                await proxy.stop_listening()
                 proxy.end_all()
                 await until_failed(consumer, 2)
                 (line,) = lines_with(caplog, "heartbeat failed")
@@ -179,7 +179,7 @@ async def test_every_heartbeat_that_fails_for_want_of_a_broker_says_why(
         async with impatient(kafka, topic, protocol) as consumer:
             await until(lambda: beat_count(consumer) > 0)
             with caplog.at_level(logging.WARNING, "aiokafka_lite"):
-                proxy.stop_listening()
+                await proxy.stop_listening()
                 proxy.end_all()
                 await until(
                     lambda: lines_with(
