@@ -18,12 +18,14 @@ _TOKEN: Final = re.compile(
     | [|^$]                                     # alternatives, and the ends of a name
     | \\[.\-_^$*+?(){}\[\]|\\/]                 # an escaped character
     | \\[dDwWsSbBA]                             # character classes, and anchors
-    | \[\^?(?:[A-Za-z0-9_.,:;/@%\ -]|\\[.\-_dws])+\]   # one of these characters
+    # One of these characters. A later Python takes "--" for a difference of sets.
+    | \[\^?(?:(?!--)[A-Za-z0-9_.,:;/@%\ -]|\\[.\-_dws])+\]
     | \((?!\?)                                  # a group
     | \(\?:                                     # a group without a number
     | \)
     | [*+?](?![+])\??                           # a quantifier that is not possessive
-    | \{[0-9]{1,3}(?:,[0-9]{0,3})?\}(?![+])\??
+    # RE2 takes a number with zeros in front for text.
+    | \{(?:0|[1-9][0-9]{0,2})(?:,(?:0|[1-9][0-9]{0,2})?)?\}(?![+])\??
     """,
     re.VERBOSE,
 )
