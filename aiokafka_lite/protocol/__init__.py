@@ -5,4 +5,5 @@
 - ``codec``: encode and decode; ``encoding``, ``decoding``: the compilers after it
 - ``framing``: headers and size prefixes
 - ``registry``: requests by API key, version negotiation
+- ``regex``: the syntax of regular expressions that brokers and `re` share
 """

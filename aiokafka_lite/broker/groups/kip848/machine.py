@@ -484,6 +484,5 @@ def _check_regex(regex: str) -> None:
         re2.compile(regex)
     except re2.RegexError as error:
         raise InvalidRegularExpressionError(
-            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: "
-            f"{error.description}."
+            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}."
         ) from None

@@ -1,182 +1,177 @@
-"""Regular expressions as Kafka's brokers understand them: RE2's syntax, in linear time.
+"""Matches names with regular expressions in linear time, as Kafka does with RE2.
 
-A member of KIP-848 sends its subscription as a regular expression, which the coordinator searches
-the topics with (Java: com.google.re2j). Python's `re` has another syntax, and backtracks: a client
-could hold the event loop for ever. Here an expression becomes a nondeterministic automaton, which
-is made deterministic as far as names need it.
-
-Topics' names are ASCII, so classes are sets of the 128 ASCII characters; other characters in an
-expression are legal and match nothing. Nothing is captured.
+The embedded broker accepts the syntax that RE2 and Python's `re` share (`protocol.regex`). `re`
+backtracks, so a client's `(a*)*b` could block the event loop for years. `re` therefore matches only
+single characters and anchors here. All else is a nondeterministic automaton.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Final, NamedTuple
+import re
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
-from aiokafka_lite.broker.groups.kip848.re2_parser import (
-    WORD,
-    Alternation,
-    Assertion,
-    Chars,
-    Node,
-    RegexError,
-    Repetition,
-    Sequence,
-    parse,
-)
+from aiokafka_lite.protocol.regex import IGNORE_CASE, tokens_of
 
 __all__ = ["Pattern", "RegexError", "compile"]
 
-MAX_INSTRUCTIONS: Final = 20_000
+MAX_STATES: Final = 10_000
+MAX_DEPTH: Final = 100
 MAX_CACHED_STEPS: Final = 10_000
-END: Final = ""
+_SHOWN_CHARACTERS: Final = 12
 
 
-class _Read(NamedTuple):
-    """Go on to the next instruction if the next character is one of these."""
-
-    chars: int
+class RegexError(ValueError):
+    """A regular expression is invalid, too large, or has syntax that is not supported."""
 
 
-class _Jump(NamedTuple):
-    """Go on at all of these instructions."""
+class _State:
+    """A state of the automaton.
 
-    targets: tuple[int, ...]
+    Attributes:
+        atom: Matches one character, or an anchor. None: the next states are entered at once.
+        following: The next states. Only the last state has none.
+    """
+
+    def __init__(self, atom: re.Pattern[str] | None, *following: _State) -> None:
+        self.atom = atom
+        self.following = [*following]
 
 
-class _Check(NamedTuple):
-    """Go on if this is so at this place."""
-
-    assertion: Assertion
-
-
-_Instruction = _Read | _Jump | _Check
+# Returns the first state of a part of an expression, given the state that follows the part.
+_Part: TypeAlias = Callable[[_State], _State]
 
 
 class Pattern:
-    """A regular expression, ready to match whole names."""
+    """A compiled regular expression, to match whole names."""
 
-    def __init__(self, program: tuple[_Instruction, ...]) -> None:
-        self._program = program
+    def __init__(self, first: _State) -> None:
+        self._first = first
         self._after = functools.lru_cache(MAX_CACHED_STEPS)(self._find_after)
 
     def matches(self, text: str) -> bool:
-        """Say whether all of a text matches."""
-        states = frozenset({0})
-        # What matters of the character before is only whether it belongs to a word.
-        before = END
-        for char in text:
+        """Return whether the whole text matches."""
+        states = frozenset({self._first})
+        before = ""
+        for char in (*text, ""):
             states = self._after(states, before, char)
             if not states:
                 return False
-            before = "w" if _is_word(char) else "-"
-        return bool(self._after(states, before, END))
+            before = char
+        return True
 
-    def _find_after(self, states: frozenset[int], before: str, char: str) -> frozenset[int]:
-        """Return the states after a character; after the end, whether there is any is the match."""
-        seen: set[int] = set()
+    def _find_after(self, states: frozenset[_State], before: str, char: str) -> frozenset[_State]:
+        """Return the states after a character. After the text, this is the last state or none."""
+        text, place = before + char, len(before)
+        seen: set[_State] = set()
         waiting = list(states)
-        after: set[int] = set()
-        bit = 1 << ord(char) if char else 0
+        after: set[_State] = set()
         while waiting:
-            place = waiting.pop()
-            if place in seen:
+            state = waiting.pop()
+            if state in seen:
                 continue
-            seen.add(place)
-            if place == len(self._program):
-                if char == END:
-                    after.add(place)
-                continue
-            match self._program[place]:
-                case _Read(chars):
-                    if chars & bit:
-                        after.add(place + 1)
-                case _Jump(targets):
-                    waiting += targets
-                case _Check(assertion):
-                    if _holds(assertion, before, char):
-                        waiting.append(place + 1)
+            seen.add(state)
+            if not state.following:
+                if not char:
+                    after.add(state)
+            elif state.atom is None:
+                waiting += state.following
+            elif found := state.atom.match(text, place):
+                if found.end() > place:
+                    after.update(state.following)
+                else:
+                    waiting += state.following
         return frozenset(after)
 
 
 def compile(regex: str) -> Pattern:
-    """Compile a regular expression of RE2's syntax.
+    """Compile a regular expression.
 
     Raises:
-        RegexError: It is none, or one of a size that RE2 would refuse.
+        RegexError: The expression is invalid, too large, or has syntax that is not supported.
     """
-    compiler = _Compiler()
-    compiler.add(parse(regex))
-    return Pattern(tuple(compiler.program))
+    body = regex.removeprefix(IGNORE_CASE)
+    flags = re.ASCII if body == regex else re.ASCII | re.IGNORECASE
+    if len(body) > MAX_STATES:
+        raise RegexError("it is too large")
+    tokens, rest = tokens_of(body)
+    if rest:
+        raise RegexError(
+            "the embedded broker supports only syntax that RE2 and Python's `re` share, not "
+            f"`{rest[:_SHOWN_CHARACTERS]}` at position {len(regex) - len(rest)}"
+        )
+    depth = 0
+    for symbol in tokens:
+        depth += symbol.startswith("(") - (symbol == ")")
+        if depth > MAX_DEPTH:
+            raise RegexError(f"it has more than {MAX_DEPTH} nested groups")
+    try:
+        re.compile(regex, re.ASCII)
+    except re.error as error:
+        raise RegexError(str(error)) from None
+    return Pattern(_Compiler(tokens, flags).alternation()(_State(None)))
 
 
 class _Compiler:
-    """Writes the program of a syntax tree; after its last instruction the text has matched."""
+    """Makes an automaton from the tokens of a valid regular expression."""
 
-    def __init__(self) -> None:
-        self.program: list[_Instruction] = []
+    def __init__(self, tokens: list[str], flags: re.RegexFlag) -> None:
+        self._tokens = iter(tokens)
+        self._flags = flags
+        self._state_count = 0
 
-    def add(self, node: Node) -> None:
-        if len(self.program) > MAX_INSTRUCTIONS:
-            raise RegexError("invalid repeat count")
-        match node:
-            case Chars(mask):
-                self.program.append(_Read(mask))
-            case Assertion():
-                self.program.append(_Check(node))
-            case Sequence(parts):
-                for part in parts:
-                    self.add(part)
-            case Alternation(parts):
-                self._add_alternation(parts)
-            case Repetition():
-                self._add_repetition(node)
+    def alternation(self) -> _Part:
+        """Read up to the end of the group."""
+        parts: list[_Part] = []
+        branches = [parts]
+        for symbol in self._tokens:
+            if symbol == ")":
+                break
+            if symbol == "|":
+                parts = []
+                branches.append(parts)
+            elif symbol in ("(", "(?:"):
+                parts.append(self.alternation())
+            elif symbol[0] in "*+?{":
+                parts.append(self._repetition(parts.pop(), *_counts(symbol)))
+            else:
+                # "$" would also match before a line feed.
+                atom = re.compile(r"\Z" if symbol == "$" else symbol, self._flags)
+                parts.append(functools.partial(self._state, atom))
+        return lambda after: self._state(None, *(_in_order(parts, after) for parts in branches))
 
-    def _add_alternation(self, parts: tuple[Node, ...]) -> None:
-        fork = self._reserve()
-        starts, ends = [], []
-        for part in parts:
-            starts.append(len(self.program))
-            self.add(part)
-            ends.append(self._reserve())
-        self.program[fork] = _Jump(tuple(starts))
-        for end in ends:
-            self.program[end] = _Jump((len(self.program),))
+    def _repetition(self, part: _Part, least: int, most: int | None) -> _Part:
+        def link(after: _State) -> _State:
+            if most is None:
+                first = self._state(None, after)
+                first.following.append(part(first))
+            else:
+                first = after
+                for _ in range(most - least):
+                    first = self._state(None, part(first), after)
+            for _ in range(least):
+                first = part(first)
+            return first
 
-    def _add_repetition(self, node: Repetition) -> None:
-        for _ in range(node.least):
-            self.add(node.part)
-        if node.most is None:
-            fork = self._reserve()
-            self.add(node.part)
-            self.program.append(_Jump((fork,)))
-            self.program[fork] = _Jump((fork + 1, len(self.program)))
-            return
-        forks = []
-        for _ in range(node.most - node.least):
-            forks.append(self._reserve())
-            self.add(node.part)
-        for fork in forks:
-            self.program[fork] = _Jump((fork + 1, len(self.program)))
+        return link
 
-    def _reserve(self) -> int:
-        self.program.append(_Jump(()))
-        return len(self.program) - 1
+    def _state(self, atom: re.Pattern[str] | None, *following: _State) -> _State:
+        self._state_count += 1
+        if self._state_count > MAX_STATES:
+            raise RegexError("it is too large")
+        return _State(atom, *following)
 
 
-def _holds(assertion: Assertion, before: str, char: str) -> bool:
-    is_boundary = (before == "w") != (char != END and _is_word(char))
-    match assertion:
-        case Assertion.BEGIN:
-            return before == END
-        case Assertion.END:
-            return char == END
-        case Assertion.BOUNDARY:
-            return is_boundary
-        case Assertion.NO_BOUNDARY:
-            return not is_boundary
+def _in_order(parts: list[_Part], after: _State) -> _State:
+    for part in reversed(parts):
+        after = part(after)
+    return after
 
 
-def _is_word(char: str) -> bool:
-    return bool(WORD >> ord(char) & 1)
+def _counts(quantifier: str) -> tuple[int, int | None]:
+    """Return how often a quantifier repeats at least and at most; None: without a limit."""
+    if quantifier[0] in "*+?":
+        return int(quantifier[0] == "+"), 1 if quantifier[0] == "?" else None
+    least, comma, most = quantifier.strip("{}?").partition(",")
+    return int(least), int(most) if most else None if comma else int(least)

@@ -1,9 +1,7 @@
-r"""A pattern of Python's `re` in the words of RE2, which the coordinator matches topics with.
+"""Translates a pattern of Python's `re` into a regular expression for the group coordinator.
 
-A pattern is matched at the beginning of a name (as in aiokafka), the coordinator's expression with
-all of it. What both read alike is passed on; whatever is not known to be so is not: then the
-consumer matches the topics itself. Names of topics are ASCII letters, digits and ``._-``, so that
-`.`, `\d`, `\w` and `$` are the same to both.
+The consumer matches patterns at the beginning of topic names, as aiokafka does. The coordinator
+matches regular expressions with whole names.
 """
 
 from __future__ import annotations
@@ -11,48 +9,27 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# Each alternative is read alike by both.
-_TOKEN: Final = re.compile(
-    r"""
-      [A-Za-z0-9_.,:;/@%&~<>=!"'`\#\ -]         # a literal, or any character
-    | [|^$]                                     # alternatives, and the ends of a name
-    | \\[.\-_^$*+?(){}\[\]|\\/]                 # an escaped character
-    | \\[dDwWsSbBA]                             # character classes, and anchors
-    # One of these characters. A later Python takes "--" for a difference of sets.
-    | \[\^?(?:(?!--)[A-Za-z0-9_.,:;/@%\ -]|\\[.\-_dws])+\]
-    | \((?!\?)                                  # a group
-    | \(\?:                                     # a group without a number
-    | \)
-    | [*+?](?![+])\??                           # a quantifier that is not possessive
-    # RE2 takes a number with zeros in front for text.
-    | \{(?:0|[1-9][0-9]{0,2})(?:,(?:0|[1-9][0-9]{0,2})?)?\}(?![+])\??
-    """,
-    re.VERBOSE,
-)
-_FLAG: Final = "(?i)"
+from aiokafka_lite.protocol.regex import IGNORE_CASE, tokens_of
+
 # The topics that brokers keep for themselves.
 INTERNAL_TOPICS: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 
 def as_re2(pattern: re.Pattern[str], *, exclude_internal_topics: bool) -> str | None:
-    """Return what the coordinator is to match whole names with; None: it must not do that.
+    """Return the coordinator's regular expression. None: the consumer must match topics itself.
 
     Args:
         pattern: Matched at the beginning of names.
-        exclude_internal_topics: Brokers' own topics are not wanted; the coordinator would take
-            them.
+        exclude_internal_topics: Whether the pattern must not match the brokers' own topics.
     """
     text, flags = pattern.pattern, pattern.flags & ~re.UNICODE
     if exclude_internal_topics and any(map(pattern.match, INTERNAL_TOPICS)):
         return None
-    body = text.removeprefix(_FLAG)
+    body = text.removeprefix(IGNORE_CASE)
     ignores_case = flags == re.IGNORECASE
     if flags and not ignores_case:
         return None
-    place = 0
-    while place < len(body):
-        token = _TOKEN.match(body, place)
-        if token is None:
-            return None
-        place = token.end()
-    return f"{_FLAG if ignores_case else ''}(?:{body}).*"
+    _, unlike = tokens_of(body)
+    if unlike:
+        return None
+    return f"{IGNORE_CASE if ignores_case else ''}(?:{body}).*"
