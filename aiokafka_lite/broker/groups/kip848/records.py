@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.assignors import Assignment
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, ResolvedRegex
 from aiokafka_lite.broker.groups.kip848.member import ConsumerGroupMember, PartitionEpochs
-from aiokafka_lite.broker.groups.kip848.topic_hash import in_java_order
 from aiokafka_lite.protocol.messages.consumer_group_records import (
     ClassicMemberMetadata,
     ClassicProtocol,
@@ -54,7 +53,7 @@ def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorReco
             rack_id=member.rack_id,
             client_id=member.client_id,
             client_host=member.client_host,
-            subscribed_topic_names=in_java_order(member.topic_names),
+            subscribed_topic_names=_in_java_order(member.topic_names),
             subscribed_topic_regex=member.topic_regex,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             server_assignor=member.server_assignor,
@@ -113,7 +112,7 @@ def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> Coordina
     return CoordinatorRecord(
         ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
         ConsumerGroupRegularExpressionValue(
-            topics=in_java_order(resolved.topics),
+            topics=_in_java_order(resolved.topics),
             version=resolved.version,
             timestamp=resolved.timestamp_ms,
         ),
@@ -174,3 +173,10 @@ def _of_topic(topic_id: bytes, held: Iterable[tuple[int, int]]) -> TopicPartitio
         partitions=[partition for partition, _ in in_order],
         assignment_epochs=[epoch for _, epoch in in_order],
     )
+
+
+def _in_java_order(texts: Collection[str]) -> list[str]:
+    """Return texts as Java's String.compareTo sorts them, by UTF-16 units."""
+    if "".join(texts).isascii():  # they sort by their characters then, which takes a fifth
+        return sorted(texts)
+    return sorted(texts, key=lambda text: text.encode("utf-16-be", "surrogatepass"))

@@ -1,21 +1,15 @@
-"""What the coordinator needs to know about topics, and the hash that tells when that changed.
+"""The topics that a coordinator reads, and the hash that shows whether they have changed.
 
-A group stores the hash of the topics that it consumes; when another comes out, partitions or
-racks have changed, and the group needs a new assignment (KIP-1101, Kafka: Utils.java).
+A group stores the hash of the topics that it consumes. If the hash changes, partitions or racks
+have changed, and the group needs a new assignment (KIP-1101). Kafka's hash is XXH3. The embedded
+broker may use another function, because coordinators compare only their own hashes.
 """
 
 from __future__ import annotations
 
-import struct
+import hashlib
 from collections.abc import Collection, KeysView, Sequence
-from typing import Final, NamedTuple, Protocol
-
-from aiokafka_lite.broker.groups.kip848.xxh3 import xxh3_64
-
-_HASH_FORMAT: Final = 0
-_TOPIC: Final = struct.Struct("<bQQ")
-_INT32: Final = struct.Struct("<i")
-_INT64: Final = struct.Struct("<q")
+from typing import NamedTuple, Protocol
 
 
 class TopicFacts(NamedTuple):
@@ -64,12 +58,17 @@ def topic_ids(topics: Topics, names: Collection[str]) -> frozenset[bytes]:
 
 
 def metadata_hash(topics: Topics, names: Collection[str]) -> int:
-    """Return the hash of the topics that exist, signed as Java has it; 0 for none."""
-    found = (topics.by_name(name) for name in in_java_order(_existing(topics, names)))
-    hashes = [_topic_hash(topic) for topic in found if topic is not None]
-    if not hashes:
+    """Return a hash of the topics that exist, 64 bits with a sign. 0: none exists."""
+    found = [topics.by_name(name) for name in sorted(_existing(topics, names))]
+    hashed = [
+        (topic.name, topic.topic_id.hex(), [sorted(racks) for racks in topic.racks])
+        for topic in found
+        if topic is not None
+    ]
+    if not hashed:
         return 0
-    return _signed(xxh3_64(b"".join(value.to_bytes(8, "little") for value in hashes)))
+    digest = hashlib.blake2b(ascii(hashed).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
 def _existing(topics: Topics, names: Collection[str]) -> Collection[str]:
@@ -78,36 +77,3 @@ def _existing(topics: Topics, names: Collection[str]) -> Collection[str]:
     if len(names) <= len(existing):
         return existing & names
     return frozenset(names).intersection(existing)
-
-
-def in_java_order(texts: Collection[str]) -> list[str]:
-    """Return texts as Java's String.compareTo sorts them, by UTF-16 units."""
-    if "".join(texts).isascii():  # they sort by their characters then, which takes a fifth
-        return sorted(texts)
-    return sorted(texts, key=lambda text: text.encode("utf-16-be", "surrogatepass"))
-
-
-def _topic_hash(topic: TopicFacts) -> int:
-    high, low = struct.unpack(">QQ", topic.topic_id)
-    parts = [
-        _TOPIC.pack(_HASH_FORMAT, high, low),
-        _java_string(topic.name),
-        _INT32.pack(topic.partition_count),
-    ]
-    for partition, racks in enumerate(topic.racks):
-        parts.append(_INT32.pack(partition))
-        for rack in in_java_order(racks):
-            hashed = _java_string(rack)  # ends with its length, which goes ahead of it, too
-            parts += [hashed[-_INT32.size :], hashed]
-    return xxh3_64(b"".join(parts))
-
-
-def _java_string(text: str) -> bytes:
-    """Return what hash4j hashes of a string: its UTF-16 units, then how many there are."""
-    units = text.encode("utf-16-le", "surrogatepass")
-    return units + _INT32.pack(len(units) // 2)
-
-
-def _signed(value: int) -> int:
-    (signed,) = _INT64.unpack(value.to_bytes(8, "little"))
-    return int(signed)

@@ -20,7 +20,6 @@ from aiokafka_lite.broker.groups.coordinator_log import (
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.member import NOT_OWNED, ConsumerGroupMember
 from aiokafka_lite.broker.groups.kip848.records import member_record, member_tombstones
-from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts, metadata_hash
 from aiokafka_lite.protocol.messages.consumer_group_records import (
     VALUE_OF,
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -41,9 +40,7 @@ from aiokafka_lite.protocol.messages.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.records import RecordSet
-from tests.broker.groups.fakes import FakeTopics
 from tests.broker.groups.kip848.driven import Driven
 from tests.broker.groups.kip848.requests import ConsumerGroupRequests, known_topic
 from tests.broker.wire import fetch, fetch_partition, topic_metadata
@@ -124,7 +121,7 @@ def plain(record: CoordinatorRecord, topic: str) -> object:
     raise AssertionError(record)
 
 
-async def lived(kafka: KafkaHandle) -> tuple[str, str, list[tuple[bytes, bytes | None]]]:
+async def lived(kafka: KafkaHandle) -> Theirs:
     await await_coordinator(kafka)
     group = ConsumerGroupRequests(kafka)
     if kafka.kind == "real":
@@ -134,26 +131,13 @@ async def lived(kafka: KafkaHandle) -> tuple[str, str, list[tuple[bytes, bytes |
     return group.group_id, topic, await written_about(kafka, group.group_id)
 
 
+Theirs: TypeAlias = "tuple[str, str, list[tuple[bytes, bytes | None]]]"
+
+
 @pytest.fixture(scope="module")
-def theirs(real_kafka: str) -> tuple[str, TopicFacts, list[tuple[bytes, bytes | None]]]:
+def theirs(real_kafka: str) -> Theirs:
     """A group's id, its topic and its records, as a real Kafka has them."""
-    kafka = KafkaHandle("real", real_kafka)
-
-    async def live() -> tuple[str, TopicFacts, list[tuple[bytes, bytes | None]]]:
-        group_id, topic, written = await lived(kafka)
-        async with kafka.raw() as client:
-            brokers = (await client.request(MetadataRequest(topics=[]))).brokers
-        racks = {broker.node_id: broker.rack for broker in brokers if broker.rack}
-        async with kafka.raw() as client:
-            described = await topic_metadata(client, topic)
-        by_partition = sorted(described.partitions, key=lambda part: part.partition_index)
-        in_racks = [[racks[n] for n in p.replica_nodes if n in racks] for p in by_partition]
-        return group_id, TopicFacts(topic, described.topic_id, in_racks), written
-
-    return asyncio.run(live())
-
-
-Theirs: TypeAlias = "tuple[str, TopicFacts, list[tuple[bytes, bytes | None]]]"
+    return asyncio.run(lived(KafkaHandle("real", real_kafka)))
 
 
 @pytest.mark.real_kafka
@@ -161,7 +145,7 @@ async def test_the_same_requests_leave_the_same_records(theirs: Theirs) -> None:
     _, topic, written = theirs
     async with Broker() as broker:
         _, our_topic, ours = await lived(KafkaHandle("embedded", broker.bootstrap_servers))
-    expected = [plain(record, topic.name) for record in decoded(written)]
+    expected = [plain(record, topic) for record in decoded(written)]
     assert len(expected) > 40
     assert [plain(record, our_topic) for record in decoded(ours)] == expected
 
@@ -176,19 +160,6 @@ def test_kafkas_records_are_written_back_byte_by_byte(theirs: Theirs) -> None:
         kinds.add(type(record.key))
         assert encode_record(record) == (key, value)
     assert kinds >= VALUE_OF.keys()
-
-
-@pytest.mark.real_kafka
-def test_topics_have_the_hash_that_kafka_stores(theirs: Theirs) -> None:
-    _, topic, written = theirs
-    topics = FakeTopics()
-    topics.add(topic)
-    (first, *_) = [
-        record.value
-        for record in decoded(written)
-        if isinstance(record.value, ConsumerGroupMetadataValue)
-    ]
-    assert first.metadata_hash == metadata_hash(topics, [topic.name, "missing"])
 
 
 @pytest.mark.real_kafka
