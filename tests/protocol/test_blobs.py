@@ -27,7 +27,7 @@ from aiokafka_lite.protocol.messages.group_records import (
 )
 from aiokafka_lite.protocol.messages.transaction_records import TransactionLogKey
 from aiokafka_lite.protocol.schema import Blob
-from tests.support.every_version import in_every_version
+from tests.support.for_each import in_every_version
 from tests.support.samples import BLOB_CLASSES, filled, name_of, versions
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-import pytest
-
 from aiokafka_lite.protocol.messages.consumer_group_records import VALUE_OF
 from aiokafka_lite.protocol.messages.group_records import (
     GroupMetadataKey,
@@ -17,7 +15,8 @@ from aiokafka_lite.protocol.messages.transaction_records import TransactionLogKe
 from aiokafka_lite.protocol.schema import Message, Request, Response, Struct
 from aiokafka_lite.protocol.wire import UNSET, Array, Field, Nested, VersionRange, Wire
 from tests.protocol.conftest import FieldDefinition, MessageDefinition
-from tests.support.samples import MESSAGE_CLASSES, REQUEST_CLASSES, name_of, versions
+from tests.support.for_each import for_each
+from tests.support.samples import MESSAGE_CLASSES, REQUEST_CLASSES, versions
 
 Definitions = Mapping[str, MessageDefinition]
 _ZERO_OF = {
@@ -115,7 +114,7 @@ def _compare(
             _compare(wire.struct, inner, shared, _within(field.versions, valid))
 
 
-@pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)
+@for_each(MESSAGE_CLASSES)
 def test_fields_are_those_of_the_definition(cls: type[Message], definitions: Definitions) -> None:
     definition = definitions[cls.__name__]
     shared = {common["name"]: common["fields"] for common in definition.get("commonStructs", [])}
@@ -124,7 +123,7 @@ def test_fields_are_those_of_the_definition(cls: type[Message], definitions: Def
     _compare(cls, definition["fields"], shared, set(versions(cls)))
 
 
-@pytest.mark.parametrize("cls", REQUEST_CLASSES, ids=name_of)
+@for_each(REQUEST_CLASSES)
 def test_requests_have_kafkas_keys_and_stable_versions(
     cls: type[Request[Response]], definitions: Definitions
 ) -> None:
@@ -135,9 +134,7 @@ def test_requests_have_kafkas_keys_and_stable_versions(
     assert cls.max_version == cls.versions.last - is_unstable
 
 
-@pytest.mark.parametrize(
-    "cls", [OffsetCommitKey, GroupMetadataKey, *VALUE_OF, TransactionLogKey], ids=name_of
-)
+@for_each([OffsetCommitKey, GroupMetadataKey, *VALUE_OF, TransactionLogKey])
 def test_coordinators_records_have_kafkas_record_types(
     cls: type[GroupRecordKey | TransactionLogKey], definitions: Definitions
 ) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tests.support.every_version import in_every_version
+from tests.support.for_each import for_each, in_every_version
 
 VERSIONS = [(HeartbeatRequest, 3), (HeartbeatRequest, 4), (HeartbeatResponse, 3)]
 
@@ -17,15 +17,25 @@ def test_a_failure_names_every_version_that_fails_and_its_reason() -> None:
 
     test = in_every_version(VERSIONS)(check)
     with pytest.raises(AssertionError) as caught:
-        test(HeartbeatRequest)
-    first, second = str(caught.value).splitlines()
+        test()
+    first, second, third = str(caught.value).splitlines()
     assert first == "HeartbeatRequest v3: DID NOT RAISE KeyError"
     assert second.startswith("HeartbeatRequest v4: AssertionError('not the third")
+    assert third == "HeartbeatResponse v3: DID NOT RAISE KeyError"
 
 
 def test_every_version_of_a_class_is_checked_once() -> None:
     checked: list[tuple[type, int]] = []
-    test = in_every_version(VERSIONS)(lambda *case: checked.append(case))
-    for cls in (HeartbeatRequest, HeartbeatResponse):
-        test(cls)
+    test = in_every_version(VERSIONS)(lambda cls, version: checked.append((cls, version)))
+    test()
     assert checked == VERSIONS
+
+
+@pytest.fixture
+def seven() -> int:
+    return 7
+
+
+@for_each([3, 4])
+def test_a_check_may_use_fixtures(version: int, seven: int) -> None:
+    assert (version in (3, 4), seven) == (True, 7)

@@ -27,7 +27,7 @@ from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, Heartbea
 from aiokafka_lite.protocol.messages.list_groups import ListGroupsRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.protocol.source import run_to_end
-from tests.support.every_version import in_every_version
+from tests.support.for_each import in_every_version
 from tests.support.samples import REQUEST_CLASSES, versions
 
 EVERY_REQUEST = [(cls, version) for cls in REQUEST_CLASSES for version in versions(cls)]

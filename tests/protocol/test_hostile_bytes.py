@@ -19,9 +19,9 @@ from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.protocol.messages.sync_group import SyncGroupResponse
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.protocol.varint import encode_uvarint
-from tests.support.every_version import in_every_version
+from tests.support.for_each import in_every_version
 from tests.support.rounds import LONG
-from tests.support.samples import EVERY_VERSION, MESSAGE_CLASSES, filled, name_of, versions
+from tests.support.samples import EVERY_VERSION, filled
 
 MUTATIONS = 400 if LONG else 20
 INTERESTING = (0, 1, 2, 0x7E, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
@@ -61,13 +61,10 @@ def test_mutated_messages_are_decoded_or_refused(cls: type[Message], version: in
         assert codec.encode(codec.decode(cls, version, sent_on), version) == sent_on
 
 
-@pytest.mark.few_rows(27)
-@pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)
-@settings(max_examples=100 if LONG else 5)  # there are over a hundred messages
-@given(data=st.data())
-def test_noise_is_decoded_or_refused(cls: type[Message], data: st.DataObject) -> None:
-    version = data.draw(st.sampled_from(versions(cls)))
-    noise = data.draw(st.binary(max_size=300))
+@settings(max_examples=10_000 if LONG else 135)  # there are over a hundred messages
+@given(case=st.sampled_from(EVERY_VERSION), noise=st.binary(max_size=300))
+def test_noise_is_decoded_or_refused(case: tuple[type[Message], int], noise: bytes) -> None:
+    cls, version = case
     try:
         codec.decode(cls, version, noise)
     except KafkaProtocolError:

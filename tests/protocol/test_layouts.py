@@ -46,6 +46,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from aiokafka_lite.protocol.schema import Request, Response
+from tests.support.for_each import for_each
 from tests.support.samples import name_of, versions
 
 R = TypeVar("R", bound=Response)
@@ -64,13 +65,13 @@ def _answered(cls: type[Request[R]], response: R, version: int) -> R:
     return framing.decode_response(cls, version, frame)
 
 
-@pytest.mark.parametrize("version", versions(FindCoordinatorRequest))
+@for_each(versions(FindCoordinatorRequest))
 def test_find_coordinator_asks_by_a_list_of_keys(version: int) -> None:
     request = FindCoordinatorRequest(coordinator_keys=["group"])
     assert _sent(request, version) == request
 
 
-@pytest.mark.parametrize("version", versions(FindCoordinatorRequest))
+@for_each(versions(FindCoordinatorRequest))
 def test_find_coordinator_answers_with_a_list_of_coordinators(version: int) -> None:
     coordinator = Coordinator(key="group", node_id=3, host="h", port=9092, error_code=0)
     response = FindCoordinatorResponse(coordinators=[coordinator])
@@ -112,7 +113,7 @@ def _offset_fetch(topics: list[OffsetFetchRequestTopics] | None) -> OffsetFetchR
     return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
 
 
-@pytest.mark.parametrize("version", versions(OffsetFetchRequest))
+@for_each(versions(OffsetFetchRequest))
 def test_offset_fetch_asks_by_a_list_of_groups(version: int) -> None:
     topic = OffsetFetchRequestTopics(name="t", topic_id=TOPIC_ID, partition_indexes=[0, 2])
     (group,) = getattr(_sent(_offset_fetch([topic]), version), "groups")  # noqa: B009 -- typed so
@@ -121,12 +122,12 @@ def test_offset_fetch_asks_by_a_list_of_groups(version: int) -> None:
     assert group.topics[0].name == "t" or group.topics[0].topic_id == TOPIC_ID
 
 
-@pytest.mark.parametrize("version", versions(OffsetFetchRequest)[1:])
+@for_each(versions(OffsetFetchRequest)[1:])
 def test_offset_fetch_asks_for_all_topics_by_null(version: int) -> None:
     assert _sent(_offset_fetch(None), version) == _offset_fetch(None)
 
 
-@pytest.mark.parametrize("version", versions(OffsetFetchRequest))
+@for_each(versions(OffsetFetchRequest))
 def test_offset_fetch_demands_stable_offsets_where_brokers_know_unstable_ones(version: int) -> None:
     request = _offset_fetch([])
     request.require_stable = True
@@ -135,7 +136,7 @@ def test_offset_fetch_demands_stable_offsets_where_brokers_know_unstable_ones(ve
     assert sent.require_stable is (version >= 7)
 
 
-@pytest.mark.parametrize("version", versions(OffsetFetchRequest))
+@for_each(versions(OffsetFetchRequest))
 def test_offset_fetch_answers_with_a_list_of_groups(version: int) -> None:
     partition = OffsetFetchResponsePartitions(partition_index=1, committed_offset=42, metadata="m")
     topic = OffsetFetchResponseTopics(name="t", topic_id=TOPIC_ID, partitions=[partition])
@@ -147,7 +148,7 @@ def test_offset_fetch_answers_with_a_list_of_groups(version: int) -> None:
     assert group.topics[0].partitions == [partition]
 
 
-@pytest.mark.parametrize("version", versions(OffsetFetchRequest))
+@for_each(versions(OffsetFetchRequest))
 def test_an_error_of_the_group_reaches_the_client_in_every_version(version: int) -> None:
     error = GroupCoordinatorNotAvailableError.errno
     topic = OffsetFetchResponseTopics(name="t", partitions=[OffsetFetchResponsePartitions()])
@@ -159,7 +160,7 @@ def test_an_error_of_the_group_reaches_the_client_in_every_version(version: int)
     assert codes == ((0, error) if version < 2 else (error, 0))
 
 
-@pytest.mark.parametrize("version", versions(OffsetFetchRequest))
+@for_each(versions(OffsetFetchRequest))
 def test_an_error_of_a_partition_is_its_own_in_every_version(version: int) -> None:
     partitions = [OffsetFetchResponsePartitions(error_code=code) for code in (0, 3)]
     topic = OffsetFetchResponseTopics(name="t", topic_id=TOPIC_ID, partitions=partitions)
@@ -197,13 +198,13 @@ def test_large_messages_change_their_layout_in_steps(count: int, steps: int) -> 
         assert len(list(changes)) == steps
 
 
-@pytest.mark.parametrize("version", versions(LeaveGroupRequest))
+@for_each(versions(LeaveGroupRequest))
 def test_leave_group_names_a_list_of_members(version: int) -> None:
     request = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id="m")])
     assert _sent(request, version) == request
 
 
-@pytest.mark.parametrize("version", versions(LeaveGroupRequest))
+@for_each(versions(LeaveGroupRequest))
 def test_leave_group_reports_a_members_error(version: int) -> None:
     member = MemberResponse(member_id="m", error_code=UnknownMemberIdError.errno)
     answered = _answered(LeaveGroupRequest, LeaveGroupResponse(members=[member]), version)
@@ -212,13 +213,13 @@ def test_leave_group_reports_a_members_error(version: int) -> None:
     assert answered.members == ([member] if version >= 3 else [])
 
 
-@pytest.mark.parametrize("version", versions(DeleteTopicsRequest))
+@for_each(versions(DeleteTopicsRequest))
 def test_delete_topics_names_a_list_of_topics(version: int) -> None:
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name="a"), DeleteTopicState(name="b")])
     assert _sent(request, version) == request
 
 
-@pytest.mark.parametrize("version", versions(AddPartitionsToTxnRequest))
+@for_each(versions(AddPartitionsToTxnRequest))
 def test_add_partitions_names_a_list_of_transactions(version: int) -> None:
     topics = [AddPartitionsToTxnTopic(name="t", partitions=[0])]
     transaction = AddPartitionsToTxnTransaction(
@@ -228,7 +229,7 @@ def test_add_partitions_names_a_list_of_transactions(version: int) -> None:
     assert _sent(request, version) == request
 
 
-@pytest.mark.parametrize("version", versions(AddPartitionsToTxnRequest))
+@for_each(versions(AddPartitionsToTxnRequest))
 def test_add_partitions_answers_by_transaction(version: int) -> None:
     partitions = [AddPartitionsToTxnPartitionResult(partition_index=3, partition_error_code=51)]
     topics = [AddPartitionsToTxnTopicResult(name="t", results_by_partition=partitions)]
@@ -238,20 +239,18 @@ def test_add_partitions_answers_by_transaction(version: int) -> None:
     assert _answered(AddPartitionsToTxnRequest, response, version) == response
 
 
-@pytest.mark.parametrize("version", versions(MetadataRequest))
-@pytest.mark.parametrize("topics", [None, [MetadataRequestTopic(name="t")]], ids=["all", "one"])
-def test_metadata_asks_for_all_topics_by_null(
-    version: int, topics: list[MetadataRequestTopic] | None
-) -> None:
-    request = MetadataRequest(topics=topics)
-    assert _sent(request, version) == request
+@for_each(versions(MetadataRequest))
+def test_metadata_asks_for_all_topics_by_null(version: int) -> None:
+    for topics in (None, [MetadataRequestTopic(name="t")]):
+        request = MetadataRequest(topics=topics)
+        assert _sent(request, version) == request
 
 
 def test_metadata_tells_none_from_all_where_it_can() -> None:
     assert _sent(MetadataRequest(topics=[]), 1) == MetadataRequest(topics=[])
 
 
-@pytest.mark.parametrize("version", versions(JoinGroupRequest))
+@for_each(versions(JoinGroupRequest))
 def test_members_without_a_rebalance_timeout_get_their_session_timeout(version: int) -> None:
     request = JoinGroupRequest(session_timeout_ms=10, rebalance_timeout_ms=60)
     sent = _sent(request, version)

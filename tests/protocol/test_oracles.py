@@ -23,7 +23,7 @@ from aiokafka_lite.protocol.messages.group_records import (
     OffsetCommitValue,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Request, Response, Struct
-from tests.support.every_version import in_every_version
+from tests.support.for_each import in_every_version
 from tests.support.rounds import LONG
 from tests.support.samples import EVERY_VERSION, NEWER, filled
 

@@ -20,6 +20,7 @@ from aiokafka_lite.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from tests.support.for_each import for_each
 from tests.support.rounds import LONG
 
 VERSIONS = range(FetchRequest.min_version, FetchRequest.max_version + 1)
@@ -80,16 +81,15 @@ def _topics(pieces: Iterator[object]) -> Iterator[FetchableTopicResponse]:
         yield piece
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=100 if LONG else 5)  # there are fifteen versions
-@given(counts=st.lists(st.integers(0, 2 * PIECE + 1), max_size=4))
+@settings(max_examples=1_500 if LONG else 75)  # there are fifteen versions
+@given(st.sampled_from(VERSIONS), st.lists(st.integers(0, 2 * PIECE + 1), max_size=4))
 def test_pieces_together_are_the_whole(version: int, counts: list[int]) -> None:
     frame = memoryview(framing.encode_response(response_of(counts, version), version, 1))[4:]
     whole = framing.decode_response(FetchRequest, version, frame)
     assert gathered(frame, version) == whole
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@for_each(VERSIONS)
 def test_wherever_it_breaks_off_both_refuse_it(version: int) -> None:
     frame = memoryview(framing.encode_response(response_of([3, 0, 2], version), version, 1))[4:]
     for end in range(4, len(frame)):
@@ -99,7 +99,7 @@ def test_wherever_it_breaks_off_both_refuse_it(version: int) -> None:
             gathered(frame[:end], version)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@for_each(VERSIONS)
 def test_bytes_behind_the_last_piece_are_passed_over(version: int) -> None:
     frame = memoryview(framing.encode_response(response_of([3], version), version, 1))[4:]
     assert gathered(memoryview(bytes(frame) + b"\0"), version) == gathered(frame, version)

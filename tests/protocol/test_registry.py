@@ -23,12 +23,13 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
 from aiokafka_lite.protocol.messages.produce import ProduceRequest, TopicProduceData
 from aiokafka_lite.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from aiokafka_lite.protocol.schema import Request, Response
-from tests.support.samples import REQUEST_CLASSES, name_of
+from tests.support.for_each import for_each
+from tests.support.samples import REQUEST_CLASSES
 
 TOPIC_ID = bytes(range(16))
 
 
-@pytest.mark.parametrize("cls", REQUEST_CLASSES, ids=name_of)
+@for_each(REQUEST_CLASSES)
 def test_requests_are_found_by_key_and_by_name(cls: type[Request[Response]]) -> None:
     assert registry.REQUESTS[cls.api_key] is cls
     name = registry.API_NAMES[cls.api_key]

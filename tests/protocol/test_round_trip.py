@@ -41,14 +41,13 @@ from aiokafka_lite.protocol.registry import REQUESTS
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, run_to_end
 from aiokafka_lite.protocol.varint import encode_uvarint
-from tests.support.every_version import in_every_version
+from tests.support.for_each import for_each, in_every_version
 from tests.support.rounds import LONG
 from tests.support.samples import (
     EVERY_VERSION,
     MESSAGE_CLASSES,
     any_message,
     filled,
-    name_of,
     versions,
 )
 
@@ -152,12 +151,10 @@ def test_bytes_behind_an_answer_are_passed_over(cls: type[Message], version: int
             assert framing.decode_response(request, version, memoryview(frame + b"\0")) == exact
 
 
-@pytest.mark.few_rows(27)
-@pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)
-@settings(max_examples=100 if LONG else 5)  # there are over a hundred messages
-@given(data=st.data())
-def test_any_message_survives(cls: type[Message], data: st.DataObject) -> None:
-    version = data.draw(st.sampled_from(versions(cls)))
+@settings(max_examples=10_000 if LONG else 135)  # there are over a hundred messages
+@given(case=st.sampled_from(EVERY_VERSION), data=st.data())
+def test_any_message_survives(case: tuple[type[Message], int], data: st.DataObject) -> None:
+    cls, version = case
     message = data.draw(any_message(cls, version))
     body = codec.encode(message, version)
     decoded = codec.decode(cls, version, body)
@@ -165,7 +162,7 @@ def test_any_message_survives(cls: type[Message], data: st.DataObject) -> None:
     assert codec.encode(decoded, version) == body
 
 
-@pytest.mark.parametrize("version", [4, 11, 12, 18])
+@for_each([4, 11, 12, 18])
 def test_record_sets_are_slices_of_the_frame_and_sent_without_a_copy(version: int) -> None:
     record_set = bytes(range(256)) * 100
     partition = PartitionData(records=record_set)
@@ -242,7 +239,7 @@ def test_generated_code_shows_in_tracebacks() -> None:
     assert "message.generation_id" in shown
 
 
-@pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)
+@for_each(MESSAGE_CLASSES)
 def test_messages_are_copied_and_pickled_by_value(cls: type[Message]) -> None:
     message = filled(cls, cls.versions.last)
     assert copy.deepcopy(message) == message

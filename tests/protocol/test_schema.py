@@ -27,10 +27,11 @@ from aiokafka_lite.protocol.schema import (
     uuid_to_str,
 )
 from aiokafka_lite.protocol.varint import encode_uvarint, read_uvarint
-from tests.support.samples import MESSAGE_CLASSES, filled, name_of
+from tests.support.for_each import for_each
+from tests.support.samples import MESSAGE_CLASSES, filled
 
 
-@pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)
+@for_each(MESSAGE_CLASSES)
 def test_constructors_take_keywords_only_and_fill_in_defaults(cls: type[Message]) -> None:
     message = cls()
     for field in cls.schema:
@@ -43,7 +44,7 @@ def test_constructors_take_keywords_only_and_fill_in_defaults(cls: type[Message]
         cls(no_such_field=1)  # type: ignore[call-arg] # that is the point
 
 
-@pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)
+@for_each(MESSAGE_CLASSES)
 def test_messages_have_slots_only(cls: type[Message]) -> None:
     message = cls()
     assert not hasattr(message, "__dict__")
@@ -97,7 +98,7 @@ def test_repr_shortens_long_lists() -> None:
     assert "... 1 more]" in repr(FetchableTopicResponse(partitions=partitions[:17]))
 
 
-@pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=name_of)
+@for_each(MESSAGE_CLASSES)
 def test_repr_can_be_read_by_people(cls: type[Message]) -> None:
     shown = repr(filled(cls, cls.versions.last))
     assert shown.startswith(f"{cls.__name__}(")

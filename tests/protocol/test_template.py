@@ -26,6 +26,7 @@ from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.protocol.prepared import prepared
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.protocol.template import compile_template
+from tests.support.for_each import for_each
 from tests.support.rounds import LONG
 from tests.support.samples import versions
 
@@ -99,9 +100,8 @@ def one(topic_id: bytes = TOPIC_ID, *, offset: int = 0) -> TopicToFetch:
     return ("t", topic_id, [partition])
 
 
-@pytest.mark.parametrize("version", FETCH_VERSIONS)
-@settings(max_examples=100 if LONG else 5)  # there are fifteen versions
-@given(data=st.data())
+@settings(max_examples=1_500 if LONG else 75)  # there are fifteen versions
+@given(version=st.sampled_from(FETCH_VERSIONS), data=st.data())
 def test_fetch_has_the_bytes_of_the_message(version: int, data: st.DataObject) -> None:
     draw = data.draw
     common = {
@@ -131,7 +131,7 @@ def test_fetch_has_the_bytes_of_the_message(version: int, data: st.DataObject) -
     assert request.expects_response
 
 
-@pytest.mark.parametrize("version", FETCH_VERSIONS)
+@for_each(FETCH_VERSIONS)
 def test_fixed_tagged_fields_have_the_bytes_of_the_message(version: int) -> None:
     fixed = FetchRequest(cluster_id="ü" * 100, rack_id="r")
     if version >= 15:
@@ -141,17 +141,13 @@ def test_fixed_tagged_fields_have_the_bytes_of_the_message(version: int) -> None
     assert template(5, 77) == framing.encode_request(fixed, version, 5, "me")
 
 
-@pytest.mark.parametrize("version", versions(HeartbeatRequest))
-@pytest.mark.parametrize("instance_id", [None, "static"])
-def test_requests_without_arrays_have_the_bytes_of_the_message(
-    version: int, instance_id: str | None
-) -> None:
-    if version < 3:
-        instance_id = None
-    request = HeartbeatRequest(group_id="g", member_id="m", group_instance_id=instance_id)
-    template = compile_template(request, {HeartbeatRequest: ("generation_id",)}, version, None)
-    request.generation_id = 9
-    assert template(1, 9) == framing.encode_request(request, version, 1, None)
+@for_each(versions(HeartbeatRequest))
+def test_requests_without_arrays_have_the_bytes_of_the_message(version: int) -> None:
+    for instance_id in (None, "static") if version >= 3 else (None,):
+        request = HeartbeatRequest(group_id="g", member_id="m", group_instance_id=instance_id)
+        template = compile_template(request, {HeartbeatRequest: ("generation_id",)}, version, None)
+        request.generation_id = 9
+        assert template(1, 9) == framing.encode_request(request, version, 1, None)
 
 
 @pytest.mark.parametrize("topics", [[one(), one(ZERO_UUID)], [one(ZERO_UUID)]])
@@ -163,7 +159,7 @@ def test_partitions_of_a_topic_without_an_id_are_asked_for_by_name(
     assert fetch([one()], [("t", TOPIC_ID, [1])]).usable_max_version == FetchRequest.max_version
 
 
-@pytest.mark.parametrize("version", [4, 5, 6])
+@for_each([4, 5, 6])
 def test_what_a_version_cannot_carry_is_refused(version: int) -> None:
     with pytest.raises(UnsupportedVersionError, match="forgotten_topics_data"):
         fetch([one()], [("t", TOPIC_ID, [1])]).encode(version, 1, "me")

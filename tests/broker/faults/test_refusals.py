@@ -44,7 +44,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
 )
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.protocol.schema import Request, Response
-from tests.support.every_version import in_every_version
+from tests.support.for_each import in_every_version
 from tests.support.samples import REQUEST_CLASSES, filled, name_of
 
 CODE = 42
