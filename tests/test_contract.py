@@ -29,6 +29,7 @@ from aiokafka_lite import errors, helpers, structs
 from aiokafka_lite.client.aiokafka_names import ClientNames, ClusterNames
 from aiokafka_lite.consumer.config import NotGiven
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
+from tests.support.for_each import for_each
 
 Theirs: Final = aiokafka.AIOKafkaConsumer
 Ours: Final = aiokafka_lite.AIOKafkaConsumer
@@ -247,7 +248,7 @@ def aiokafkas_errors() -> dict[str, type[Exception]]:
     }
 
 
-@pytest.mark.parametrize("name", sorted(aiokafkas_errors()))
+@for_each(sorted(aiokafkas_errors()))
 def test_error_stands_where_aiokafkas_does(name: str) -> None:
     theirs, ours = aiokafkas_errors()[name], getattr(errors, name)
     renamed = {vars(errors)[parent.__name__] for parent in theirs.__mro__[:-1]

@@ -12,16 +12,17 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.arguments import ClientArguments
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.producing.config import ProducerConfig
+from tests.support.for_each import for_each
 from tests.support.reading import consumer_of
 
 CONFIGS: tuple[type[ClientArguments], ...] = (ConsumerConfig, ProducerConfig)
 OWN_WORDS = {"max_poll_records", "max_records_per_partition"}
 
 
-def arguments(kind: str) -> list[Any]:
+def arguments(kind: str) -> list[tuple[type[ClientArguments], str]]:
     """Return the arguments that are annotated as such, with whose they are."""
     return [
-        pytest.param(config, name, id=f"{config.__name__}-{name}")
+        (config, name)
         for config in CONFIGS
         for name, annotation in config.__init__.__annotations__.items()
         if annotation.removesuffix(" | None") == kind and name not in OWN_WORDS
@@ -33,42 +34,41 @@ def made(config: type[ClientArguments], name: str, given: object) -> ClientArgum
     return config(**values)
 
 
-@pytest.mark.parametrize("given", ["5000", b"5", float("nan"), float("inf"), True, [5]])
-@pytest.mark.parametrize(("config", "name"), arguments("int"))
-def test_what_is_no_number_is_refused_by_name(
-    config: type[ClientArguments], name: str, given: object
-) -> None:
-    with pytest.raises(TypeError, match=f"^{name} must be a number"):
-        made(config, name, given)
+@for_each(arguments("int"))
+def test_what_is_no_number_is_refused_by_name(config: type[ClientArguments], name: str) -> None:
+    for given in ("5000", b"5", float("nan"), float("inf"), True, [5]):
+        with pytest.raises(TypeError, match=f"^{name} must be a number"):
+            made(config, name, given)
 
 
-@pytest.mark.parametrize(("config", "name"), arguments("int"))
+@for_each(arguments("int"))
 def test_number_may_be_a_float(config: type[ClientArguments], name: str) -> None:
     """As seconds times 1000 is; requests have room for ints only."""
     given = getattr(made(config, name, 199_999.99999999997), name)
     assert (given, type(given)) == (200_000, int)
 
 
-@pytest.mark.parametrize("given", ["false", "true", "0", "", 2, []])
-@pytest.mark.parametrize(("config", "name"), arguments("bool"))
-def test_text_is_no_flag(config: type[ClientArguments], name: str, given: object) -> None:
+@for_each(arguments("bool"))
+def test_text_is_no_flag(config: type[ClientArguments], name: str) -> None:
     """Python takes "false", as an environment variable is, for true."""
-    with pytest.raises(TypeError, match=f"^{name} must be True or False"):
-        made(config, name, given)
+    no_flags: list[object] = ["false", "true", "0", "", 2, []]
+    for given in no_flags:
+        with pytest.raises(TypeError, match=f"^{name} must be True or False"):
+            made(config, name, given)
 
 
-@pytest.mark.parametrize(("config", "name"), arguments("bool"))
+@for_each(arguments("bool"))
 def test_flag_may_be_0_or_1(config: type[ClientArguments], name: str) -> None:
     assert getattr(made(config, name, 0), name) is False
     assert getattr(made(config, name, 1), name) is True
     assert not getattr(made(config, name, None), name)
 
 
-@pytest.mark.parametrize("given", [5, b"name", ["name"], Decimal(5)])
-@pytest.mark.parametrize("name", ["client_id", "group_id", "group_instance_id", "client_rack"])
-def test_name_that_is_no_text_is_refused_by_name(name: str, given: object) -> None:
-    with pytest.raises(TypeError, match=f"^{name} must be a str"):
-        made(ConsumerConfig, name, given)
+@for_each(["client_id", "group_id", "group_instance_id", "client_rack"])
+def test_name_that_is_no_text_is_refused_by_name(name: str) -> None:
+    for given in (5, b"name", ["name"], Decimal(5)):
+        with pytest.raises(TypeError, match=f"^{name} must be a str"):
+            made(ConsumerConfig, name, given)
 
 
 def test_transactional_id_that_is_no_text_is_refused_by_name() -> None:

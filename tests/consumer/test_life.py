@@ -35,6 +35,7 @@ from aiokafka_lite.events import ConsumerEvent, LoopBlocked, TaskRestarted
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle
+from tests.support.for_each import for_each
 from tests.support.listeners import Acting
 from tests.support.reading import consumer_of
 from tests.support.virtual_time import VirtualTimeLoop
@@ -78,7 +79,7 @@ def test_the_table_has_every_stage() -> None:
     assert not WITH_PARTS & OVER
 
 
-@pytest.mark.parametrize(("stage", "following"), [*itertools.product(Stage, repeat=2)])
+@for_each(itertools.product(Stage, repeat=2))
 def test_only_moves_of_the_table_are_made(stage: Stage, following: Stage) -> None:
     life, _ = life_in(stage)
     if following in MOVES[stage]:
@@ -90,7 +91,7 @@ def test_only_moves_of_the_table_are_made(stage: Stage, following: Stage) -> Non
         assert life.stage is stage
 
 
-@pytest.mark.parametrize("stage", Stage)
+@for_each(Stage)
 def test_gets_raise_what_fits_the_stage(stage: Stage) -> None:
     life, state = life_in(stage)
     if stage in WITH_PARTS:

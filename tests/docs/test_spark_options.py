@@ -11,6 +11,7 @@ from aiokafka_lite.spark.options import parse_options
 from aiokafka_lite.spark.options.kafka_options import EFFECTIVE, REFUSED, WITHOUT_EFFECT
 from aiokafka_lite.spark.options.security import SECURITY_NAMES
 from aiokafka_lite.spark.options.source_options import NAMES
+from tests.support.for_each import for_each
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 WORDS = set(re.findall(r"[A-Za-z0-9._]+", PAGE))
@@ -18,12 +19,12 @@ PREFIXES = ("sasl.kerberos.", "sasl.login.", "sasl.oauthbearer.")
 EXAMPLE = re.search(r"^options = \{.*?^\}", PAGE, re.DOTALL | re.M)
 
 
-@pytest.mark.parametrize("name", sorted(NAMES.values()))
+@for_each(sorted(NAMES.values()))
 def test_every_option_is_documented(name: str) -> None:
     assert name in WORDS
 
 
-@pytest.mark.parametrize("name", sorted({*EFFECTIVE, *REFUSED, *WITHOUT_EFFECT, *SECURITY_NAMES}))
+@for_each(sorted({*EFFECTIVE, *REFUSED, *WITHOUT_EFFECT, *SECURITY_NAMES}))
 def test_every_setting_of_the_consumer_is_documented(name: str) -> None:
     documented = name in WORDS or f"kafka.{name}" in WORDS
     assert documented or any(name.startswith(prefix) for prefix in PREFIXES)

@@ -9,6 +9,7 @@ from aiokafka_lite.broker.configs.definition import ConfigDef, ConfigType, Value
 from aiokafka_lite.broker.configs.topic_config import ConfigValue, TopicConfig, config_texts
 from aiokafka_lite.broker.configs.topic_defs import TOPIC_CONFIGS
 from aiokafka_lite.errors import InvalidConfigurationError
+from tests.support.for_each import for_each
 
 CONFIGS = {**BROKER_CONFIGS, **TOPIC_CONFIGS}
 KINDS = {bool: ConfigType.BOOLEAN, float: ConfigType.DOUBLE, list: ConfigType.LIST}
@@ -93,9 +94,7 @@ def test_settings_may_be_given_as_python_has_them() -> None:
     assert (config_texts(given), config_texts(None)) == (texts, {})
 
 
-@pytest.mark.parametrize(
-    "definition", [*TOPIC_CONFIGS.values(), *BROKER_CONFIGS.values(), *GROUP_CONFIGS.values()]
-)
+@for_each([*TOPIC_CONFIGS.values(), *BROKER_CONFIGS.values(), *GROUP_CONFIGS.values()], "{0.name}")
 def test_every_default_is_a_legal_value(definition: ConfigDef) -> None:
     if definition.default is not None:
         value = definition.parse(definition.default)
