@@ -23,6 +23,7 @@ from aiokafka_lite.errors import UnsupportedCodecError
 from aiokafka_lite.records import _build_py, build, compression
 from tests.support.crafted import FIRST_TIMESTAMP, numbered, offsets, record_set, take_all
 from tests.support.extensions import BROKEN, NOT_BUILT
+from tests.support.for_each import for_each
 from tests.support.rounds import LONG
 
 MODULE = "aiokafka_lite.records._build"
@@ -330,13 +331,9 @@ REFUSED: dict[str, tuple[Callable[[_build_py.BatchBuilder], object], type[Except
 RECORDS_BEFORE: list[dict[str, Any]] = [{"timestamp_ms": 9, "key": b"k", "value": b"v"}] * 2
 
 
-@pytest.mark.parametrize(("add", "error", "match"), REFUSED.values(), ids=REFUSED)
-def test_refused_record_leaves_the_batch_as_it_was(
-    way: Way,
-    add: Callable[[_build_py.BatchBuilder], object],
-    error: type[Exception],
-    match: str,
-) -> None:
+@for_each(REFUSED)
+def test_refused_record_leaves_the_batch_as_it_was(name: str, way: Way) -> None:
+    add, error, match = REFUSED[name]
     for codec, before in itertools.product(("none", "lz4"), ([], RECORDS_BEFORE)):
         options = {"codec": codec, "base_offset": 50}
         builder, untouched = way.new(**options), way.new(**options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import gzip
+import itertools
 import mmap
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from tests.support.crafted import (
     take_all,
     varint,
 )
+from tests.support.for_each import for_each
 from tests.support.rounds import LONG
 
 pytest.importorskip("pyarrow", reason="columns are for pyarrow: pip install pyarrow")
@@ -84,11 +86,10 @@ def column(content: bytes, name: str) -> list[object]:
 # --- the same as records -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("schema", [DEFAULT_SCHEMA, SPARK_SCHEMA], ids=["default", "spark"])
-@pytest.mark.parametrize("name", ALL_FIXTURES)
-def test_rows_are_the_records_of_kafkas_own_batches(name: str, schema: pa.Schema) -> None:
+@for_each(ALL_FIXTURES)
+def test_rows_are_the_records_of_kafkas_own_batches(name: str) -> None:
     content = (FIXTURES / f"{name}.bin").read_bytes()
-    for at_a_time in (1, 7, 1000):
+    for schema, at_a_time in itertools.product((DEFAULT_SCHEMA, SPARK_SCHEMA), (1, 7, 1000)):
         arrow = ArrowColumns(schema)
         expected, taken = record_set(content), record_set(content)
         for rows in batches_of(taken, arrow, at_a_time):

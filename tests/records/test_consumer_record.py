@@ -17,6 +17,7 @@ from aiokafka.structs import ConsumerRecord as AiokafkaRecord
 
 from aiokafka_lite import _record_py, records, structs
 from tests.support.crafted import batch, record_set
+from tests.support.for_each import for_each
 
 FIELDS: dict[str, Any] = {
     "topic": "topic",
@@ -79,8 +80,8 @@ def test_every_field_has_to_be_given_once(cls: type[Any], count: int) -> None:
         cls(**FIELDS, other=1)
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_any_field_holds_anything(cls: type[Any], name: str) -> None:
+@for_each(FIELDS)
+def test_any_field_holds_anything(name: str, cls: type[Any]) -> None:
     for value in (None, "text", 2.5, True, 2**70, -(2**63), 2**63 - 1, [1], object()):
         given = cls(**{**FIELDS, name: value})
         assert getattr(given, name) is value or getattr(given, name) == value
@@ -100,8 +101,8 @@ def test_initialising_again_replaces_the_fields(record: Any) -> None:
 # --- comparing and showing -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_records_are_equal_if_all_fields_are(cls: type[Any], name: str) -> None:
+@for_each(FIELDS)
+def test_records_are_equal_if_all_fields_are(name: str, cls: type[Any]) -> None:
     assert cls(**FIELDS) == cls(**FIELDS)
     other = cls(**{**FIELDS, name: "other"})
     assert cls(**FIELDS) != other
@@ -175,8 +176,9 @@ def test_attributes_can_be_set_through_the_dict(record: Any) -> None:
     assert (record.topic, record.more) == ("else", 3)
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_deleted_field_is_missing_until_it_is_set(cls: type[Any], record: Any, name: str) -> None:
+@for_each(FIELDS)
+def test_deleted_field_is_missing_until_it_is_set(name: str, cls: type[Any]) -> None:
+    record = cls(**FIELDS)
     _ = vars(record)
     delattr(record, name)
     with pytest.raises(AttributeError, match=name):

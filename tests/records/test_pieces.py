@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from tests.support.crafted import (
     take_all,
     varint,
 )
+from tests.support.for_each import for_each
 from tests.support.rounds import LONG
 
 MIB = 1 << 20
@@ -116,10 +118,9 @@ def test_pieces_give_their_memory_back() -> None:
 
 
 @pytest.mark.usefixtures("decoder")
-@pytest.mark.parametrize("piece_bytes", [8, 64, 1000, 4000])
-@pytest.mark.parametrize("at_a_time", [1, 7, 1000])
+@for_each(itertools.product([8, 64, 1000, 4000], [1, 7, 1000]))
 def test_pieces_of_any_size_hold_whole_records(
-    codec: Codec, piece_bytes: int, at_a_time: int, monkeypatch: pytest.MonkeyPatch
+    piece_bytes: int, at_a_time: int, codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = records.build_batch(rows(50, 200), codec=codec) + batch(2, base_offset=50)
     expected = take_all(record_set(content))
@@ -149,9 +150,9 @@ def test_what_is_ahead_of_the_position_is_passed_a_piece_at_a_time(
 
 
 @pytest.mark.usefixtures("decoder")
-@pytest.mark.parametrize("end", [1, 20, 49, 50, 60])
+@for_each([1, 20, 49, 50, 60])
 def test_records_from_the_end_offset_on_are_left_out(
-    codec: Codec, end: int, monkeypatch: pytest.MonkeyPatch
+    end: int, codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = records.build_batch(rows(50, 200), codec=codec) + batch(20, base_offset=50)
     small_pieces(monkeypatch)
@@ -311,9 +312,9 @@ def outcome(content: bytes, *, at_a_time: int = 7, max_batch_bytes: int = NO_LIM
 
 
 @pytest.mark.usefixtures("decoder")
-@pytest.mark.parametrize(("claim", "readable"), [(2, 2), (4, 3), (2**31 - 1, 3), (-1, 0)])
+@for_each([(2, 2), (4, 3), (2**31 - 1, 3), (-1, 0)])
 def test_a_count_that_lies_is_an_error_behind_the_records(
-    codec: Codec, claim: int, readable: int, monkeypatch: pytest.MonkeyPatch
+    claim: int, readable: int, codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     payload = b"".join(record(n, value=varint(40) + bytes(40)) for n in range(3))
     content = raw_batch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
@@ -27,6 +28,7 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
 )
 from tests.broker.groups.classic.machine import REBALANCE_MS, SESSION_MS, Driver
+from tests.support.for_each import for_each
 
 EMPTY = GroupState.EMPTY
 PREPARING = GroupState.PREPARING_REBALANCE
@@ -148,8 +150,7 @@ def test_rebalance_whose_members_all_left_takes_any_protocol(driver: Driver) -> 
     assert (joined.error, joined.protocol) == (NoError, "of-nobody-before")
 
 
-@pytest.mark.parametrize("delay_ms", [0, 3_000])
-@pytest.mark.parametrize("seed", range(40))
+@for_each(itertools.product(range(40), [0, 3_000]))
 def test_join_is_inconsistent_when_kafka_would_say_so(seed: int, delay_ms: int) -> None:
     """Random groups of members that come, ask for ids, leave and fall silent."""
     random = Random(seed)
