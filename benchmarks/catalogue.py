@@ -15,6 +15,7 @@ from benchmarks.contestants import (
     CONFLUENT_LEAST_CPU,
     CONFLUENT_LEAST_WALL,
     CONFLUENT_POLL,
+    FLOOR,
     HANDLING_AIOKAFKA,
     HANDLING_FASTSTREAM,
     HANDLING_LITE,
@@ -44,6 +45,7 @@ from benchmarks.contestants import (
 )
 from benchmarks.figures import (
     AGE,
+    BEYOND,
     BROKER_CPU_NS,
     BROKER_CPU_PERCENT,
     CPU_MS,
@@ -195,6 +197,7 @@ def _bulk(size: Size) -> list[Scenario]:
         AIOKAFKA_ASYNC_FOR,
         CONFLUENT_LEAST_CPU,
         CONFLUENT_LEAST_WALL,
+        FLOOR,
     )
     others = (
         LITE_POLL.on_uvloop(),
@@ -211,7 +214,7 @@ def _bulk(size: Size) -> list[Scenario]:
             family="bulk",
             title=topic.title,
             task="bulk",
-            figures=(CPU_NS, WALL_NS),
+            figures=(CPU_NS, WALL_NS, BEYOND),
             contestants=size.contestants(core, others),
             rounds=size.rounds,
             topics=(topic,),
@@ -228,13 +231,14 @@ def _paced(size: Size) -> list[Scenario]:
     core = (LITE_ASYNC_FOR, LITE_ASYNC_FOR.on_uvloop(), CONFLUENT_POLL)
     second = (AIOKAFKA_ASYNC_FOR, CONFLUENT_AIO)
     third = (LITE_POLL, AIOKAFKA_GETMANY)
+    floors = (FLOOR, FLOOR.on_uvloop())
     trickle = Scenario(
         "trickle",
         family="trickle",
         title="1,000 records a second on 4 partitions",
         task="paced",
         figures=(CPU_US, *AGE),
-        contestants=size.contestants((*core, *second), third),
+        contestants=size.contestants((*core, *second, *floors), third),
         rounds=size.timed_rounds,
         topics=(Topic(use="paced"),),
         rate=1000,
@@ -247,7 +251,7 @@ def _paced(size: Size) -> list[Scenario]:
             trickle,
             name=f"trickle-{rate}",
             title=f"{rate} records a second on 4 partitions",
-            contestants=size.contestants(core, (*second, *third)),
+            contestants=size.contestants((*core, *floors), (*second, *third)),
             rate=rate,
         )
         for rate in (100, 10)
@@ -258,6 +262,7 @@ def _paced(size: Size) -> list[Scenario]:
         family="many",
         title="500 records a second spread over 3,000 partitions",
         figures=(*trickle.figures, BROKER_CPU_PERCENT),
+        contestants=size.contestants((*core, *second), third),
         topics=_many_topics(),
         rate=500,
         settle_s=size.settle_s,

@@ -16,6 +16,7 @@ from benchmarks.contestants import (
     CONFLUENT_LEAST_CPU,
     CONFLUENT_LEAST_WALL,
     CONFLUENT_POLL,
+    FLOOR,
     FOOTPRINT_DIRECTORY,
     FOOTPRINT_MEMORY,
     HANDLING_LITE,
@@ -40,6 +41,7 @@ from benchmarks.contestants import (
 from benchmarks.figures import (
     AGE_P50,
     AGE_P99,
+    BEYOND,
     CPU_NS,
     CPU_PERCENT,
     CPU_US,
@@ -220,28 +222,34 @@ _ON_UVLOOP: Final = LITE_ASYNC_FOR.on_uvloop()
 
 
 def _bulk() -> Iterable[Goal]:
+    # Beyond the floor: what the kernel takes to copy an answer differs from machine to machine by
+    # more than clients differ.
     for codec, than_aiokafka, than_confluent in (
-        ("plain", 11, 6.5),
-        ("lz4", 8, 4.5),
-        ("zstd", 6, 4),
-        ("big", 6, 3),
+        ("plain", 12, 8),
+        ("lz4", 8, 5),
+        ("zstd", 6, 5),
+        ("big", 8, 4),
     ):
-        yield TimesLess(codec, LITE_POLL, CPU_NS, than_aiokafka, (AIOKAFKA_GETMANY,))
-        yield TimesLess(codec, LITE_POLL, CPU_NS, than_confluent, _CONFLUENT)
-    yield TimesLess("plain", LITE_POLL, CPU_NS, 3, (JAVA_PERFORMANCE,))
-    yield TimesLess("plain", LITE_GETMANY, CPU_NS, 10, (AIOKAFKA_GETMANY,))
-    yield TimesLess("plain", LITE_GETMANY, CPU_NS, 5, _CONFLUENT)
-    yield TimesLess("plain", LITE_ASYNC_FOR, CPU_NS, 25, (AIOKAFKA_ASYNC_FOR,))
-    yield NotAbove("plain", LITE_ASYNC_FOR, CPU_NS, 1.15, (LITE_POLL,))
-    yield TimesLess("plain", LITE_BATCHES, CPU_NS, 20, (AIOKAFKA_GETMANY,))
+        yield TimesLess(codec, LITE_POLL, BEYOND, than_aiokafka, (AIOKAFKA_GETMANY,))
+        yield TimesLess(codec, LITE_POLL, BEYOND, than_confluent, _CONFLUENT)
+    yield TimesLess("plain", LITE_POLL, BEYOND, 3, (JAVA_PERFORMANCE,))
+    yield TimesLess("plain", LITE_GETMANY, BEYOND, 10, (AIOKAFKA_GETMANY,))
+    yield TimesLess("plain", LITE_GETMANY, BEYOND, 5, _CONFLUENT)
+    yield TimesLess("plain", LITE_ASYNC_FOR, BEYOND, 25, (AIOKAFKA_ASYNC_FOR,))
+    yield TimesLess("plain", LITE_ASYNC_FOR, BEYOND, 6, _CONFLUENT)
+    yield NotAbove("plain", LITE_ASYNC_FOR, BEYOND, 1.15, (LITE_POLL,))
+    yield TimesLess("plain", LITE_BATCHES, BEYOND, 25, (AIOKAFKA_GETMANY,))
+    yield TimesLess("plain", LITE_BATCHES, BEYOND, 18, _CONFLUENT)
     yield TimesLess("plain", LITE_POLL, WALL_NS, 4, (AIOKAFKA_GETMANY,))
     yield TimesLess("plain", LITE_POLL, WALL_NS, 3, _CONFLUENT)
 
 
 def _paced() -> Iterable[Goal]:
     poll = (CONFLUENT_POLL,)
-    yield NotAbove("trickle", LITE_ASYNC_FOR, CPU_US, 0.9, poll)
-    yield NotAbove("trickle", _ON_UVLOOP, CPU_US, 0.75, poll)
+    # On asyncio the floor itself takes more than librdkafka.
+    yield NotAbove("trickle", LITE_ASYNC_FOR, CPU_US, 1.1, (FLOOR,))
+    yield NotAbove("trickle", _ON_UVLOOP, CPU_US, 1.1, (FLOOR.on_uvloop(),))
+    yield NotAbove("trickle", _ON_UVLOOP, CPU_US, 1, poll)
     # Of few records the p99 is chance.
     for name, ages in (
         ("trickle", (AGE_P50, AGE_P99)),

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.contestants import AIOKAFKA, CONFLUENT, FASTSTREAM, JAVA, OURS, SPARK
+from benchmarks.contestants import AIOKAFKA, BARE, CONFLUENT, FASTSTREAM, JAVA, OURS, SPARK
 from benchmarks.machine import Machine
 from benchmarks.results import Sample, Summaries, summarize
 from benchmarks.scenarios import Scenario
@@ -23,6 +23,7 @@ _COLOURS: Final = {
     CONFLUENT: "#f26419",
     JAVA: "#86bbd8",
     SPARK: "#b8b8b8",
+    BARE: "#6c757d",
     FASTSTREAM: "#2f9e8f",
 }
 _WIDTH_INCHES: Final = 12

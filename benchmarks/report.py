@@ -8,7 +8,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.figures import Figure
+from benchmarks.figures import BEYOND, Figure
 from benchmarks.machine import Machine
 from benchmarks.results import Failure, Spread, Summaries, Summary, Verdict
 from benchmarks.scenarios import Scenario
@@ -54,13 +54,14 @@ def _family_table(scenarios: Sequence[Scenario], summaries: Summaries) -> Table:
     Each has a section, sorted by the first figure; one with a single contestant is a single row.
     """
     figures = scenarios[0].figures
+    compared = BEYOND if BEYOND in figures else figures[0]
     units = ", ".join(f"{figure.heading} in {figure.unit}" for figure in figures)
     table = Table(title=scenarios[0].family, title_justify="left", caption_justify="left")
     table.caption = f"{units}: best of the rounds, and in brackets the worst"
     table.add_column("", width=_LABEL_WIDTH)
     for figure in figures:
         table.add_column(figure.heading, justify="right", no_wrap=True)
-    table.add_column(f"{figures[0].heading} ÷ ours", justify="right", no_wrap=True)
+    table.add_column(f"{compared.heading} ÷ ours", justify="right", no_wrap=True)
     for scenario in scenarios:
         rows = [each for (name, _), each in summaries.items() if name == scenario.name]
         ours = summaries.get((scenario.name, scenario.contestants[0].name))
@@ -73,7 +74,7 @@ def _family_table(scenarios: Sequence[Scenario], summaries: Summaries) -> Table:
         table.add_section()
         table.add_row(f"[bold]{scenario.name}[/bold]: {scenario.title}")
         for row in rows:
-            ratio = _ratio(figures[0], row, ours)
+            ratio = _ratio(compared, row, ours)
             table.add_row(f"  {row.contestant}", *_cells(figures, row), ratio)
     return table
 
@@ -102,9 +103,9 @@ def _spread_text(figure: Figure, spread: Spread, runs: int) -> str:
 
 
 def _ratio(figure: Figure, row: Summary, ours: Summary | None) -> str:
-    if ours is None or not ours.figures[figure.key].best:
-        return "–"
-    return f"{row.figures[figure.key].best / ours.figures[figure.key].best:.2f}"
+    base = None if ours is None else ours.figures.get(figure.key)
+    own = row.figures.get(figure.key)
+    return f"{own.best / base.best:.2f}" if own is not None and base and base.best else "–"
 
 
 def goal_table(verdicts: Sequence[Verdict]) -> Table:

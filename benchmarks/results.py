@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
+from benchmarks.contestants import FLOOR
+from benchmarks.figures import BEYOND, CPU_NS
 from benchmarks.machine import Machine
 from benchmarks.measure import Measurement
 
@@ -61,11 +63,14 @@ Summaries = Mapping[tuple[str, str], Summary]
 
 
 def summarize(samples: Iterable[Sample]) -> dict[tuple[str, str], Summary]:
-    """Summarize samples by scenario and contestant, in the order in which they first came."""
+    """Summarize samples by scenario and contestant, in the order in which they first came.
+
+    If the floor took part in a scenario, each summary has a figure more: `BEYOND`.
+    """
     groups: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
         groups.setdefault((sample.scenario, sample.contestant), []).append(sample)
-    return {
+    found = {
         (scenario, contestant): Summary(
             scenario,
             contestant,
@@ -78,6 +83,20 @@ def summarize(samples: Iterable[Sample]) -> dict[tuple[str, str], Summary]:
         )
         for (scenario, contestant), group in groups.items()
     }
+    return {
+        (scenario, contestant): _beyond_floor(summary, found.get((scenario, FLOOR.name)))
+        for (scenario, contestant), summary in found.items()
+    }
+
+
+def _beyond_floor(summary: Summary, floor: Summary | None) -> Summary:
+    """Add the CPU time less that of the floor's best round, if that was measured."""
+    if floor is None or CPU_NS.key not in floor.figures:
+        return summary
+    least = floor.figures[CPU_NS.key].best
+    cpu = summary.figures[CPU_NS.key]
+    beyond = Spread(cpu.best - least, cpu.median - least, cpu.worst - least)
+    return replace(summary, figures={**summary.figures, BEYOND.key: beyond})
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ CONFLUENT: Final = "confluent-kafka"
 JAVA: Final = "Java"
 SPARK: Final = "Spark"
 FASTSTREAM: Final = "FastStream"
+BARE: Final = "Python"
 
 
 def _ours(name: str, function: str) -> Contestant:
@@ -74,6 +75,8 @@ def _confluent(name: str, function: str) -> Contestant:
     return Contestant(f"confluent {name}", CONFLUENT, subject, requires="confluent_kafka")
 
 
+FLOOR: Final = Contestant("floor", BARE, "floor:floor")
+"""Where it takes part, figures of the others are shown "beyond the floor" too."""
 LITE_POLL: Final = _ours("poll", "poll")
 LITE_GETMANY: Final = _ours("getmany", "getmany")
 LITE_ASYNC_FOR: Final = _ours("async for", "async_for")

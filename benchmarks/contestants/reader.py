@@ -16,10 +16,10 @@ Take = Callable[[Sequence[bytes | None]], bool]
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What was read, and the lengths of all keys and values."""
+    """What was read, and the lengths of all keys and values; None if these were not looked at."""
 
     records: int
-    touched_bytes: int
+    touched_bytes: int | None
 
 
 class Reader(Protocol):

@@ -21,16 +21,16 @@ async def measure(subject: str, workload: Workload) -> Measurement:
     async with open_reader(subject, workload) as reader:
         await reader.assign()
         await reader.drain(min(workload.records, WARM_UP_RECORDS))
-    records = touched_bytes = 0
+    drained = []
     async with open_reader(subject, workload) as reader:
         meter = Meter()
         await reader.assign()
         for number in range(workload.passes):
             if number:
                 await reader.rewind()
-            drained = await reader.drain(workload.records)
-            records += drained.records
-            touched_bytes += drained.touched_bytes
+            drained.append(await reader.drain(workload.records))
         wall_s, cpu_s = meter.read()
+    records = sum(each.records for each in drained)
+    touched = [each.touched_bytes for each in drained if each.touched_bytes is not None]
     figures = {"cpu_ns": cpu_s * 1e9 / records, "wall_ns": wall_s * 1e9 / records}
-    return Measurement(reader.version, figures, records, touched_bytes)
+    return Measurement(reader.version, figures, records, sum(touched) if touched else None)

@@ -93,10 +93,17 @@ class RawClient:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._scratch: Final = memoryview(bytearray(_SCRATCH_BYTES))
 
-    def exchange(self, request: bytes) -> memoryview:
-        """Send a request and return its answer."""
+    def exchange(self, request: bytes, buffer: memoryview | None = None) -> memoryview:
+        """Send a request and return its answer, which fills the front of a buffer if one is given.
+
+        Raises:
+            RunError: The answer is larger than the buffer.
+        """
         self._socket.sendall(request)
-        frame = memoryview(bytearray(self._size()))
+        size = self._size()
+        frame = memoryview(bytearray(size)) if buffer is None else buffer[:size]
+        if len(frame) < size:
+            raise RunError(f"an answer of {size} bytes does not fit in {len(frame)}")
         self._receive(frame)
         return frame
 

@@ -10,8 +10,14 @@ import pytest
 from rich.console import Console
 
 from benchmarks.catalogue import FULL, scenarios
-from benchmarks.contestants import AIOKAFKA_GETMANY, JAVA_PERFORMANCE, LITE_GETMANY, LITE_POLL
-from benchmarks.figures import CPU_NS, WALL_NS
+from benchmarks.contestants import (
+    AIOKAFKA_GETMANY,
+    FLOOR,
+    JAVA_PERFORMANCE,
+    LITE_GETMANY,
+    LITE_POLL,
+)
+from benchmarks.figures import BEYOND, CPU_NS, WALL_NS
 from benchmarks.goals import GOALS, Flat, Goal, Limit, NotAbove, TimesLess, judge
 from benchmarks.machine import Machine, describe_machine
 from benchmarks.measure import Measurement, percentile
@@ -53,6 +59,40 @@ def test_summary_keeps_best_median_and_worst() -> None:
     assert astuple(summary.figures["cpu_ns"]) == pytest.approx((100, 200, 400))
 
 
+def test_floor_is_taken_off_every_figure_of_its_scenario_and_of_no_other() -> None:
+    elsewhere = replace(sample("lite poll", 100), scenario="lz4")
+    summaries = summarize([*SAMPLES, sample("floor", 30, 1), sample("floor", 25, 2), elsewhere])
+    beyond = {
+        contestant: astuple(summary.figures[BEYOND.key])
+        for (scenario, contestant), summary in summaries.items()
+        if scenario == "plain"
+    }
+    assert beyond["lite poll"] == pytest.approx((75, 175, 375))
+    assert beyond["aiokafka getmany"] == pytest.approx((1475, 1725, 1975))
+    assert beyond["floor"] == pytest.approx((0, 2.5, 5))
+    assert BEYOND.key not in summaries["lz4", "lite poll"].figures
+    goal = TimesLess("plain", LITE_POLL, BEYOND, 19, (AIOKAFKA_GETMANY,))
+    (verdict,) = judge(summaries, [goal])
+    assert (verdict.reached, verdict.is_met) == (pytest.approx(1475 / 75), True)
+    assert judge(summarize(SAMPLES), [goal])[0].is_met is None, "not measured"
+
+
+def test_report_compares_what_is_beyond_the_floor() -> None:
+    scenario = replace(
+        SCENARIO,
+        figures=(CPU_NS, WALL_NS, BEYOND),
+        contestants=(LITE_POLL, AIOKAFKA_GETMANY, FLOOR),
+    )
+    for samples, cells in (
+        ([*SAMPLES, sample("floor", 25)], ["1,475 (1,975)", "19.67"]),
+        (SAMPLES, ["–", "–"]),
+    ):
+        output = StringIO()
+        show(MACHINE, [scenario], summarize(samples), [], [], Console(file=output, width=140))
+        (line,) = (each for each in output.getvalue().splitlines() if "aiokafka getmany" in each)
+        assert [cell.strip() for cell in line.split("│")][4:-1] == cells
+
+
 def test_goals_compare_the_best_rounds() -> None:
     goals: list[Goal] = [
         TimesLess("plain", LITE_POLL, CPU_NS, 10, (AIOKAFKA_GETMANY,)),
@@ -85,9 +125,11 @@ def test_goals_name_scenarios_contestants_and_figures_that_exist() -> None:
         # librdkafka's poll is the measure, whatever the others do.
         ("trickle", "p50_ms", "lite async for", {"confluent poll": 2, "aiokafka getmany": 1}, True),
         ("trickle-10", "p50_ms", "lite async for", {"confluent poll": 1.4}, False),
-        ("trickle", "cpu_us", "lite async for", {"confluent poll": 1.6}, False),
-        ("trickle", "cpu_us", "lite async for, uvloop", {"confluent poll": 1.9}, False),
-        ("trickle", "cpu_us", "lite async for, uvloop", {"confluent poll": 2.1}, True),
+        ("trickle", "cpu_us", "lite async for", {"floor": 1.3, "confluent poll": 2}, False),
+        ("trickle", "cpu_us", "lite async for", {"floor": 1.4, "confluent poll": 1}, True),
+        ("trickle", "cpu_us", "lite async for, uvloop", {"floor, uvloop": 1.3}, False),
+        ("trickle", "cpu_us", "lite async for, uvloop", {"confluent poll": 1.4}, False),
+        ("trickle", "cpu_us", "lite async for, uvloop", {"confluent poll": 1.6}, True),
         ("many", "p50_ms", "lite async for", {"confluent poll": 4.4, "aiokafka getmany": 9}, False),
         ("many", "p50_ms", "lite async for", {"confluent poll": 4.6, "aiokafka getmany": 2}, True),
         # In a group the faster of two peers is.

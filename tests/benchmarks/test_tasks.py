@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -26,6 +27,7 @@ from benchmarks.contestants import (
     PRODUCE_LITE,
     START_LITE,
     Contestant,
+    floor,
     producers,
 )
 from benchmarks.contestants.moves import AsyncioMover, ForgetfulMover, Handed, Record
@@ -54,6 +56,7 @@ from tests.support.ports import free_port
 from tests.support.rounds import LONG
 
 READ = Topic("zstd", 100, 400)
+PLAIN = Topic("none", 100, 90, partition_count=3)
 PACED = Topic(use="paced", partition_count=3)
 QUIET = Topic(use="quiet", partition_count=3)
 READERS = ("ours:poll", "ours:getmany", "ours:async_for", "aiokafka_peer:getmany",
@@ -63,7 +66,7 @@ READERS = ("ours:poll", "ours:getmany", "ours:async_for", "aiokafka_peer:getmany
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerThread]:
     with BrokerThread(BrokerConfig()) as thread:
-        ensure_topics(thread.bootstrap_servers, [READ, PACED, QUIET])
+        ensure_topics(thread.bootstrap_servers, [READ, PLAIN, PACED, QUIET])
         yield thread
         thread.raise_if_failed()
 
@@ -107,7 +110,31 @@ async def test_slice_is_the_cpu_time_of_the_longest_round() -> None:
     assert loop.longest_slice_ns >= 5_000_000
 
 
-@pytest.mark.parametrize("reader", ["ours:async_for", "confluent:poll"])
+async def test_floor_counts_records_and_looks_at_no_key_or_value(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(floor, "LONG_POLL_MS", 1)
+    measurement = await bulk.measure("floor:floor", replace(read_workload(broker), passes=2))
+    assert (measurement.records, measurement.touched_bytes) == (800, None)
+    with pytest.raises(StarvedError, match="no records after 400"):
+        await bulk.measure("floor:floor", replace(read_workload(broker), records=401))
+
+
+async def test_floor_decodes_every_value_of_a_trickle(broker: BrokerThread) -> None:
+    workload = Workload(broker.bootstrap_servers, [PLAIN.name], PLAIN.partition_count)
+    values: list[bytes | None] = []
+
+    def take(arrived: Sequence[bytes | None]) -> bool:
+        values.extend(arrived)
+        return len(values) < PLAIN.records
+
+    async with floor.floor(workload) as reader:
+        await reader.assign()
+        await asyncio.wait_for(reader.read(take), 10.0)
+    assert Counter(values) == Counter(value for _, value, _ in PLAIN.rows())
+
+
+@pytest.mark.parametrize("reader", ["ours:async_for", "confluent:poll", "floor:floor"])
 async def test_paced_records_are_as_old_as_their_way_is_long(
     broker: BrokerThread, reader: str
 ) -> None:
