@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             topics = list(dict.fromkeys(topic for each in chosen for topic in each.topics))
             if topics:
                 ensure_topics(bootstrap_servers, topics)
-            for outcome in run(Plan(bootstrap_servers, chosen)):
+            for outcome in run(Plan(bootstrap_servers, chosen, reads_once=True)):
                 _show_step(outcome)
                 if isinstance(outcome, Sample):
                     samples.append(outcome)

@@ -10,7 +10,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
@@ -21,6 +29,7 @@ _CONNECT_TIMEOUT_S: Final = 10.0
 # librdkafka writes each lost connection to stderr, and there will be some when Kafka is stopped.
 QUIET: Final = {"log_level": 2}
 _PAUSE_S: Final = 0.1
+_READ_RECORDS: Final = 10_000
 _LARGEST_BATCH_BYTES: Final = 1_000_000
 # The records stay as long as the topic; and a broker that holds thousands of partitions reserves
 # no megabytes of index for each.
@@ -66,6 +75,37 @@ def _ensure_topics(
             _load(bootstrap_servers, topic)
             if not _is_there(admin, topic):
                 raise TopicError(f"{topic.name} does not hold what it was loaded with")
+
+
+def read_once(
+    bootstrap_servers: str, topics: Sequence[Topic], timeout_s: float = _TIMEOUT_S
+) -> None:
+    """Read all records of topics, so that no client waits for the disk or pays for cold pages.
+
+    Raises:
+        TopicError: A record is missing, or the cluster cannot be reached.
+    """
+    left = sum(topic.records for topic in topics)
+    settings = {"group.id": "bench-read-once", "enable.auto.commit": False}
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, **QUIET, **settings})
+    try:
+        consumer.assign(
+            [
+                TopicPartition(topic.name, number, OFFSET_BEGINNING)
+                for topic in topics
+                for number in range(topic.partition_count)
+            ]
+        )
+        while left > 0:
+            messages = consumer.consume(min(left, _READ_RECORDS), timeout_s)
+            failed = [message.error() for message in messages if message.error() is not None]
+            if failed or not messages:
+                raise TopicError(f"{failed[:1] or f'{left} records are missing'}")
+            left -= len(messages)
+    except KafkaException as error:
+        raise TopicError(f"{bootstrap_servers}: {error.args[0].str()}") from error
+    finally:
+        consumer.close()
 
 
 def drop_topics(bootstrap_servers: str, names: Sequence[str]) -> None:

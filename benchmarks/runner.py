@@ -27,10 +27,18 @@ Execute = Callable[[str, Contestant, Workload], Measurement]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run."""
+    """What to run.
+
+    Attributes:
+        bootstrap_servers: The real Kafka.
+        scenarios: In this order.
+        reads_once: Whether every topic is read before the first client that is measured.
+        seed: Of the order of contestants.
+    """
 
     bootstrap_servers: str
     scenarios: Sequence[Scenario]
+    reads_once: bool = False
     seed: int = 0
 
 
@@ -43,7 +51,7 @@ def run(plan: Plan, execute: Execute | None = None) -> Iterator[Sample | Failure
     """
     execute = execute if execute is not None else execute_in_process
     rng = random.Random(plan.seed)
-    with Servers(plan.bootstrap_servers) as servers:
+    with Servers(plan.bootstrap_servers, reads_once=plan.reads_once) as servers:
         for scenario in plan.scenarios:
             if scenario.course:
                 from benchmarks.failover import run_course  # needs Java and all three clients

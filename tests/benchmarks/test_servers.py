@@ -9,9 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from aiokafka_lite.broker.thread import BrokerThread
 from benchmarks import servers
 from benchmarks.contestants import RAW_DRAIN, Contestant
 from benchmarks.figures import WALL_BYTE
+from benchmarks.loading import TopicError, ensure_topics, read_once
 from benchmarks.measure import Measurement, RunError, Workload
 from benchmarks.results import Failure, Sample
 from benchmarks.runner import Plan, run
@@ -22,6 +24,7 @@ from benchmarks.servers import (
     MEMORY,
     EmbeddedBroker,
     ServerMeter,
+    Servers,
     listener_pid,
     process_cpu_seconds,
     process_resident_bytes,
@@ -105,6 +108,23 @@ def test_contestants_of_embedded_brokers_find_their_topics_loaded() -> None:
     assert [each for each in outcomes if isinstance(each, Failure)] == []
     assert len(outcomes) == len(set(served.values())) == 2
     assert not any(can_connect(int(at.rpartition(":")[2])) for at in served.values())
+
+
+def test_topics_are_read_once_before_the_first_client() -> None:
+    with BrokerThread() as broker:
+        address = broker.bootstrap_servers
+        ensure_topics(address, [TOPIC])
+        with Servers(address, reads_once=True) as servers:
+            counts = []
+            for _ in range(2):
+                assert servers.address(KAFKA, [TOPIC]) == address
+                counts.append(len(broker.requests.of("Fetch")))
+            assert counts[0] == counts[1] > 0
+        with pytest.raises(TopicError, match="300 records are missing"):
+            read_once(address, [replace(TOPIC, use="missing")], timeout_s=0.01)
+        with Servers(address) as servers:
+            servers.address(KAFKA, [TOPIC])
+            assert len(broker.requests.of("Fetch")) == counts[0]
 
 
 def test_kafka_is_the_one_that_was_named() -> None:
