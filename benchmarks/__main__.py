@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
 
 from benchmarks.catalogue import FULL, QUICK, QUICK_FAMILIES, Size, scenarios
-from benchmarks.contestants import Contestant
-from benchmarks.goals import judge
-from benchmarks.kept import Kind, describe_run, keep
+from benchmarks.goals import GOALS, Limit, Verdict, judge
 from benchmarks.loading import TopicError, drop_topics, ensure_topics
-from benchmarks.machine import Machine, describe_machine
+from benchmarks.machine import describe_machine
+from benchmarks.measure import RunError
 from benchmarks.plot import plot
-from benchmarks.report import show
-from benchmarks.results import Failure, Sample, Summaries, Verdict, summarize, write_json
+from benchmarks.results import (
+    Failure,
+    Kind,
+    Run,
+    Sample,
+    describe_run,
+    document,
+    keep,
+    summarize,
+)
 from benchmarks.runner import Plan, run
 from benchmarks.scenarios import Scenario
 from benchmarks.servers import kafka_at
+from benchmarks.tables import report
 from tests.support.real_kafka import KafkaUnavailableError
 
 EXIT_FAILED = 1
@@ -40,13 +49,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
         1 when a contestant failed; 3 when a goal was missed and `--strict` was given.
     """
     options = _parser().parse_args(arguments)
-    chosen = _choose(options)
+    known = scenarios(_size(options))
+    names = options.scenario or (QUICK_FAMILIES if options.quick else ())
+    chosen = chosen_of(known, names, options.only)
     if not chosen:
         print("nothing to run: see --list", file=sys.stderr)
         return EXIT_USAGE
     if options.list:
-        _list(chosen)
+        list_all(chosen)
         return 0
+
+    def outcomes(bootstrap_servers: str) -> Iterator[Sample | Failure]:
+        return run(Plan(bootstrap_servers, chosen, reads_once=True))
+
+    return compare("bench", options, chosen, known, outcomes)
+
+
+def compare(
+    kind: Kind,
+    options: argparse.Namespace,
+    chosen: Sequence[Scenario],
+    known: Sequence[Scenario],
+    outcomes: Callable[[str], Iterator[Sample | Failure]],
+    goals: Sequence[Limit] = GOALS,
+) -> int:
+    """Run scenarios, and print and write their results; returns the exit code.
+
+    Args:
+        kind: Of the benchmarks.
+        options: Of the command line.
+        chosen: The scenarios to run.
+        known: All scenarios.
+        outcomes: Runs them on the Kafka at an address.
+        goals: For these benchmarks.
+    """
     machine = describe_machine()
     samples: list[Sample] = []
     failures: list[Failure] = []
@@ -56,31 +92,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
             topics = list(dict.fromkeys(topic for each in chosen for topic in each.topics))
             if topics:
                 ensure_topics(bootstrap_servers, topics)
-            for outcome in run(Plan(bootstrap_servers, chosen, reads_once=True)):
+            for outcome in outcomes(bootstrap_servers):
                 _show_step(outcome)
-                if isinstance(outcome, Sample):
-                    samples.append(outcome)
-                else:
+                if isinstance(outcome, Failure):
                     failures.append(outcome)
+                elif outcome.round > 0:
+                    samples.append(outcome)
             if options.drop and topics:
                 drop_topics(bootstrap_servers, [topic.name for topic in topics])
-    except (KafkaUnavailableError, TopicError) as error:
+    except (KafkaUnavailableError, TopicError, RunError) as error:
         print(error, file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
-        print("\ninterrupted: what was measured so far", file=sys.stderr)
+        print("\ninterrupted: the results so far", file=sys.stderr)
     if not samples:
-        for failure in failures:
-            print(f"FAILED {failure.contestant}: {failure.reason}", file=sys.stderr)
         return EXIT_FAILED
     summaries = summarize(samples)
-    verdicts = judge(summaries)
-    show(machine, chosen, summaries, verdicts, failures)
+    verdicts = judge(summaries, goals)
+    result = describe_run(
+        kind, datetime.now(timezone.utc).isoformat(timespec="seconds"), machine, chosen,
+        summaries, is_quick=options.quick, is_own_kafka=not options.bootstrap,
+    )  # fmt: skip
+    print(report(result, verdicts, failures))
     if options.keep:
-        everything = scenarios(_size(options))
-        keep_run("bench", options, machine, chosen, everything, summaries, verdicts, failures)
-    written = [options.out / "bench.json"]
-    write_json(written[0], machine, samples, verdicts, failures)
+        keep_run(result, options, known, failures)
+    written = [options.out / f"{kind}.json"]
+    write_json(written[0], result, samples, verdicts, failures)
     measured = [each for each in chosen if any(name == each.name for name, _ in summaries)]
     for family, members in groupby(measured, lambda scenario: scenario.family):
         written.append(options.out / f"{family}.png")
@@ -89,50 +126,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code(failures, verdicts, is_strict=options.strict)
 
 
-def keep_run(
-    kind: Kind,
-    options: argparse.Namespace,
-    machine: Machine,
-    chosen: Sequence[Scenario],
-    known: Sequence[Scenario],
-    summaries: Summaries,
+def write_json(
+    path: Path,
+    result: Run,
+    samples: Sequence[Sample],
     verdicts: Sequence[Verdict],
+    failures: Sequence[Failure],
+) -> None:
+    """Write everything that was measured, for other programs to read."""
+    everything = {
+        **document(result),
+        "samples": [asdict(sample) for sample in samples],
+        "goals": [asdict(verdict) for verdict in verdicts],
+        "failures": [asdict(failure) for failure in failures],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(everything, indent=2) + "\n")
+
+
+def keep_run(
+    result: Run,
+    options: argparse.Namespace,
+    known: Sequence[Scenario],
     failures: Sequence[Failure],
 ) -> None:
     """Keep the results for README and the documentation, if nothing of what ran was left out.
 
     Args:
-        kind: What ran.
+        result: Of the scenarios that ran.
         options: How it was called.
-        machine: Where it ran.
-        chosen: The scenarios that ran.
-        known: All that there are.
-        summaries: What came out.
-        verdicts: What became of the goals.
+        known: All scenarios.
         failures: Which contestants failed: then nothing is kept.
     """
-    reason = _partial(options, chosen, known)
-    if failures:
-        reason = "a contestant failed"
+    reason = "a contestant failed" if failures else _partial(options, result, known)
     if reason:
         print(f"not kept: {reason}; what is kept is of whole families", file=sys.stderr)
         return
-    kept = describe_run(
-        kind, datetime.now(timezone.utc).isoformat(timespec="seconds"), machine, chosen,
-        summaries, verdicts, is_quick=options.quick, is_own_kafka=not options.bootstrap,
-    )  # fmt: skip
-    print(f"kept: {keep(kept)}; `make figures` writes them into README and docs")
+    print(f"kept: {keep(result)}; `make figures` writes them into README and docs")
 
 
-def _partial(
-    options: argparse.Namespace, chosen: Sequence[Scenario], known: Sequence[Scenario]
-) -> str:
+def _partial(options: argparse.Namespace, result: Run, known: Sequence[Scenario]) -> str:
     """Say what a run has left out of the families that it is of."""
     for name in PARTLY:
         if getattr(options, name, None):
             return f"--{name} was given"
-    names = {each.name for each in chosen}
-    families = {each.family for each in chosen}
+    names = {each.name for each in result.questions}
+    families = {each.family for each in result.questions}
     absent = [each.name for each in known if each.family in families and each.name not in names]
     return f"{', '.join(absent)} did not run" if absent else ""
 
@@ -145,12 +184,10 @@ def exit_code(failures: Sequence[Failure], verdicts: Sequence[Verdict], *, is_st
     return EXIT_GOAL_MISSED if is_strict and is_missed else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks",
-        description="Compare what reading costs with aiokafka, confluent-kafka and Java.",
-    )
-    parser.add_argument("--quick", action="store_true", help="less work and fewer rounds: < 3 min")
+def parser_of(prog: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser of the options of all benchmarks."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser.add_argument("--quick", action="store_true", help="less work and fewer rounds")
     parser.add_argument(
         "--bootstrap",
         default=os.environ.get("BOOTSTRAP"),
@@ -158,8 +195,7 @@ def _parser() -> argparse.ArgumentParser:
         help="use this Kafka (default: $BOOTSTRAP, else a real one is started)",
     )
     parser.add_argument("--records", type=int, metavar="N", help="per topic of 100-byte values")
-    parser.add_argument("--seconds", type=float, metavar="N", help="per run that goes by time")
-    parser.add_argument("--rounds", type=int, metavar="N")
+    parser.add_argument("--rounds", type=int, metavar="N", help="measured rounds")
     parser.add_argument(
         "--scenario",
         action="append",
@@ -174,6 +210,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--drop", action="store_true", help="delete the topics in the end")
     parser.add_argument("--keep", action="store_true", help="keep the results for the docs")
     parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR")
+    return parser
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of(
+        "python -m benchmarks",
+        "Compare what reading costs with aiokafka, confluent-kafka and Java.",
+    )
+    parser.add_argument("--seconds", type=float, metavar="N", help="per run that goes by time")
     return parser
 
 
@@ -192,41 +237,41 @@ def _size(options: argparse.Namespace) -> Size:
     )
 
 
-def _choose(options: argparse.Namespace) -> list[Scenario]:
-    """Return the scenarios that were asked for, with the contestants that can run here."""
-    wanted = set(options.scenario or (QUICK_FAMILIES if options.quick else ()))
-    chosen = []
+def chosen_of(
+    known: Sequence[Scenario], names: Sequence[str] | None, only: Sequence[str] | None
+) -> list[Scenario]:
+    """Return the scenarios of these names or families, with the contestants that can run here."""
+    wanted = set(names or ())
+    asked = [
+        each
+        for each in known
+        # "broker" is "broker-drain" too
+        if not wanted or wanted & {each.name, each.family, each.family.partition("-")[0]}
+    ]
     missing: dict[str, str] = {}
-    for scenario in scenarios(_size(options)):
-        kin = scenario.family.partition("-")[0]  # "broker" is "broker-drain" too
-        if wanted and not wanted & {scenario.name, scenario.family, kin}:
-            continue
-        present = tuple(_present(scenario.contestants, options.only, missing))
-        if present:
-            chosen.append(replace(scenario, contestants=present))
+    chosen = []
+    for scenario in asked:
+        found = []
+        for contestant in scenario.contestants:
+            if only and not any(text in contestant.name for text in only):
+                continue
+            reason = contestant.missing()
+            if reason is None:
+                found.append(contestant)
+            else:
+                missing[contestant.name] = reason
+        if found:
+            chosen.append(replace(scenario, contestants=tuple(found)))
     for name, reason in missing.items():
         print(f"left out: {name}: {reason}", file=sys.stderr)
     return chosen
 
 
-def _present(
-    contestants: Sequence[Contestant], wanted: Sequence[str] | None, missing: dict[str, str]
-) -> Iterator[Contestant]:
-    for contestant in contestants:
-        if wanted and not any(text in contestant.name for text in wanted):
-            continue
-        reason = contestant.missing()
-        if reason is None:
-            yield contestant
-        else:
-            missing[contestant.name] = reason
-
-
-def _list(chosen: Sequence[Scenario]) -> None:
+def list_all(chosen: Sequence[Scenario]) -> None:
+    """Print scenarios and their contestants."""
     for scenario in chosen:
-        print(f"{scenario.name:12} {scenario.title}")
-        for contestant in scenario.contestants:
-            print(f"{'':12}   {contestant.name}")
+        names = ", ".join(contestant.name for contestant in scenario.contestants)
+        print(f"{scenario.name:14} {scenario.title}: {names}")
 
 
 def _show_step(outcome: Sample | Failure) -> None:
@@ -234,7 +279,7 @@ def _show_step(outcome: Sample | Failure) -> None:
         text = f"FAILED: {outcome.reason}"
     else:
         figures = outcome.measurement.figures.items()
-        text = f"round {outcome.round}: "
+        text = f"round {outcome.round}: " if outcome.round else "warm-up: "
         text += ", ".join(f"{key} {figure:,.5g}" for key, figure in figures)
     print(f"{outcome.scenario:12} {outcome.contestant:30} {text}", file=sys.stderr)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from benchmarks.figures import Figure
-from benchmarks.kept import Shown
+from benchmarks.results import Shown
+from benchmarks.tables import MISSING, markdown
 
 CLIENTS: Final = ("aiokafka_lite", "aiokafka", "confluent-kafka", "confluent-kafka `AIOConsumer`")
-NOT_MEASURED: Final = "–"
 
 
 class Row(NamedTuple):
@@ -83,8 +83,7 @@ def short_table(runs: Shown) -> str:
         if figures[0] is not None:
             kind = _figure(runs, row)
             cells = [
-                NOT_MEASURED if each is None else f"{each:,.0f} {_short(kind.unit)}"
-                for each in figures
+                MISSING if each is None else f"{each:,.0f} {_short(kind.unit)}" for each in figures
             ]
             lines.append(f"| [{row.title}](docs/benchmarks.md) | {' | '.join(cells)} |")
     lines += [f"| {' | '.join(feature)} |" for feature in FEATURES]
@@ -97,19 +96,19 @@ def _short(unit: str) -> str:
 
 def table(runs: Shown) -> str:
     """Return the rows with a figure of this package; less is better in all."""
-    lines = [f"| | {' | '.join(CLIENTS)} |", "|---|" + "---:|" * len(CLIENTS)]
+    rows = []
     for row in ROWS:
         figures = [runs.best(row.scenario, name, row.figure) for name in row.contestants]
         if figures[0] is not None:
             kind = _figure(runs, row)
-            texts = [NOT_MEASURED if each is None else kind.text(each) for each in figures]
+            texts = [MISSING if each is None else kind.text(each) for each in figures]
             least = min(each for each in figures if each is not None)
             cells = [
                 f"**{text}**" if figure == least else text
                 for figure, text in zip(figures, texts, strict=True)
             ]
-            lines.append(f"| {row.title}, {kind.unit} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            rows.append([f"{row.title}, {kind.unit}", *cells])
+    return markdown(["", *CLIENTS], rows)
 
 
 def _figure(runs: Shown, row: Row) -> Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, get_args
@@ -72,158 +72,151 @@ from benchmarks.figures import (
     Figure,
 )
 from benchmarks.measure import Move
-from benchmarks.results import Summaries, Verdict
+from benchmarks.results import Summaries, best_of
 from benchmarks.servers import DIRECTORY, KAFKA, MEMORY
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """A goal, and what was reached.
+
+    Attributes:
+        scenario: Where it was measured.
+        contestant: Whose figure it is.
+        figure: Which one.
+        goal: What is wanted, in words.
+        reached: The same kind of number as the goal names; None when something did not run.
+        is_met: Whether that is enough; None when something did not run.
+    """
+
+    scenario: str
+    contestant: str
+    figure: str
+    goal: str
+    reached: float | None
+    is_met: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class Limit:
-    """Our figure is to be at most `limit`."""
+    """Our best round is to be at most `bound`."""
 
     scenario: str
     ours: Contestant
     figure: Figure
-    limit: float
+    bound: float
+    peers: tuple[Contestant, ...] = ()
 
     @property
     def scenarios(self) -> tuple[str, ...]:
         return (self.scenario,)
 
+    def wanted(self) -> str:
+        """Return the goal in words."""
+        return f"at most {self.bound:g} {self.figure.unit}"
+
+    def reached(self, summaries: Summaries) -> float | None:
+        """Return the number that is bounded; None when something did not run."""
+        return self._best(summaries, self.ours)
+
+    def is_met(self, reached: float) -> bool:
+        """Return whether that is enough."""
+        return reached <= self.bound
+
     def judge(self, summaries: Summaries) -> Verdict:
-        """Compare our best round with the limit."""
-        reached = _best(summaries, self.scenario, self.ours, self.figure)
+        """Compare the best rounds of a run with the goal."""
+        reached = self.reached(summaries)
         return Verdict(
             self.scenario,
             self.ours.name,
             self.figure.heading,
-            f"at most {self.limit:g} {self.figure.unit}",
+            self.wanted(),
             reached,
-            None if reached is None else reached <= self.limit,
+            None if reached is None else self.is_met(reached),
         )
 
+    def _best(self, summaries: Summaries, contestant: Contestant) -> float | None:
+        return best_of(summaries, self.scenario, contestant.name, self.figure.key)
 
-@dataclass(frozen=True, slots=True)
-class TimesLess:
-    """Our figure is to be at least `factor` times less than that of the best of `peers`."""
-
-    scenario: str
-    ours: Contestant
-    figure: Figure
-    factor: float
-    peers: tuple[Contestant, ...]
-
-    @property
-    def scenarios(self) -> tuple[str, ...]:
-        return (self.scenario,)
-
-    def judge(self, summaries: Summaries) -> Verdict:
-        """Compare our best round with the best one of all peers."""
-        share = _share(summaries, self.scenario, self.ours, self.figure, self.peers)
-        return Verdict(
-            self.scenario,
-            self.ours.name,
-            self.figure.heading,
-            f"{self.factor:g} × less than {_name(self.peers)}",
-            None if share is None else 1 / share,
-            None if share is None else 1 / share >= self.factor,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class NotAbove:
-    """Our figure is to be at most `factor` times that of the best of `peers`."""
-
-    scenario: str
-    ours: Contestant
-    figure: Figure
-    factor: float
-    peers: tuple[Contestant, ...]
-
-    @property
-    def scenarios(self) -> tuple[str, ...]:
-        return (self.scenario,)
-
-    def judge(self, summaries: Summaries) -> Verdict:
-        """Compare our best round with the best one of all peers."""
-        share = _share(summaries, self.scenario, self.ours, self.figure, self.peers)
-        return Verdict(
-            self.scenario,
-            self.ours.name,
-            self.figure.heading,
-            f"at most {self.factor:g} × {_name(self.peers)}",
-            share,
-            None if share is None else share <= self.factor,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class NotAboveSlowest:
-    """Our figure is to be at most `factor` times that of the slowest of `peers`."""
-
-    scenario: str
-    ours: Contestant
-    figure: Figure
-    factor: float
-    peers: tuple[Contestant, ...]
-
-    @property
-    def scenarios(self) -> tuple[str, ...]:
-        return (self.scenario,)
-
-    def judge(self, summaries: Summaries) -> Verdict:
-        """Compare our best round with the best one of the peer that is slowest."""
-        ours = _best(summaries, self.scenario, self.ours, self.figure)
-        found = [_best(summaries, self.scenario, peer, self.figure) for peer in self.peers]
+    def _share(
+        self, summaries: Summaries, choose: Callable[[Iterable[float]], float] = min
+    ) -> float | None:
+        """Return how many times a peer's best round ours is; None when one of both is missing."""
+        ours = self._best(summaries, self.ours)
+        found = [self._best(summaries, peer) for peer in self.peers]
         theirs = [each for each in found if each is not None]
-        share = None if ours is None or not theirs else ours / max(theirs)
+        return None if ours is None or not theirs else ours / choose(theirs)
+
+
+class NotAbove(Limit):
+    """Our best round is to be at most `bound` times that of the best of `peers`."""
+
+    __slots__ = ()
+
+    def wanted(self) -> str:
+        return f"at most {self.bound:g} × {_name(self.peers)}"
+
+    def reached(self, summaries: Summaries) -> float | None:
+        return self._share(summaries)
+
+
+class TimesLess(Limit):
+    """Our best round is to be at least `bound` times less than that of the best of `peers`."""
+
+    __slots__ = ()
+
+    def wanted(self) -> str:
+        return f"{self.bound:g} × less than {_name(self.peers)}"
+
+    def reached(self, summaries: Summaries) -> float | None:
+        share = self._share(summaries)
+        return None if share is None else 1 / share
+
+    def is_met(self, reached: float) -> bool:
+        return reached >= self.bound
+
+
+class NotAboveSlowest(Limit):
+    """Our best round is to be at most `bound` times that of the slowest of `peers`."""
+
+    __slots__ = ()
+
+    def wanted(self) -> str:
         names = " and ".join(peer.name for peer in self.peers)
-        return Verdict(
-            self.scenario,
-            self.ours.name,
-            self.figure.heading,
-            f"at most {self.factor:g} × the slower of {names}",
-            share,
-            None if share is None else share <= self.factor,
-        )
+        return f"at most {self.bound:g} × the slower of {names}"
+
+    def reached(self, summaries: Summaries) -> float | None:
+        return self._share(summaries, max)
 
 
 @dataclass(frozen=True, slots=True)
-class Flat:
-    """Our figure is to differ by no more than `factor` between scenarios where the work grows."""
+class Flat(Limit):
+    """Our best rounds differ by at most `bound` between the scenarios `names`.
 
-    axis: str
-    scenarios: tuple[str, ...]
-    ours: Contestant
-    figure: Figure
-    factor: float
+    The work grows from one of them to the next; those that did not run do not count.
+    """
 
-    def judge(self, summaries: Summaries) -> Verdict:
-        """Compare our best rounds in all the scenarios that ran."""
-        figures = [
-            best
-            for scenario in self.scenarios
-            if (best := _best(summaries, scenario, self.ours, self.figure)) is not None
-        ]
-        reached = max(figures) / min(figures) if len(figures) > 1 else None
-        return Verdict(
-            f"scaling, {self.axis}",
-            self.ours.name,
-            self.figure.heading,
-            f"worst at most {self.factor:g} × the best",
-            reached,
-            None if reached is None else reached <= self.factor,
-        )
+    names: tuple[str, ...] = ()
 
+    @property
+    def scenarios(self) -> tuple[str, ...]:
+        return self.names
 
-Goal = Limit | TimesLess | NotAbove | NotAboveSlowest | Flat
+    def wanted(self) -> str:
+        return f"worst at most {self.bound:g} × the best"
+
+    def reached(self, summaries: Summaries) -> float | None:
+        found = [best_of(summaries, name, self.ours.name, self.figure.key) for name in self.names]
+        figures = [each for each in found if each is not None]
+        return max(figures) / min(figures) if len(figures) > 1 else None
+
 
 _CONFLUENT: Final = (CONFLUENT_CONSUME, CONFLUENT_LEAST_CPU, CONFLUENT_LEAST_WALL)
 _ON_UVLOOP: Final = LITE_ASYNC_FOR.on_uvloop()
 
 
-def _bulk() -> Iterable[Goal]:
-    # Beyond the floor: what the kernel takes to copy an answer differs from machine to machine by
-    # more than clients differ.
+def _bulk() -> Iterable[Limit]:
+    # The kernel's time to copy an answer differs more between machines than between clients.
     for codec, than_aiokafka, than_confluent in (
         ("plain", 12, 8),
         ("lz4", 8, 5),
@@ -244,7 +237,7 @@ def _bulk() -> Iterable[Goal]:
     yield TimesLess("plain", LITE_POLL, WALL_NS, 3, _CONFLUENT)
 
 
-def _paced() -> Iterable[Goal]:
+def _paced() -> Iterable[Limit]:
     poll = (CONFLUENT_POLL,)
     # On asyncio the floor itself takes more than librdkafka.
     yield NotAbove("trickle", LITE_ASYNC_FOR, CPU_US, 1.1, (FLOOR,))
@@ -264,13 +257,13 @@ def _paced() -> Iterable[Goal]:
         yield TimesLess("many", ours, AGE_P50, 3, poll)
 
 
-def _hold() -> Iterable[Goal]:
+def _hold() -> Iterable[Limit]:
     for name in ("plain", "lz4", "zstd", "big"):
         yield Limit(f"hold-{name}", LITE_ASYNC_FOR, LATE_P99, 3)
         yield Limit(f"hold-{name}", LITE_ASYNC_FOR, SLICE, 10)
 
 
-def _footprint() -> Iterable[Goal]:
+def _footprint() -> Iterable[Limit]:
     for ours in (LITE_ASYNC_FOR, _ON_UVLOOP):
         yield Limit("idle", ours, CPU_PERCENT, 0.5)
     for name in ("memory-plain", "memory-zstd", "memory-steady"):
@@ -280,7 +273,7 @@ def _footprint() -> Iterable[Goal]:
     yield Limit("import", IMPORT_LITE, WALL_MS, 45)
 
 
-def _start() -> Iterable[Goal]:
+def _start() -> Iterable[Limit]:
     yield NotAbove("start-assign", START_LITE, FIRST_MS, 1, (START_AIOKAFKA,))
     yield NotAbove("start-group", START_LITE, FIRST_MS, 1, (START_AIOKAFKA, START_CONFLUENT))
     for way in ("assign", "group"):
@@ -288,19 +281,19 @@ def _start() -> Iterable[Goal]:
         yield NotAbove(f"start-crowd-{way}", START_LITE, START_CPU_MS, 1, (START_AIOKAFKA,))
 
 
-def _moves() -> Iterable[Goal]:
+def _moves() -> Iterable[Limit]:
     # Where peers wait for what is left of a long poll, ours is one request and its answer.
     for move in get_args(Move):
         yield Limit(f"moves-{move}", MOVE_LITE, FIRST_P50, 3)
         yield Limit(f"moves-{move}", MOVE_LITE, FIRST_MAX, 20)
 
 
-def _produce() -> Iterable[Goal]:
+def _produce() -> Iterable[Limit]:
     for name in ("produce", "produce-big"):
         yield TimesLess(name, PRODUCE_LITE, CPU_NS, 3, (PRODUCE_AIOKAFKA,))
 
 
-def _processing() -> Iterable[Goal]:
+def _processing() -> Iterable[Limit]:
     # 500 handlers of 50 ms are 10,000 records a second at best; 0.95 of that.
     yield Limit("processing", HANDLING_LITE, WALL_US, 105.3)
     yield Limit("processing", HANDLING_LITE, SCHEDULING, 5)
@@ -308,15 +301,15 @@ def _processing() -> Iterable[Goal]:
     yield Limit("processing", HANDLING_LITE, DISORDERED, 0)
 
 
-def _scaling() -> Iterable[Goal]:
+def _scaling() -> Iterable[Limit]:
     # What cannot be shared: finding the offsets of a thousand partitions, and a batch's header. A
     # batch of one record is not judged: its header is as long as the record.
     for axis, family in groupby(scaling(FULL), lambda scenario: scenario.axis):
         judged = tuple(each.name for each in family if (axis, each.at) != (BATCH_AXIS, 1))
-        yield Flat(axis, judged, LITE_POLL, CPU_NS, 2)
+        yield Flat(f"scaling, {axis}", LITE_POLL, CPU_NS, 2, names=judged)
 
 
-def _broker() -> Iterable[Goal]:
+def _broker() -> Iterable[Limit]:
     for rate in RATES:
         for server in (MEMORY, DIRECTORY):
             kafka = rate.client.on(KAFKA)
@@ -327,7 +320,7 @@ def _broker() -> Iterable[Goal]:
         yield Limit("broker-footprint", ours, RSS, 190)  # 200 MB
 
 
-def _failover() -> list[Goal]:
+def _failover() -> list[Limit]:
     peers = (AIOKAFKA_GETMANY, CONFLUENT_POLL)
     return [
         NotAboveSlowest("failover-kill", LITE_GETMANY, SILENCE, 1.1, peers),
@@ -339,7 +332,7 @@ def _failover() -> list[Goal]:
     ]
 
 
-def _rebalance() -> Iterable[Goal]:
+def _rebalance() -> Iterable[Limit]:
     for ours in (MEMBER_LITE_CONSUMER, MEMBER_LITE_STICKY, MEMBER_LITE_RANGE):
         for figure in (LOST, REPEATED, ERRORS):
             yield Limit("rebalance", ours, figure, 0)
@@ -350,7 +343,7 @@ def _rebalance() -> Iterable[Goal]:
         yield Limit("rebalance", ours, MOVES, moves_s)
 
 
-GOALS: Final[tuple[Goal, ...]] = (
+GOALS: Final[tuple[Limit, ...]] = (
     *_bulk(),
     *_paced(),
     *_hold(),
@@ -366,33 +359,10 @@ GOALS: Final[tuple[Goal, ...]] = (
 )
 
 
-def judge(summaries: Summaries, goals: Iterable[Goal] = GOALS) -> list[Verdict]:
+def judge(summaries: Summaries, goals: Iterable[Limit] = GOALS) -> list[Verdict]:
     """Compare the figures of a run with the goals; ones of scenarios not run are left out."""
     ran = {scenario for scenario, _ in summaries}
     return [goal.judge(summaries) for goal in goals if ran.intersection(goal.scenarios)]
-
-
-def _best(
-    summaries: Summaries, scenario: str, contestant: Contestant, figure: Figure
-) -> float | None:
-    summary = summaries.get((scenario, contestant.name))
-    spread = None if summary is None else summary.figures.get(figure.key)
-    return None if spread is None else spread.best
-
-
-def _share(
-    summaries: Summaries,
-    scenario: str,
-    ours: Contestant,
-    figure: Figure,
-    peers: Iterable[Contestant],
-) -> float | None:
-    """Return how many times the best peer's figure ours is; None when one of both is missing."""
-    our_best = _best(summaries, scenario, ours, figure)
-    theirs = [
-        best for peer in peers if (best := _best(summaries, scenario, peer, figure)) is not None
-    ]
-    return None if our_best is None or not theirs else our_best / min(theirs)
 
 
 def _name(peers: Sequence[Contestant]) -> str:

@@ -15,12 +15,14 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from benchmarks import comparison, picture
-from benchmarks.figures import Figure
-from benchmarks.kept import FOLDER, ROOT, Kept, Question, Shown, shown
-from benchmarks.results import Summary, Verdict
+from benchmarks.goals import GOALS, Verdict
+from benchmarks.results import FOLDER, ROOT, Shown, shown
+from benchmarks.servers import SERVERS
+from benchmarks.spark.goals import SPARK_GOALS
+from benchmarks.tables import MISSING, about_run, family_table, goal_table, markdown, status
 
 PAGES: Final = ("README.md", "docs/benchmarks.md", "docs/testing.md")
 PICTURE: Final = "docs/assets/cpu.svg"
@@ -33,13 +35,8 @@ _NO_RUN: Final = "(No run is stored yet. Run `make {}`, then `make figures`.)"
 _NOT_MEASURED: Final = (
     "The results of `make {} ARGS='--scenario {}'` are not stored in the repository."
 )
-_QUICK: Final = (
-    "**A quick run** with less work and fewer rounds, which shows only orders of magnitude"
-)
-_UVLOOP: Final = ", uvloop"
-_MISSING: Final = "–"
+_NOT_MISSED: Final = ("met", "not run")
 
-Beside = Literal["median", "worst"]
 Runs = Mapping[str, Shown]
 """By kind."""
 
@@ -128,116 +125,39 @@ def about(runs: Shown) -> str:
     return about_run(runs.main) + (f"| measured in separate runs | {listed} |\n" if others else "")
 
 
-def about_run(run: Kept, versions_of: Kept | None = None) -> str:
-    """Return a table of one run; with the other run, only versions that differ from it."""
-    known = versions_of.versions if versions_of else {}
-    versions = ", ".join(
-        version if version.startswith(name) else f"{name} {version}"
-        for name, version in sorted(run.versions.items())
-        if not f"{known.get(name, '')},".startswith(f"{version},")  # more may follow a comma
-    )
-    lines = [f"| run | {run.day}, commit `{run.commit}`{_changes(run)} |", "|---|---|"]
-    lines += [f"| kind | {_QUICK} |"] if run.is_quick else []
-    lines += [f"| machine | {run.machine} |"]
-    lines += [f"| versions | {versions} |"] if versions else []
-    return "\n".join(lines) + "\n"
-
-
-def _changes(run: Kept) -> str:
-    return " with uncommitted changes" if run.is_dirty else ""
-
-
-def family(runs: Shown, name: str, beside: Beside = "worst") -> str:
+def family(runs: Shown, name: str) -> str:
     """Return the table of a family, and its run if that is not the main one."""
     found = runs.of(name)
     if not found:
         return _NOT_MEASURED.format("bench", name)
     own = f"{about_run(found[-1], runs.main)}\n" if found[-1] is not runs.main else ""
-    return own + family_table(found[-1], name, beside)
+    return own + family_table(found[-1], name)
 
 
-def family_table(run: Kept, name: str, beside: Beside) -> str:
-    """Return the table of a family: best of the rounds, with the worst or median in brackets."""
-    questions = run.family(name)
-    figures = questions[0].figures
-    headings = [f"{each.heading}, {each.unit}" if each.unit else each.heading for each in figures]
-    lines = [f"| | {' | '.join(headings)} |", "|---|" + "---:|" * len(headings)]
-    for question in questions:
-        rows = _rows(run, question)
-        if len(rows) > 1 or len(question.contestants) > 1:
-            lines.append(f"| **{question.name}**: {question.title} |" + " |" * len(headings))
-            labels = [row.contestant for row in rows]
-        else:
-            labels = [f"{row.contestant}: {question.title}" for row in rows]
-        for label, row in zip(labels, rows, strict=True):
-            lines.append(f"| {label} | {' | '.join(_cells(question.figures, row, beside))} |")
-    return "\n".join(lines) + "\n"
+def goals_of(runs: Shown) -> Iterator[Sequence[Verdict]]:
+    """Yield the verdicts on each goal: of the shown run, or for Spark of all runs that count."""
+    is_spark = runs.main.kind == "spark"
+    for goal in SPARK_GOALS if is_spark else GOALS:
+        counted = runs.asking(goal.scenarios[0])
+        judged = counted if is_spark else counted[-1:]
+        yield [goal.judge(run.summaries) for run in judged] or [goal.judge({})]
 
 
-def _rows(run: Kept, question: Question) -> list[Summary]:
-    """Return the contestants that took part on asyncio's loop, sorted by the first figure."""
-    key = question.figures[0].key
-    names = [name for name in question.contestants if not name.endswith(_UVLOOP)]
-    found = [run.summaries.get((question.name, name)) for name in names]
-    return sorted((row for row in found if row is not None), key=lambda row: row.figures[key].best)
-
-
-def _cells(figures: Sequence[Figure], row: Summary, beside: Beside) -> Iterator[str]:
-    for figure in figures:
-        spread = row.figures.get(figure.key)
-        if spread is None:
-            yield _MISSING
-        elif row.runs == 1:
-            yield figure.text(spread.best)
-        else:
-            yield f"{figure.text(spread.best)} ({figure.text(getattr(spread, beside))})"
-
-
-def missed_goals(runs: Shown, *, of_all: bool = False) -> str:
+def missed_goals(runs: Shown) -> str:
     """Return how many goals were met, and the table of those that were missed."""
-    head, line, *rows = goals_table(runs, of_all=of_all).splitlines()
-    judged = [row for row in rows if not row.endswith("| not run |")]
-    missed = [row for row in judged if not row.endswith("| met |")]
+    goals = list(goals_of(runs))
+    states = [status(verdicts) for verdicts in goals]
     kind = "Spark benchmark" if runs.main.kind == "spark" else "benchmark"
-    if not missed:
-        return f"All {len(judged)} {kind} goals were met.\n"
-    met = len(judged) - len(missed)
-    return "\n".join(
-        [f"{met} of {len(judged)} {kind} goals were met, and {len(missed)} were missed:\n",
-         head, line, *missed]
-    ) + "\n"  # fmt: skip
-
-
-def goals_table(runs: Shown, *, of_all: bool = False) -> str:
-    """Return the goals, each with the figures of the shown run, or of all runs that count."""
-    lines = ["| goal | reached | |", "|---|---:|---|"]
-    for name in runs.families:
-        counted = runs.of(name) if of_all else runs.of(name)[-1:]
-        for goal in counted[-1].goals_of(name):
-            found = [each for run in counted for each in run.verdicts if _is_same(each, goal)]
-            reached = [each for each in found if each.reached is not None]
-            what = f"`{goal.scenario}`, {goal.contestant}, {goal.figure}: {goal.goal}"
-            figures = ", ".join(f"{each.reached:,.2f}" for each in reached) or _MISSING
-            lines.append(f"| {what} | {figures} | {_verdict(reached)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _is_same(one: Verdict, other: Verdict) -> bool:
-    return (one.scenario, one.contestant, one.figure, one.goal) == (
-        other.scenario, other.contestant, other.figure, other.goal,
-    )  # fmt: skip
-
-
-def _verdict(reached: Sequence[Verdict]) -> str:
-    met = sum(each.is_met is True for each in reached)
-    if not reached:
-        return "not run"
-    if met == len(reached):
-        return "met"
-    return "missed" if met == 0 else f"met in {met} of {len(reached)} runs"
-
-
-_SERVERS: Final = ("Kafka", "memory", "directory")
+    met, unknown = states.count("met"), states.count("not run")
+    judged = len(goals) - unknown
+    left = f" {unknown} were not measured." if unknown else ""
+    if met == judged:
+        return f"All {met} {kind} goals were met.{left}\n"
+    missed = [each for each, state in zip(goals, states, strict=True) if state not in _NOT_MISSED]
+    return (
+        f"{met} of {judged} {kind} goals were met, and {len(missed)} were missed.{left}\n\n"
+        f"{goal_table(missed)}"
+    )
 
 
 # --- README --------------------------------------------------------------------------------
@@ -255,17 +175,14 @@ def broker_table(runs: Shown) -> str:
     if not runs.of("broker"):
         return _NOT_MEASURED.format("bench", "broker")
     run = runs.of("broker")[-1]
-    lines = [
-        f"| wall time, ns a record | {' | '.join(_SERVERS)} |",
-        "|---|" + "---:|" * len(_SERVERS),
-    ]
+    rows = []
     for question in run.family("broker"):
         client = question.contestants[0].partition(", ")[0]
-        best = [run.best(question.name, f"{client}, {server}", "wall_ns") for server in _SERVERS]
-        cells = [_MISSING if each is None else f"{each:,.0f}" for each in best]
-        lines.append(f"| **{question.name}**: {question.title} | {' | '.join(cells)} |")
+        best = [run.best(question.name, f"{client}, {server}", "wall_ns") for server in SERVERS]
+        cells = [MISSING if each is None else f"{each:,.0f}" for each in best]
+        rows.append([f"**{question.name}**: {question.title}", *cells])
     own = f"{about_run(run, runs.main)}\n" if run is not runs.main else ""
-    return own + "\n".join(lines) + "\n"
+    return own + markdown(["wall time, ns a record", *SERVERS], rows)
 
 
 def broker_ratios(runs: Shown) -> str:
@@ -275,12 +192,10 @@ def broker_ratios(runs: Shown) -> str:
     run = runs.of("broker")[-1]
     ratios = []
     for question in run.family("broker"):
-        for name in question.contestants:
-            client, _, server = name.rpartition(", ")
-            if server not in ("memory", "directory"):
-                continue
-            with_us = run.best(question.name, name, "wall_ns")
-            with_kafka = run.best(question.name, f"{client}, Kafka", "wall_ns")
+        client = question.contestants[0].partition(", ")[0]
+        with_kafka = run.best(question.name, f"{client}, Kafka", "wall_ns")
+        for server in ("memory", "directory"):
+            with_us = run.best(question.name, f"{client}, {server}", "wall_ns")
             if with_us and with_kafka:
                 ratios.append(with_kafka / with_us)
     return (
@@ -315,16 +230,13 @@ def spark_rule(runs: Shown) -> str:
 
 def spark_ranges(runs: Shown) -> str:
     """Return the speed-up over the connector, over all runs."""
-    lines = [
-        spark_rule(runs),
-        "| | speed-up over the JVM connector, default | hand-tuned |",
-        "|---|---:|---:|",
-    ]
+    rows = []
     for scenario, key, title in SPARK_ROWS:
         cells = [_range(_ratios(runs, scenario, peer, key)) for peer in ("jvm", "jvm tuned")]
-        if cells != [_MISSING, _MISSING]:
-            lines.append(f"| {title} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        if cells != [MISSING, MISSING]:
+            rows.append([title, *cells])
+    headings = ("", "speed-up over the JVM connector, default", "hand-tuned")
+    return f"{spark_rule(runs)}\n{markdown(headings, rows)}"
 
 
 def _ratios(runs: Shown, scenario: str, peer: str, key: str) -> list[float]:
@@ -338,14 +250,14 @@ def _ratios(runs: Shown, scenario: str, peer: str, key: str) -> list[float]:
 
 def _range(ratios: Sequence[float]) -> str:
     texts = dict.fromkeys(f"{ratio:.1f}" for ratio in (min(ratios), max(ratios))) if ratios else {}
-    return " to ".join(texts) or _MISSING
+    return " to ".join(texts) or MISSING
 
 
 def spark_tables(runs: Shown) -> str:
     """Return the figures of the newest runs, a table for each kind of scenario."""
     rule = "The tables show each source's best round, with the median of its rounds in brackets.\n"
     parts = [about(runs), rule]
-    return "\n".join(parts + [family(runs, name, "median") for name in runs.families])
+    return "\n".join(parts + [family(runs, name) for name in runs.families])
 
 
 def compared(runs: Shown) -> str:
@@ -361,7 +273,7 @@ BLOCKS: Final[Mapping[str, Callable[[Shown], str]]] = {
     "spark ranges": spark_ranges,
     "spark": spark_tables,
     "comparison": compared,
-    "spark goals": lambda runs: missed_goals(runs, of_all=True),
+    "spark goals": missed_goals,
 }
 
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from benchmarks.contestants import JAVA, OURS, SPARK, Contestant
 from benchmarks.figures import Figure
 from benchmarks.scenarios import Scenario
-from benchmarks.spark import transport
 from benchmarks.topics import Topic
 
 LITE: Final = Contestant("lite", OURS, "aiokafka_lite", requires="pyspark")
 LITE_VALUE: Final = Contestant("lite, value only", OURS, LITE.subject, requires="pyspark")
 JVM: Final = Contestant("jvm", JAVA, "kafka", requires="java")
 JVM_TUNED: Final = Contestant("jvm tuned", JAVA, "kafka", requires="java")
-TRANSPORT: Final = Contestant("transport alone", SPARK, transport.NAME, requires="pyspark")
-"""What no Python source can go below; see `benchmarks.spark.transport`."""
+TRANSPORT: Final = Contestant("transport alone", SPARK, "transport", requires="pyspark")
+"""The limit of every source in Python: `benchmarks.spark.transport`, which imports pyspark."""
 
 TUNING: Final[Mapping[str, str]] = {
     "kafka.max.poll.records": "20000",
@@ -37,10 +36,19 @@ WALL_US: Final = Figure("wall_us", "wall", "µs a record", 3)
 CPU_US: Final = Figure("cpu_us", "CPU", "µs a record", 3)
 WALL_MS: Final = Figure("wall_ms", "wall", "ms", 0)
 CPU_MS: Final = Figure("cpu_ms", "CPU", "ms", 0)
-PARTS: Final = ("jvm", "python", "broker")
-"""Who takes CPU time: figures are called `jvm_us` or `jvm_ms`, and so on."""
-BULK: Final = (WALL_US, CPU_US)
-FIXED: Final = (WALL_MS, CPU_MS)
+PARTS: Final[Mapping[str, str]] = {"jvm": "JVM", "python": "Python", "broker": "broker"}
+"""Processes that take CPU time: figures are called `jvm_us` or `jvm_ms`, and so on."""
+
+
+def _with_parts(wall: Figure, cpu: Figure, unit: str) -> tuple[Figure, ...]:
+    parts = (
+        replace(cpu, key=f"{part}_{unit}", heading=f"{name}'s CPU") for part, name in PARTS.items()
+    )
+    return (wall, cpu, *parts)
+
+
+BULK: Final = _with_parts(WALL_US, CPU_US, "us")
+FIXED: Final = _with_parts(WALL_MS, CPU_MS, "ms")
 
 BATCH_BYTES: Final = 64 * 1024
 TRIGGER_RECORDS: Final = 2_000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.goals import Goal, Limit, NotAbove, TimesLess
+from benchmarks.goals import Limit, NotAbove, TimesLess
 from benchmarks.spark.catalogue import CPU_US, JVM, JVM_TUNED, LITE, WALL_MS, WALL_US
 
-SPARK_GOALS: Final[tuple[Goal, ...]] = (
+SPARK_GOALS: Final[tuple[Limit, ...]] = (
     TimesLess("agg", LITE, WALL_US, 2.6, (JVM,)),
     TimesLess("agg", LITE, WALL_US, 2.2, (JVM_TUNED,)),
     NotAbove("agg", LITE, CPU_US, 0.65, (JVM,)),

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import EXIT_FAILED, EXIT_GOAL_MISSED, EXIT_USAGE, exit_code, main
-from benchmarks.results import Failure, Verdict
+from benchmarks.goals import Verdict
+from benchmarks.results import Failure
 
 
 @pytest.mark.real_kafka

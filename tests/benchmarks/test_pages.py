@@ -9,16 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import kept, pages
+from benchmarks import pages, results
 from benchmarks.__main__ import keep_run
 from benchmarks.catalogue import FULL, scenarios
-from benchmarks.goals import judge
-from benchmarks.kept import Kept, Kind, Shown, describe_run, keep, load, shown
+from benchmarks.figures import BEYOND, WALL_NS
+from benchmarks.goals import GOALS
 from benchmarks.machine import Machine
-from benchmarks.results import Failure, Spread, Summary
+from benchmarks.results import (
+    Failure,
+    Kind,
+    Run,
+    Shown,
+    Spread,
+    Summary,
+    describe_run,
+    keep,
+    load,
+    shown,
+)
 from benchmarks.scenarios import Scenario
 from benchmarks.spark import catalogue as spark_catalogue
-from benchmarks.spark.goals import SPARK_GOALS
+from benchmarks.tables import about_run, goal_table
 
 MACHINE = Machine("Test CPU", 2, "Linux 6", "3.11", 0.5)
 CHOSEN: Mapping[Kind, tuple[Scenario, ...]] = {
@@ -30,7 +41,7 @@ CHOSEN: Mapping[Kind, tuple[Scenario, ...]] = {
 def a_run(
     kind: Kind = "bench", at: str = "2026-11-23T10:00:00+00:00", *, is_quick: bool = False,
     figure: float = 100.0, ours: float = 1.0, family: str = "", commit: str = "abcdef12",
-) -> Kept:  # fmt: skip
+) -> Run:  # fmt: skip
     """A run in which everybody has the same figures, and we have them times `ours`."""
     summaries = {}
     chosen = [each for each in CHOSEN[kind] if not family or each.family == family]
@@ -41,10 +52,7 @@ def a_run(
             figures = {each.key: spread for each in scenario.figures}
             summary = Summary(scenario.name, contestant.name, 3, figures, "1.2")
             summaries[scenario.name, contestant.name] = summary
-    verdicts = judge(summaries, SPARK_GOALS) if kind == "spark" else judge(summaries)
-    run = describe_run(
-        kind, at, MACHINE, chosen, summaries, verdicts, is_quick=is_quick, is_own_kafka=True
-    )
+    run = describe_run(kind, at, MACHINE, chosen, summaries, is_quick=is_quick, is_own_kafka=True)
     return replace(run, commit=commit, is_dirty=False)
 
 
@@ -75,7 +83,6 @@ def test_a_kept_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert path.name == "bench-20261123-100000-abcdef12.json"
     again = load(path)
     assert again.summaries == run.summaries
-    assert list(again.verdicts) == list(run.verdicts)
     assert [each.name for each in again.questions] == [each.name for each in run.questions]
     assert (again.machine, again.label) == (run.machine, "2026-11-23, commit abcdef12")
     assert again.versions["Kafka"]
@@ -117,18 +124,39 @@ def test_a_family_measured_by_itself_is_shown_of_its_own_run_which_is_named() ->
     assert "commit `fedcba98`" in pages.family(runs, "trickle")
     assert "commit" not in pages.family(runs, "bulk")
     # A goal, too, is that of the run which its family is shown of: half, or a quarter.
-    goals = pages.goals_table(runs)
+    goals = goal_table(pages.goals_of(runs))
     assert "`trickle`, lite async for, age p50: at most 1 × confluent poll | 0.25 | met |" in goals
     assert "`hold-lz4`" in goals
     assert "`scaling, records" in goals
+
+
+def test_goals_that_the_run_did_not_measure_are_counted_and_not_missed() -> None:
+    floor = {("plain", "floor"), ("lz4", "floor"), ("zstd", "floor"), ("big", "floor")}
+    run = a_run(ours=0.05, family="bulk")
+    summaries = {
+        key: replace(
+            each, figures={name: it for name, it in each.figures.items() if name != BEYOND.key}
+        )
+        for key, each in run.summaries.items()
+        if key not in floor
+    }
+    text = pages.missed_goals(Shown([replace(run, summaries=summaries)]))
+    wall = [goal for goal in GOALS if goal.scenario == "plain" and goal.figure == WALL_NS]
+    unknown = len(GOALS) - len(wall)
+    assert text == f"All {len(wall)} benchmark goals were met. {unknown} were not measured.\n"
+    table = pages.family(Shown([replace(run, summaries=summaries)]), "bulk")
+    assert "| aiokafka getmany | 100 (200) | 100 (200) | – | – |" in table
+    assert "| aiokafka getmany | 100 (200) | 100 (200) | 100 (200) | 20.00 |" in pages.family(
+        Shown([run]), "bulk"
+    )
 
 
 def test_a_separate_run_names_only_versions_that_differ() -> None:
     whole = a_run()
     whole = replace(whole, versions={**whole.versions, "Kafka": "4.30", "aiokafka_lite": "1, c 2"})
     newer = replace(whole, versions={**whole.versions, "Kafka": "4.3", "aiokafka_lite": "1"})
-    assert "| versions | Kafka 4.3 |" in pages.about_run(newer, whole)
-    assert "versions" not in pages.about_run(whole, whole)
+    assert "| versions | Kafka 4.3 |" in about_run(newer, whole)
+    assert "versions" not in about_run(whole, whole)
 
 
 def test_tables_omit_contestants_on_uvloop() -> None:
@@ -230,14 +258,15 @@ def test_only_whole_families_without_failures_are_kept(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(kept.keep, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(results.keep, "__defaults__", (tmp_path,))
     run = a_run()
     options = Namespace(**{**OPTIONS, **given})
     asked = set(options.scenario or ())
     chosen = [each for each in CHOSEN["bench"] if not asked or asked & {each.name, each.family}]
-    keep_run(
-        "bench", options, MACHINE, chosen, CHOSEN["bench"], run.summaries, run.verdicts, failures
-    )  # fmt: skip
+    ran = describe_run(
+        "bench", run.at, MACHINE, chosen, run.summaries, is_quick=False, is_own_kafka=True
+    )
+    keep_run(ran, options, CHOSEN["bench"], failures)
     told = capsys.readouterr()
     assert bool(list(tmp_path.iterdir())) == (not why)
     assert (f"not kept: {why}" in told.err) if why else ("make figures" in told.out)
@@ -246,4 +275,4 @@ def test_only_whole_families_without_failures_are_kept(
 def test_the_pages_of_the_project_are_up_to_date() -> None:
     assert pages.main(["--check"]) == 0
     for name in pages.PAGES:
-        assert "<!-- figures: " in (kept.ROOT / name).read_text()
+        assert "<!-- figures: " in (results.ROOT / name).read_text()

@@ -100,9 +100,9 @@ def test_every_client_takes_part_by_every_protocol_that_it_speaks(size: object) 
 
 def test_no_record_of_ours_may_be_lost_or_come_twice() -> None:
     ours = [each for each in scenario().contestants if each.subject.startswith("ours:")]
-    goals = [each for each in GOALS if isinstance(each, Limit) and each.scenario == "rebalance"]
+    goals = [each for each in GOALS if type(each) is Limit and each.scenario == "rebalance"]
     for key in ("lost", "repeated", "errors"):
-        judged_so = {each.ours for each in goals if each.figure.key == key and each.limit == 0}
+        judged_so = {each.ours for each in goals if each.figure.key == key and each.bound == 0}
         assert judged_so == set(ours)
     assert Limit("rebalance", MEMBER_LITE_CONSUMER, REPEATED, 0) in goals
 

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import astuple, replace
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from benchmarks.__main__ import write_json
 from benchmarks.catalogue import FULL, scenarios
 from benchmarks.contestants import (
     AIOKAFKA_GETMANY,
@@ -18,13 +18,13 @@ from benchmarks.contestants import (
     LITE_POLL,
 )
 from benchmarks.figures import BEYOND, CPU_NS, WALL_NS
-from benchmarks.goals import GOALS, Flat, Goal, Limit, NotAbove, TimesLess, judge
+from benchmarks.goals import GOALS, Flat, Limit, NotAbove, TimesLess, judge
 from benchmarks.machine import Machine, describe_machine
 from benchmarks.measure import Measurement, percentile
 from benchmarks.plot import plot
-from benchmarks.report import show
-from benchmarks.results import Failure, Sample, summarize, write_json
+from benchmarks.results import Failure, Run, Sample, describe_run, summarize
 from benchmarks.scenarios import Scenario
+from benchmarks.tables import report
 from benchmarks.topics import Topic
 
 MACHINE = Machine("Test CPU", 2, "Linux 6", "3.11", 0.5)
@@ -51,6 +51,13 @@ SAMPLES = [
     sample("aiokafka getmany", 1500, 2),
     sample("lite poll", 400, 3),
 ]
+
+
+def run_of(samples: Sequence[Sample], scenario: Scenario = SCENARIO) -> Run:
+    return describe_run(
+        "bench", "2026-11-23T10:00:00+00:00", MACHINE, [scenario], summarize(samples),
+        is_quick=False, is_own_kafka=False,
+    )  # fmt: skip
 
 
 def test_summary_keeps_best_median_and_worst() -> None:
@@ -87,14 +94,13 @@ def test_report_compares_what_is_beyond_the_floor() -> None:
         ([*SAMPLES, sample("floor", 25)], ["1,475 (1,975)", "19.67"]),
         (SAMPLES, ["–", "–"]),
     ):
-        output = StringIO()
-        show(MACHINE, [scenario], summarize(samples), [], [], Console(file=output, width=140))
-        (line,) = (each for each in output.getvalue().splitlines() if "aiokafka getmany" in each)
-        assert [cell.strip() for cell in line.split("│")][4:-1] == cells
+        text = report(run_of(samples, scenario), [], [])
+        (line,) = (each for each in text.splitlines() if "aiokafka getmany" in each)
+        assert re.split("  +", line)[3:] == cells
 
 
 def test_goals_compare_the_best_rounds() -> None:
-    goals: list[Goal] = [
+    goals: list[Limit] = [
         TimesLess("plain", LITE_POLL, CPU_NS, 10, (AIOKAFKA_GETMANY,)),
         TimesLess("plain", LITE_POLL, CPU_NS, 16, (AIOKAFKA_GETMANY, JAVA_PERFORMANCE)),
         TimesLess("plain", LITE_POLL, CPU_NS, 3, (JAVA_PERFORMANCE,)),
@@ -112,10 +118,9 @@ def test_goals_compare_the_best_rounds() -> None:
 def test_goals_name_scenarios_contestants_and_figures_that_exist() -> None:
     known = {each.name: each for each in scenarios(FULL)}
     for goal in GOALS:
-        peers = goal.peers if isinstance(goal, (TimesLess, NotAbove)) else ()
         for name in goal.scenarios:
             names = {each.name for each in known[name].contestants}
-            assert {each.name for each in (goal.ours, *peers)} <= names
+            assert {each.name for each in (goal.ours, *goal.peers)} <= names
             assert goal.figure in known[name].figures
 
 
@@ -163,17 +168,13 @@ def test_moves_are_judged_by_their_middle_and_by_the_longest(
 
 
 def test_report_shows_ratios_goals_failures_and_the_machine() -> None:
-    output = StringIO()
-    summaries = summarize(SAMPLES)
     failures = [Failure("plain", "lite getmany", "no broker")]
-    goals: list[Goal] = [
+    goals: list[Limit] = [
         TimesLess("plain", LITE_POLL, CPU_NS, 10, (AIOKAFKA_GETMANY,)),
         Limit("plain", LITE_POLL, CPU_NS, 20),
         TimesLess("plain", LITE_POLL, CPU_NS, 3, (JAVA_PERFORMANCE,)),
     ]
-    console = Console(file=output, width=120)
-    show(MACHINE, [SCENARIO], summaries, judge(summaries, goals), failures, console)
-    text = output.getvalue()
+    text = report(run_of(SAMPLES), judge(summarize(SAMPLES), goals), failures)
     assert "Test CPU" in text
     assert "100 (400)" in text
     assert "15.00" in text
@@ -186,7 +187,7 @@ def test_report_shows_ratios_goals_failures_and_the_machine() -> None:
 def test_json_holds_samples_goals_and_summaries(tmp_path: Path) -> None:
     path = tmp_path / "out" / "bench.json"
     verdicts = judge(summarize(SAMPLES), [Limit("plain", LITE_POLL, CPU_NS, 20)])
-    write_json(path, MACHINE, SAMPLES, verdicts, [])
+    write_json(path, run_of(SAMPLES), SAMPLES, verdicts, [])
     document = json.loads(path.read_text())
     assert len(document["samples"]) == len(SAMPLES)
     assert document["machine"]["cpu"] == "Test CPU"
@@ -230,11 +231,11 @@ def test_cost_is_flat_when_the_worst_is_near_the_best() -> None:
             for name, cpu_ns in zip(names, (200, 300), strict=True)
         ]
     )
-    flat = Flat("records", (*names, "not run"), LITE_POLL, CPU_NS, 1.5)
+    flat = Flat("scaling, records", LITE_POLL, CPU_NS, 1.5, names=(*names, "not run"))
     (met,) = judge(summaries, [flat])
     assert (met.reached, met.is_met) == (1.5, True)
-    assert judge(summaries, [replace(flat, factor=1.4)])[0].is_met is False
-    assert judge(summaries, [replace(flat, scenarios=names[:1])])[0].is_met is None
+    assert judge(summaries, [replace(flat, bound=1.4)])[0].is_met is False
+    assert judge(summaries, [replace(flat, names=names[:1])])[0].is_met is None
 
 
 def test_machine_is_described() -> None:

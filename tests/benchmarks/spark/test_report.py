@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from rich.console import Console
 
 from benchmarks.goals import judge
 from benchmarks.machine import Machine
 from benchmarks.measure import Measurement
-from benchmarks.results import Sample, Summaries, summarize
+from benchmarks.results import Sample, Summaries, describe_run, summarize
+from benchmarks.spark import transport
 from benchmarks.spark.catalogue import (
     FULL,
     JVM,
@@ -19,8 +19,8 @@ from benchmarks.spark.catalogue import (
 )
 from benchmarks.spark.goals import SPARK_GOALS
 from benchmarks.spark.meter import CpuTimes
-from benchmarks.spark.report import markdown, rich_table, tables
 from benchmarks.spark.sessions import figures, reason
+from benchmarks.tables import family_table
 
 MACHINE = Machine("Test CPU", 2, "Linux 6", "3.11", 0.5)
 RECORDS = 1_000_000
@@ -73,23 +73,22 @@ JVM stacktrace:
     assert reason("no such topic") == "no such topic"
 
 
-def test_table_has_rates_ratios_and_who_took_the_time() -> None:
-    bulk, fixed = tables(CHOSEN, summaries())
-    ((_, lines),) = bulk.sections
-    assert list(lines) == [
-        ("lite", "5.00 (4.00)", "3.00", "0.30 (0.40)", "0.30", "0.10", "0.02"),
-        ("jvm", "1.67 (1.67)", "1.00", "0.50 (0.50)", "0.48", "0.02", "0.16"),
-        ("jvm tuned", "2.50 (2.50)", "1.50", "0.52 (0.52)", "0.50", "0.02", "0.04"),
-    ]
-    ((title, lines),) = fixed.sections
-    assert title == "a query of 40,000 records"
-    assert lines[0] == ("lite", "300 (300)", "4.00", "300 (300)", "200", "100", "0")
-
-
-def test_ratio_is_left_out_where_the_connector_did_not_run() -> None:
-    alone = {key: each for key, each in summaries().items() if key[1] == "lite"}
-    (bulk, _) = tables(CHOSEN, alone)
-    assert bulk.sections[0][1][0][2] == "–"
+def test_tables_have_the_time_of_each_process_and_compare_with_the_first_source() -> None:
+    run = describe_run(
+        "spark", "2026-11-23T10:00:00+00:00", MACHINE, CHOSEN, summaries(),
+        is_quick=False, is_own_kafka=False,
+    )  # fmt: skip
+    rows = family_table(run, "spark-bulk").splitlines()[2:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert cells[1:] == [
+        ["lite", "0.200 (0.250)", "0.300 (0.400)", "0.250 (0.300)", "0.050 (0.100)",
+         "0.010 (0.020)", "1.00"],
+        ["jvm tuned", "0.400", "0.520", "0.500", "0.020", "0.040", "2.00"],
+        ["jvm", "0.600", "0.500", "0.480", "0.020", "0.160", "3.00"],
+    ]  # fmt: skip
+    _, title, line, _ = family_table(run, "spark-fixed").splitlines()[1:]
+    assert "a query of 40,000 records" in title
+    assert line.startswith("| lite | 300 | 300 | 200 | 100 | 0 | 1.00 |")
 
 
 def test_goals_compare_best_with_best() -> None:
@@ -111,21 +110,4 @@ def test_every_goal_is_about_a_scenario_and_contestants_in_it() -> None:
         assert goal.figure in known[name].figures
         assert set(getattr(goal, "peers", ())) <= set(known[name].contestants)
     assert {LITE, LITE_VALUE, JVM, JVM_TUNED, TRANSPORT} == set(known["agg"].contestants)
-
-
-def test_markdown_holds_tables_and_goals() -> None:
-    found = summaries()
-    results = list(tables(CHOSEN, found))
-    text = markdown(MACHINE, "local[2].", results, judge(found, SPARK_GOALS))
-    assert text.startswith("Test CPU, 2 cores")
-    assert "| lite | 5.00 (4.00) | 3.00 | 0.30 (0.40) | 0.30 | 0.10 | 0.02 |" in text
-    assert "| `agg`, lite, wall: 2.2 × less than jvm tuned | 2.00 | missed |" in text
-    rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in rows if "`" not in line} <= {8, 4}
-
-
-def test_terminal_shows_the_same() -> None:
-    console = Console(record=True, width=140)
-    for rows in tables(CHOSEN, summaries()):
-        console.print(rich_table(rows))
-    assert "5.00 (4.00)" in console.export_text()
+    assert TRANSPORT.subject == transport.NAME
