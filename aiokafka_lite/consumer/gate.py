@@ -54,6 +54,7 @@ class Gate:
     __slots__ = (
         "_death",
         "_listener_error",
+        "_look",
         "_note_raised",
         "_observers",
         "_posted",
@@ -68,6 +69,7 @@ class Gate:
         self.holds: frozenset[Hold] = frozenset()
         self.is_troubled = False
         self._note_raised = note_raised
+        self._look: Callable[[], None] | None = None
         self._observers: list[Callable[[], None]] = []
         self._refuse: Callable[[], Exception] | None = None
         self._death: BaseException | None = None
@@ -92,6 +94,15 @@ class Gate:
     def hold(self, reason: Hold) -> None:
         """Hand out nothing until this reason is released; idempotent."""
         self._set_holds(self.holds | {reason})
+
+    def look_by(self, look: Callable[[], None] | None) -> None:
+        """Set the function that holds gets if the clock says so; None: no function."""
+        self._look = look
+
+    def look(self) -> None:
+        """Hold gets if the clock says so, in a loop that was blocked and has run no timer since."""
+        if self._look is not None:
+            self._look()
 
     def release(self, *reasons: Hold) -> None:
         """Undo `hold` for these reasons; gets hand out again once there is none. Idempotent."""

@@ -58,6 +58,7 @@ class Lease:
         # While there is none: for ever.
         self._ends_at = math.inf
         self._alarm: asyncio.TimerHandle | None = None
+        gate.look_by(self.look)
 
     def renew(self, asked_at: float) -> None:
         """Note that the coordinator has answered what was sent at a loop time.
@@ -98,6 +99,7 @@ class Lease:
         self._ends_at = math.inf
         self._silence()
         self.look()
+        self._gate.look_by(None)
 
     def _silence(self) -> None:
         if self._alarm is not None:

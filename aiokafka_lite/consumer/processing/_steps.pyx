@@ -225,9 +225,11 @@ cdef class Steps:
     cdef object finish_and_begin(self, job, now):
         """Finish a record that was handled and begin another; None: nothing is done, `Run` has to."""
         cdef Cursor cursor = get(job, job_cursor)
+        if self.slice_ends_at is None:
+            self.begin_slice(now)
         if (
             self.is_finishing
-            or (self.slice_ends_at is not None and now >= self.slice_ends_at)
+            or now >= self.slice_ends_at
             or len(self.ready) <= self.feed_below
             or cursor.is_revoking
             or not cursor.is_assigned
@@ -236,8 +238,6 @@ cdef class Steps:
             or get(self.gate, gate_holds)
         ):
             return None
-        if self.slice_ends_at is None:
-            self.begin_slice(now)
         success_count = get(self.attempts, attempts_success_count) + 1
         following = self.begin(now, success_count)
         if following is not None:

@@ -455,6 +455,7 @@ class Run:
 
     def _begin_slice(self, now: float) -> None:
         """Limit what begins in this turn of the loop: handlers may never wait."""
+        self._state.gate.look()  # a handler that was ready runs right after a block, before timers
         self._steps.slice_ends_at = now + SLICE_S
         self._loop.call_soon(self._end_slice)
 

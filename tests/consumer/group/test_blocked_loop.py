@@ -18,7 +18,7 @@ from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.events.kinds import LoopBlocked, Lost
 from aiokafka_lite.errors import CommitFailedError
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.events import events_so_far
@@ -210,6 +210,33 @@ async def test_what_is_buffered_of_lost_partitions_is_not_handed_out_after_a_blo
     threaded: KafkaHandle, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await check_a_block_that_costs_the_membership(threaded, 0.6, 0.9, way, caplog)
+
+
+async def test_run_begins_no_handler_after_a_block_that_costs_the_membership(
+    threaded: KafkaHandle,
+) -> None:
+    topic, group_id = await threaded.create_topic(), unique("g")
+    await threaded.produce(topic, 0, rows(0, RECORD_COUNT))
+    begun: list[int] = []
+    may_end = asyncio.Event()
+
+    async def handle(record: ConsumerRecord) -> None:
+        begun.append(record.offset)
+        await may_end.wait()
+
+    settings = {"group_id": group_id, "session_timeout_ms": 600, "heartbeat_interval_ms": 120}
+    async with listening(threaded, topic, listener := Losing(), **settings) as consumer:
+        running = asyncio.ensure_future(consumer.run(handle, concurrency=1))
+        await until(lambda: begun)
+        with beside(peer := Peer(threaded, topic, group_id, 0.6)):
+            may_end.set()  # the handler ends right after the block, before any timer
+            time.sleep(0.9)  # noqa: ASYNC251 -- blocking the loop is what is tested
+            block_until(lambda: peer.committed == {TopicPartition(topic, 0): RECORD_COUNT})
+            await until(lambda: any(call == "lost" for call, _ in listener.calls))
+            assert begun == [0]
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
 
 
 @pytest.mark.parametrize("way", ["async for", "getone"])
