@@ -25,6 +25,11 @@ _COLUMNS: Final = (
     Column("assignor", "assignor"),
     Column("coordinator", "coordinator", is_number=True),
 )
+# Of classic groups and of those of KIP-848.
+_STATES: Final = (
+    "Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling",
+    "Dead",
+)  # fmt: skip
 # Protocols by which consumers speak to each other; Connect and others have their own.
 _OF_CONSUMERS: Final = ("consumer", "")
 
@@ -48,13 +53,21 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--state",
+        type=_a_state,
         metavar="STATE",
-        help="only groups in this state: Stable, Empty, PreparingRebalance …",
+        help=f"only groups in this state: {', '.join(_STATES)}",
     )
     parser.add_argument("-q", "--names", action="store_true", help="print names alone")
     add_json_option(parser)
     add_options(parser)
     parser.set_defaults(run=run)
+
+
+def _a_state(text: str) -> str:
+    for state in _STATES:
+        if state.lower() == text.lower():
+            return state
+    raise argparse.ArgumentTypeError(f"{text!r} is not a state of a group: {', '.join(_STATES)}")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -71,8 +84,7 @@ def run(options: argparse.Namespace) -> int:
     rows = [
         _row(each, described.get(each.group_id))
         for each in listed
-        if options.state is None
-        or _state(each, described.get(each.group_id)).lower() == options.state.lower()
+        if options.state is None or _state(each, described.get(each.group_id)) == options.state
     ]
     problems = unknown_names("consumer group", options.patterns, known)
     if options.names:
