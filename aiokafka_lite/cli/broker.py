@@ -18,6 +18,7 @@ from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.cli import broker_security, loops
 from aiokafka_lite.cli.arguments import positive_int
 from aiokafka_lite.cli.load import Loaded, file_size, load_file
+from aiokafka_lite.cli.output import counted
 from aiokafka_lite.cli.problems import CommandError, MissingExtraError
 from aiokafka_lite.cli.progress import file_progress
 from aiokafka_lite.cli.signals import Interrupted
@@ -238,7 +239,7 @@ async def _load(broker: Broker, path: Path) -> Loaded:
 
 def _report(loaded: Loaded, path: Path) -> None:
     for topic, count in loaded.counts.items():
-        _say(f"loaded {count:,} records from {path} into {topic}")
+        _say(f"loaded {counted(count, 'record')} from {path} into {topic}")
     for topic in loaded.left_alone:
         _say(f"loaded no records into {topic}, because this topic already has records")
 
