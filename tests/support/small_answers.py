@@ -28,6 +28,7 @@ from aiokafka_lite.protocol.messages.fetch import (
     PartitionData,
 )
 from aiokafka_lite.structs import TopicPartition
+from tests.support import tuning
 from tests.support.iterations import ITERATIONS, ReaderMethods, use
 from tests.support.scripted_sources import TOPIC_ID, Fetching, ScriptedCluster, ScriptedPool, view
 
@@ -119,6 +120,7 @@ class Reading(Fetching):
         self.sources.search.close()  # there is no cluster to search
         if not is_compiled:
             monkeypatch.setattr(Source, "_choose_on_answer", _choose_for(self))
+        tuning.decompress(monkeypatch, in_thread=False)  # which takes time that is not virtual
         self.reader = type("Reader", (ReaderMethods, iteration.reader.__mro__[2]), {})()
         self.reader.buffers = self
         self.reader._iterate_over(self.ready.cursor)
