@@ -13,6 +13,9 @@ from aiokafka_lite.structs import RecordMetadata
 from tests.producing.sending import as_values, producer_of, send_numbers, values_in
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.proxy import Proxy, send_through
+from tests.support.rounds import LONG
+
+PATIENCE = 5 if LONG else 1
 
 PRODUCE = 0
 
@@ -90,7 +93,9 @@ async def test_what_expires_leaves_no_gap_and_nothing_acknowledged_is_lost(
     kafka: KafkaHandle, topic: str, proxy: Proxy
 ) -> None:
     futures: list[asyncio.Future[RecordMetadata]] = []
-    async with producer_of(kafka, request_timeout_ms=200, delivery_timeout_ms=400) as producer:
+    # What a busy machine takes for the last records must not expire.
+    limits = {"request_timeout_ms": 200 * PATIENCE, "delivery_timeout_ms": 400 * PATIENCE}
+    async with producer_of(kafka, **limits) as producer:
         for direction in (proxy.to_client, proxy.to_server, proxy.to_client):
             futures += await send_in_turns(producer, topic, range(len(futures), len(futures) + 50))
             direction.hold()  # answers, or requests, are on their way until what waits expires

@@ -57,12 +57,25 @@ class RawClient:
 
     async def request(self, request: Request[R], version: int | None = None) -> R:
         """Send a request, the newest stable version by default, and return its answer."""
-        version = type(request).max_version if version is None else version
-        self._correlation_id += 1
-        frame = framing.encode_request(request, version, self._correlation_id, self._client_id)
-        answer = await self.exchange(frame)
-        assert framing.response_correlation_id(answer) == self._correlation_id
-        return framing.decode_response(type(request), version, answer)
+        (answer,) = await self.requests(request, version=version)
+        return answer
+
+    async def requests(self, *requests: Request[R], version: int | None = None) -> list[R]:
+        """Send requests at once and return their answers, in order."""
+        sent: list[tuple[Request[R], int, int]] = []
+        frames: list[bytes] = []
+        for request in requests:
+            chosen = type(request).max_version if version is None else version
+            self._correlation_id += 1
+            sent.append((request, chosen, self._correlation_id))
+            frames.append(framing.encode_request(request, chosen, sent[-1][2], self._client_id))
+        answers: list[R] = []
+        for (request, chosen, correlation_id), answer in zip(
+            sent, await self.pipeline(frames), strict=True
+        ):
+            assert framing.response_correlation_id(answer) == correlation_id
+            answers.append(framing.decode_response(type(request), chosen, answer))
+        return answers
 
     async def send(self, data: bytes) -> None:
         """Send bytes as they are."""

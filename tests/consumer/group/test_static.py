@@ -149,8 +149,11 @@ class Place:
                 topic_partitions=[],
             )
             async with self.kafka.raw() as client:
-                for request in (self._release(instance_id, older.member_id), joining):
-                    assert (await client.request(request)).error_code == 0
+                # In between, a heartbeat of the older one would have it wait for the instance id.
+                for answer in await client.requests(
+                    self._release(instance_id, older.member_id), joining
+                ):
+                    assert answer.error_code == 0
                 fenced = self.made[0].consumer
                 await until(lambda: fenced.health().verdict == "dead")
                 release = self._release(instance_id, between)
