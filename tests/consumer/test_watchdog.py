@@ -21,6 +21,7 @@ from aiokafka_lite.errors import NotLeaderForPartitionError
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside, tuning
 from tests.support.cluster import KafkaHandle
+from tests.support.events import next_event
 from tests.support.reading import reading
 
 TIMEOUT_S = 20.0
@@ -66,9 +67,9 @@ async def test_a_broker_that_nobody_needs_is_known_to_be_back() -> None:
             await inside.until_in_flight(consumer)
             with consumer.events() as events:
                 await broker.stop_node(unneeded, clean=False)
-                assert (await anext(events)).name == "broker_down"
+                assert (await next_event(events)).name == "broker_down"
                 await broker.start_node(unneeded)
-                assert (await anext(events)).name == "broker_up"
+                assert (await next_event(events)).name == "broker_up"
             assert consumer.health().is_ok
 
 

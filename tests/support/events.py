@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from aiokafka_lite.consumer.events.kinds import LoopBlocked
 from aiokafka_lite.consumer.events.stream import EventSubscription
 from aiokafka_lite.events import ConsumerEvent
+from tests.support.waiting import PATIENCE_S
 
 
 async def next_of(
@@ -19,7 +21,18 @@ async def next_of(
                 return event
         raise AssertionError(f"no {event_class.__name__} came")
 
-    return await asyncio.wait_for(wait(), 20)
+    return await asyncio.wait_for(wait(), PATIENCE_S)
+
+
+async def next_event(subscription: EventSubscription) -> ConsumerEvent:
+    """The next event, but for those about a loop that other programs of the machine held up."""
+
+    async def wait() -> ConsumerEvent:
+        while isinstance(event := await anext(subscription), LoopBlocked):
+            pass
+        return event
+
+    return await asyncio.wait_for(wait(), PATIENCE_S)
 
 
 def events_so_far(subscription: EventSubscription) -> list[ConsumerEvent]:

@@ -20,6 +20,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.events import next_event
 from tests.support.protocols import WAYS
 from tests.support.rows import rows
 from tests.support.waiting import all_buffered, until
@@ -85,9 +86,9 @@ async def test_a_rebalance_waits_for_the_block_whose_commits_do_not_fail(
                 joining = asyncio.create_task(second.start())
                 async with timeout(PATIENCE_S):
                     await batch.revoking
-                    event = await anext(events)
+                    event = await next_event(events)
                     while not isinstance(event, WorkAwaited):
-                        event = await anext(events)
+                        event = await next_event(events)
             assert 0 < batch.revoking.left_s <= 8.0
             assert set(event.offsets.values()) == {(0, 5)}
             wanted = set(event.offsets)
@@ -187,7 +188,7 @@ async def test_no_hold_is_so_long_that_the_group_goes_on_without_the_member(
                 kinds = set[type]()
                 async with timeout(PATIENCE_S):
                     while Revoked not in kinds:
-                        kinds.add(type(await anext(events)))
+                        kinds.add(type(await next_event(events)))
                 assert Lost not in kinds
 
 

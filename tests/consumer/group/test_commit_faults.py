@@ -24,7 +24,7 @@ from aiokafka_lite.protocol.schema import Message, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
-from tests.support.events import events_so_far
+from tests.support.events import events_so_far, next_event
 from tests.support.other_member import throw_out
 from tests.support.protocols import goodbyes, in_both_protocols
 from tests.support.reading import reading
@@ -77,7 +77,7 @@ async def test_after_a_commit_that_failed_the_consumer_reads_on(
             events = consumer.events()
             with pytest.raises(CommitFailedError):
                 await consumer.commit({tp: 3})
-            failed = await anext(events)
+            failed = await next_event(events)
             assert isinstance(failed, CommitFailed)
             assert failed.offsets == {tp: OffsetAndMetadata(3, "")}
             assert isinstance(failed.error, CommitFailedError)

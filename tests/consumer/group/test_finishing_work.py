@@ -18,6 +18,7 @@ from aiokafka_lite.structs import TopicPartition
 from tests.consumer.group.one_record_each import WAYS
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.events import next_event
 from tests.support.listeners import Acting
 from tests.support.protocols import in_both_protocols
 from tests.support.rows import rows
@@ -166,7 +167,7 @@ async def test_an_application_that_never_comes_back_is_left_when_the_time_is_up(
             began = asyncio.get_running_loop().time()
             await second.start()
             assert 1.0 < asyncio.get_running_loop().time() - began < 5.0
-            told = [await anext(events), await anext(events)]
+            told = [await next_event(events), await next_event(events)]
         assert [type(event) for event in told] == [WorkAwaited, Revoked]
         assert len(second.assignment()) == 2
 
@@ -188,7 +189,7 @@ async def test_nothing_waits_with_a_hold_of_0_nor_for_a_get_that_waits(
         with first.events() as events:
             async with timeout(5):
                 await second.start()
-                assert isinstance(await anext(events), Revoked)
+                assert isinstance(await next_event(events), Revoked)
         if get is not None:
             get.cancel()
 
@@ -198,7 +199,7 @@ async def test_explain_and_the_event_say_for_what_it_waits(kafka: KafkaHandle) -
         (tp,) = [tp for tp in first.assignment() if await first.position(tp) == 10]
         with first.events() as events:
             joining = asyncio.create_task(second.start())
-            event = await anext(events)
+            event = await next_event(events)
         assert isinstance(event, WorkAwaited)
         assert {each: tuple(work) for each, work in event.offsets.items()} == {tp: (0, 10)}
         assert event.as_dict()["offsets"] == [[*tp, 0, 10]]
@@ -223,7 +224,7 @@ async def test_by_kip_848_what_moves_waits_and_the_joiner_does_not(kafka: KafkaH
         with first.events() as events:
             async with second:
                 assert second.assignment() == set()
-                event = await anext(events)
+                event = await next_event(events)
                 assert isinstance(event, WorkAwaited)
                 moving = event.offsets.keys()
                 assert len(moving) == 2

@@ -27,7 +27,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle
-from tests.support.events import events_so_far
+from tests.support.events import events_so_far, next_event
 from tests.support.listeners import Acting, Losing, beat_count, listening
 from tests.support.other_member import throw_out
 from tests.support.protocols import WAYS, goodbyes, in_both_protocols
@@ -55,7 +55,7 @@ async def rebalance(consumer: AIOKafkaConsumer) -> None:
 
 async def drained(events: EventSubscription) -> list[ConsumerEvent]:
     """The events so far, of which there is at least one."""
-    return [await asyncio.wait_for(anext(events), PATIENCE_S), *events_so_far(events)]
+    return [await next_event(events), *events_so_far(events)]
 
 
 class Raising(ConsumerRebalanceListener):
@@ -368,7 +368,7 @@ async def test_gets_in_a_callback_do_not_count_for_max_poll_interval(kafka: Kafk
     listener = Acting(assigned=get_for_long)
     async with listening(kafka, topic, listener, **settings) as consumer:
         with consumer.events() as events:
-            revoked = await asyncio.wait_for(anext(events), PATIENCE_S)
+            revoked = await next_event(events)
         assert isinstance(revoked, Revoked)
         assert "max_poll_interval_ms" in revoked.reason
         assert beat_count(consumer) - beats[0] <= 10  # in another such interval there are 20

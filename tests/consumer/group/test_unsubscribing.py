@@ -16,6 +16,7 @@ from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.events import next_event
 from tests.support.listeners import Calls
 from tests.support.other_member import throw_out
 from tests.support.protocols import goodbyes, in_both_protocols
@@ -199,7 +200,7 @@ async def test_the_commit_comes_before_the_listener_and_that_before_the_leave(
             generation = inside.generation(consumer)
             with consumer.events() as events:
                 consumer.unsubscribe()
-                revoked = await asyncio.wait_for(anext(events), PATIENCE_S)
+                revoked = await next_event(events)
             assert isinstance(revoked, Revoked)
             assert revoked.partitions == {T}
             await broker.wait_until(lambda: bool(goodbyes(broker)))
@@ -320,9 +321,7 @@ async def test_a_coordinator_that_loads_does_not_keep_the_member_from_leaving(
                 # What was not committed is an event, and is handed out again.
                 consumer.subscribe(["t"], listener=told)
                 assert await read(consumer, 1) == [0]
-                while not isinstance(
-                    failed := await asyncio.wait_for(anext(events), PATIENCE_S), CommitFailed
-                ):
+                while not isinstance(failed := await next_event(events), CommitFailed):
                     pass
             assert failed.offsets == {T: OffsetAndMetadata(50, "")}
             assert await consumer.stop() == {}
