@@ -67,10 +67,10 @@ $(VENV)/.installed-docs: $(VENV)/bin/python $(SOURCES)
 	@touch $@
 
 run: $(VENV)/.installed-run ## run the main job: load 336,776 flights, read them in a group, print delays per carrier
-	$(BIN)/python -m aiokafka_lite flights $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) --loop $(LOOP) $(ARGS)
+	$(BIN)/python -m demos flights $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) --loop $(LOOP) $(ARGS)
 
 pipeline: $(VENV)/.installed-pipeline ## run the flights through Spark into Parquet tables (out/pipeline), check and draw them
-	$(BIN)/python -m aiokafka_lite pipeline --flights --once $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(ARGS)
+	$(BIN)/python -m demos pipeline --flights --once $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(ARGS)
 
 # Images of containers forbid bytecode: the tests start hundreds of processes, and each would compile
 # the package anew.
@@ -111,7 +111,7 @@ check: $(VENV)/.installed-dev ## static checks: lint, format, types, import cont
 	$(BIN)/mypy docs
 	$(BIN)/lint-imports
 	$(BIN)/python -m benchmarks.pages --check
-	$(BIN)/codespell aiokafka_lite tests benchmarks docs README.md CHANGELOG.md Makefile
+	$(BIN)/codespell aiokafka_lite tests benchmarks demos docs README.md CHANGELOG.md Makefile
 
 fmt: $(VENV)/.installed-dev ## format the code and apply the linter's fixes
 	$(BIN)/ruff check --fix .

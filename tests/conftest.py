@@ -39,6 +39,7 @@ from tests.support.virtual_time import VIRTUAL_TIME
 
 if TYPE_CHECKING:
     from _pytest.python import CallSpec
+    from pyspark.sql import SparkSession
     from xdist.workermanage import WorkerController
 
 hypothesis.settings.register_profile("short", max_examples=20, deadline=None)
@@ -310,6 +311,23 @@ def java_runner() -> Iterator[JavaRunner]:
         except KafkaUnavailableError as error:
             unavailable(f"Java cannot run a source file (install a JDK, not a JRE): {error}")
         yield runner
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session that tests share: two cores, UTC; has Spark's own Kafka source if it can be had.
+
+    A test changes settings by `spark.newSession()`, which shares the JVM and costs nothing.
+    """
+    from aiokafka_lite.spark import KafkaDataSource
+    from tests.support.spark.session import SparkUnavailableError, find_settings, spark_session
+
+    try:
+        with spark_session(find_settings()) as session:
+            session.dataSource.register(KafkaDataSource)
+            yield session
+    except SparkUnavailableError as error:
+        unavailable(error)
 
 
 @pytest.fixture(params=["embedded", "real"])

@@ -27,7 +27,7 @@ def checkout(tmp_path: Path) -> Path:
     return copied_checkout(tmp_path / "checkout")
 
 
-def test_a_source_distribution_has_all_of_the_package_and_no_test(checkout: Path) -> None:
+def test_a_source_distribution_has_all_of_the_package_and_no_test_or_demo(checkout: Path) -> None:
     # What MANIFEST.in and the packages bring; extensions would only add to it.
     with tarfile.open(built(checkout, "sdist", AIOKAFKA_LITE_EXTENSIONS="none")) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -35,7 +35,7 @@ def test_a_source_distribution_has_all_of_the_package_and_no_test(checkout: Path
         if path.suffix in (".py", ".pyi", ".pyx", ".pxd"):
             assert str(path.relative_to(ROOT)) in names
     assert {"CHANGELOG.md", "LICENSE", "README.md", "setup.py"} <= names
-    assert not {name for name in names if name.startswith("tests")}
+    assert not {name for name in names if name.startswith(("tests", "demos"))}
 
 
 def test_the_wheel_for_every_platform_says_so_and_links_to_what_is_elsewhere(
@@ -45,6 +45,7 @@ def test_the_wheel_for_every_platform_says_so_and_links_to_what_is_elsewhere(
     assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
         assert not [name for name in archive.namelist() if name.endswith((".so", ".pyd"))]
+        assert not [name for name in archive.namelist() if name.startswith("demos")]
         (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
         fields = Parser().parsestr(archive.read(metadata).decode())
     links = re.findall(r"\]\(([^)]*)\)", str(fields.get_payload()))

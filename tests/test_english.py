@@ -50,8 +50,8 @@ def documentation() -> Iterator[Text]:
 
 
 def messages() -> Iterator[Text]:
-    """Yield the package's strings of some words that are not docstrings."""
-    for package in ("aiokafka_lite", "pyspark_aiokafka_lite"):
+    """Yield strings of some words that are not docstrings, of the package and the demos."""
+    for package in ("aiokafka_lite", "pyspark_aiokafka_lite", "demos"):
         for file in sorted(ROOT.glob(f"{package}/**/*.py")):
             for node in strings(ast.parse(file.read_text("utf-8"))):
                 text = node.value if isinstance(node, ast.Constant) else spelled(node)

@@ -194,7 +194,7 @@ def test_every_python_claimed_can_read_the_package(version: str) -> None:
     command = interpreter(version)
     if command is None:
         pytest.skip(f"Python {version} is not installed here")
-    packages = [str(ROOT / "aiokafka_lite"), str(ROOT / "pyspark_aiokafka_lite")]
+    packages = [str(ROOT / name) for name in ("aiokafka_lite", "pyspark_aiokafka_lite", "demos")]
     done = subprocess.run(
         [command, "-c", COMPILE, *packages], capture_output=True, text=True, check=False
     )

@@ -33,4 +33,4 @@ def test_tests_start_programs_by_the_helpers_that_end_them() -> None:
         if starts.search(file.read_text(encoding="utf-8"))
     ]
     # It kills what the program has started, too.
-    assert found == ["spark/pipeline/test_killed.py"], "use tests/support/programs.py"
+    assert found == ["demos/parquet/test_killed.py"], "use tests/support/programs.py"

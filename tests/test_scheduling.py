@@ -29,7 +29,7 @@ TESTS = Path(__file__).parent
         ("tests/spark/test_session.py::test_a", "of the session"),
         ("tests/spark/test_batch.py::TestB::test_c[embedded-1]", "of the session"),
         ("tests/spark/alike/test_alike.py::test_e[c]", "of the session"),
-        ("tests/spark/pipeline/test_storage.py::test_f", "of the session"),
+        ("tests/demos/parquet/test_storage.py::test_f", "of the session"),
         ("tests/spark/chaos/test_kills.py::test_h", "of the session"),
         ("tests/chaos/test_real.py::test_g[4.0]", "heavy"),
         ("tests/records/test_kafka_reads_us.py::test_i", "of Kafka's tools"),

@@ -45,13 +45,6 @@ def positive_seconds(text: str) -> float:
     return number
 
 
-def bootstrap_servers(text: str) -> str:
-    """Check a comma-separated list of host:port and give it back."""
-    for address in text.split(","):
-        host_and_port(address)
-    return text
-
-
 def host_and_port(text: str) -> tuple[str, int]:
     """Parse `host:port`, `[ipv6]:port` or `host` (with Kafka's port 9092)."""
     address = text.strip()
@@ -63,35 +56,6 @@ def host_and_port(text: str) -> tuple[str, int]:
     if not host or "/" in host or not port_text.isdecimal() or int(port_text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not an address: write host:port")
     return host, int(port_text)
-
-
-def duration_ms(text: str) -> int:
-    """Parse a length of time, such as "10s" or "1 day 12 hours"; returns milliseconds."""
-    # Only now: few commands have one.
-    from aiokafka_lite.spark.durations import parse_duration_ms
-
-    try:
-        return parse_duration_ms(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def positive_duration_ms(text: str) -> int:
-    """Parse a length of time above 0; returns milliseconds."""
-    duration = duration_ms(text)
-    if duration == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0")
-    return duration
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Parse names with commas between them."""
-    parts = tuple(part.strip() for part in text.split(","))
-    if not all(parts):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} contains an empty name: separate names with one comma, as in a,b"
-        )
-    return parts
 
 
 def name_and_value(text: str) -> tuple[str, str]:

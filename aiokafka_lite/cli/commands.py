@@ -65,18 +65,6 @@ SECTIONS: Final[dict[str, Sequence[Command]]] = {
     ),
     "for the shell": (Command("completion", "print a shell's completion script", "completion"),),
     "a broker for tests": (Command("broker", "run the embedded broker until Ctrl-C", "broker"),),
-    "demos": (
-        Command(
-            "flights",
-            "demo: load 336,776 flights into a topic, and compute delays with a consumer group",
-            "flights.command",
-        ),
-        Command(
-            "pipeline",
-            "write a topic to Parquet tables with Spark, exactly once",
-            "pipeline.command",
-        ),
-    ),
 }
 """The commands by the heading under which help lists them."""
 

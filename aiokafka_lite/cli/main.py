@@ -10,7 +10,7 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aiokafka_lite import __version__
 from aiokafka_lite._nearest import nearest
@@ -62,23 +62,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"(usage: {program_name()} --help)",
             2,
         )
-    try:
+
+    def run() -> int:
         options, rest = build_parser(*words).parse_known_args(arguments)
         if rest:
             raise UsageError(f"unrecognized arguments: {' '.join(rest)}")
-        logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-        code: int = 0
         if options.command is None:
             # Only now: it looks for what is installed.
             from aiokafka_lite.cli.overview import overview
 
             print(overview())
-        else:
-            code = options.run(options)
+            return 0
+        code: int = options.run(options)
+        return code
+
+    return exit_code_of(run, " ".join([program_name(), *words[:1], "--help"]))
+
+
+def exit_code_of(run: Callable[[], int], help_command: str) -> int:
+    """Run a command; returns the exit code of the process, and prints an error in one line."""
+    try:
+        logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+        code = run()
         sys.stdout.flush()
         return code
     except UsageError as error:
-        help_command = " ".join([program_name(), *words[:1], "--help"])
         return _fail(f"{error}\n(usage: {help_command})", 2)
     except (CommandError, KafkaError) as error:
         return _fail(plain_text(error))

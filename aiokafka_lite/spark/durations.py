@@ -14,7 +14,6 @@ _UNIT_MS: Final = {
     "w": 604_800_000, "week": 604_800_000,
 }  # fmt: skip
 _PART: Final = re.compile(r"\s*(\d+)\s*([a-z]+)", re.IGNORECASE)
-_NAMES: Final = ("week", "day", "hour", "minute", "second")
 
 
 def parse_duration_ms(text: str) -> int:
@@ -36,15 +35,3 @@ def parse_duration_ms(text: str) -> int:
         if end:
             return total
     raise ValueError(f"{text!r} is not a duration: write '30s', '1 hour' or '1 day 12 hours'")
-
-
-def format_duration(duration_ms: int) -> str:
-    """Return the text of a duration, which `parse_duration_ms` can parse."""
-    parts = []
-    for name in _NAMES:
-        count, duration_ms = divmod(duration_ms, _UNIT_MS[name])
-        if count:
-            parts.append(f"{count} {name}{'s' if count > 1 else ''}")
-    if duration_ms or not parts:
-        parts.append(f"{duration_ms} ms")
-    return " ".join(parts)

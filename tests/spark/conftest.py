@@ -1,29 +1,11 @@
-"""One Spark session for all tests of a worker, as starting one takes seconds."""
+"""The session of the tests, for those that compare it with Spark's own source."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
-from aiokafka_lite.spark import KafkaDataSource
 from tests.support.required import unavailable
-from tests.support.spark.session import SparkUnavailableError, find_settings, spark_session
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """The session that tests share: two cores, UTC; has Spark's own Kafka source if it can be had.
-
-    A test changes settings by `spark.newSession()`, which shares the JVM and costs nothing.
-    """
-    try:
-        with spark_session(find_settings()) as session:
-            session.dataSource.register(KafkaDataSource)
-            yield session
-    except SparkUnavailableError as error:
-        unavailable(error)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import pytest
 from _pytest.assertion import rewrite  # pytest has no public function that only writes the file
 
 ROOT: Final = Path(__file__).parents[2]
-FOLDERS: Final = ("aiokafka_lite", "benchmarks", "tests")
+FOLDERS: Final = ("aiokafka_lite", "benchmarks", "demos", "tests")
 
 
 def sources() -> Sequence[Path]:

@@ -11,7 +11,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 PARTS: Final = ("CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py")
-TREES: Final = ("aiokafka_lite", "pyspark_aiokafka_lite", "tests")
+TREES: Final = ("aiokafka_lite", "demos", "pyspark_aiokafka_lite", "tests")
 
 
 def copied_checkout(copy: Path) -> Path:

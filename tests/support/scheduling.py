@@ -26,20 +26,20 @@ IMPORT_S: Final = 0.1
 """What a file costs that has only quick tests."""
 
 SHARE_SPARK: Final = frozenset(
-    f"tests/spark/{name}.py"
+    f"tests/{name}.py"
     for name in (
-        "alike/test_alike",
-        "alike/test_streams",
-        "pipeline/test_pipeline",
-        "pipeline/test_storage",
-        "planning/test_as_the_connector",
-        "test_batch",
-        "test_checkpoints",
-        "test_spark_home",
-        "test_options_alike",
-        "test_session",
-        "test_snippets",
-        "test_stream",
+        "demos/parquet/test_pipeline",
+        "demos/parquet/test_storage",
+        "spark/alike/test_alike",
+        "spark/alike/test_streams",
+        "spark/planning/test_as_the_connector",
+        "spark/test_batch",
+        "spark/test_checkpoints",
+        "spark/test_spark_home",
+        "spark/test_options_alike",
+        "spark/test_session",
+        "spark/test_snippets",
+        "spark/test_stream",
     )
 )
 """The files with tests that use the fixture `spark`."""
@@ -63,9 +63,9 @@ BY_THEMSELVES: Final = frozenset(
     for name in (
         "broker/log/test_kill",
         "chaos/test_real",
+        "demos/parquet/test_killed",
+        "demos/parquet/test_session",
         "spark/chaos/test_kills",
-        "spark/pipeline/test_killed",
-        "spark/pipeline/test_session",
         "spark/test_deployments",
         "spark/test_versions",
         "model/storm/test_storm",

@@ -1,0 +1,41 @@
+"""Argument types of the demos, in addition to those of the commands."""
+
+from __future__ import annotations
+
+import argparse
+
+from aiokafka_lite.cli.arguments import host_and_port
+from aiokafka_lite.spark.durations import parse_duration_ms
+
+
+def bootstrap_servers(text: str) -> str:
+    """Check a comma-separated list of host:port; returns it unchanged."""
+    for address in text.split(","):
+        host_and_port(address)
+    return text
+
+
+def duration_ms(text: str) -> int:
+    """Parse a length of time, such as "10s" or "1 day 12 hours"; returns milliseconds."""
+    try:
+        return parse_duration_ms(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def positive_duration_ms(text: str) -> int:
+    """Parse a length of time above 0; returns milliseconds."""
+    duration = duration_ms(text)
+    if duration == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0")
+    return duration
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Parse names with commas between them."""
+    parts = tuple(part.strip() for part in text.split(","))
+    if not all(parts):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} contains an empty name: separate names with one comma, as in a,b"
+        )
+    return parts

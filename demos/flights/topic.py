@@ -1,0 +1,207 @@
+"""The topic that the job reads: look at it, delete it, create it.
+
+Metadata is asked for directly and never creates a topic; everything else goes to the leader or the
+controller that it names. Kafka 2.8 or newer is needed (DeleteTopics 6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from aiokafka_lite import errors
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.client import Cluster
+from aiokafka_lite.errors import KafkaError, KafkaTimeoutError, for_code
+from aiokafka_lite.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from aiokafka_lite.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from aiokafka_lite.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from aiokafka_lite.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from demos.flights.scoreboard import LogRange
+
+# The records carry the flights' own times, years back: without this Kafka deletes them at once.
+TOPIC_CONFIGS: Final = {"retention.ms": "-1"}
+
+CHANGE_TIMEOUT_S: Final = 30.0
+T = TypeVar("T")
+
+_POLL_S: Final = 0.05
+_UNKNOWN: Final = errors.UnknownTopicOrPartitionError.errno
+_EARLIEST: Final = -2
+_LATEST: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FlightsTopic:
+    """A topic; each partition has a leader that answers."""
+
+    name: str
+    topic_id: bytes
+    leaders: Mapping[int, int]
+    """Node that leads each partition."""
+    ranges: Mapping[int, LogRange]
+    """Offsets that each partition holds."""
+
+
+class TopicAdmin:
+    """Inspects and changes one topic."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._cluster = cluster
+        self.name: Final = name
+
+    async def inspect(self) -> FlightsTopic | None:
+        """Return the topic, or None when there is none of this name.
+
+        Waits while partitions have no leader, or have one that does not know about it yet.
+        """
+        return await _in_time(
+            self._inspect(), f"topic {self.name!r} still has partitions without a leader"
+        )
+
+    async def create(self, partition_count: int) -> FlightsTopic:
+        """Create the topic and wait until each of its partitions can be used."""
+        await self._ask_controller_to_create(partition_count)
+
+        async def wait_until_there() -> FlightsTopic:
+            while True:
+                topic = await self._inspect()
+                if topic is not None:
+                    return topic
+                await asyncio.sleep(_POLL_S)
+
+        return await _in_time(
+            wait_until_there(), f"topic {self.name!r} was created, but is not listed"
+        )
+
+    async def delete(self) -> None:
+        """Delete the topic and wait until it is gone; nothing to do when there is none."""
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=self.name)], timeout_ms=int(CHANGE_TIMEOUT_S * 1000)
+        )
+        answer = await self._cluster.request(
+            await self._controller_id(), request, timeout_s=CHANGE_TIMEOUT_S
+        )
+        code = answer.responses[0].error_code
+        if code not in (0, _UNKNOWN):
+            raise for_code(code)(f"cannot delete topic {self.name!r}")
+
+        async def wait_until_gone() -> None:
+            while True:
+                if (await self._metadata()).topics[0].error_code == _UNKNOWN:
+                    return
+                await asyncio.sleep(_POLL_S)
+
+        await _in_time(wait_until_gone(), f"topic {self.name!r} was deleted, but is still listed")
+
+    async def _ask_controller_to_create(self, partition_count: int) -> None:
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=self.name,
+                    num_partitions=partition_count,
+                    replication_factor=-1,  # the broker's default
+                    configs=[
+                        CreatableTopicConfig(name=name, value=value)
+                        for name, value in TOPIC_CONFIGS.items()
+                    ],
+                )
+            ],
+            timeout_ms=int(CHANGE_TIMEOUT_S * 1000),
+        )
+        answer = await self._cluster.request(
+            await self._controller_id(), request, timeout_s=CHANGE_TIMEOUT_S
+        )
+        result = answer.topics[0]
+        if result.error_code:
+            reason = f": {result.error_message}" if result.error_message else ""
+            raise for_code(result.error_code)(f"cannot create topic {self.name!r}{reason}")
+
+    async def _controller_id(self) -> int:
+        return (await self._metadata()).controller_id
+
+    async def _metadata(self) -> MetadataResponse:
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=self.name)], allow_auto_topic_creation=False
+        )
+        return await self._cluster.request_any(request)
+
+    async def _inspect(self) -> FlightsTopic | None:
+        while True:
+            topic = (await self._metadata()).topics[0]
+            if topic.error_code == _UNKNOWN:
+                return None
+            if topic.error_code and not for_code(topic.error_code).retriable:
+                raise for_code(topic.error_code)(f"metadata of topic {self.name!r}")
+            leaders = {each.partition_index: each.leader_id for each in topic.partitions}
+            if leaders and min(leaders.values()) >= 0:
+                try:
+                    ranges = await self._offset_ranges(leaders)
+                except KafkaError as error:
+                    if not error.retriable:
+                        raise
+                else:
+                    return FlightsTopic(self.name, topic.topic_id, leaders, ranges)
+            await asyncio.sleep(_POLL_S)
+
+    async def _offset_ranges(self, leaders: Mapping[int, int]) -> dict[int, LogRange]:
+        beginnings, ends = await asyncio.gather(
+            self._offsets(leaders, _EARLIEST), self._offsets(leaders, _LATEST)
+        )
+        return {number: LogRange(beginnings[number], ends[number]) for number in sorted(leaders)}
+
+    async def _offsets(self, leaders: Mapping[int, int], timestamp: int) -> dict[int, int]:
+        by_leader: dict[int, list[int]] = {}
+        for number, leader in leaders.items():
+            by_leader.setdefault(leader, []).append(number)
+        answers = await asyncio.gather(
+            *(
+                self._cluster.request(leader, self._list_offsets(numbers, timestamp))
+                for leader, numbers in by_leader.items()
+            )
+        )
+        offsets: dict[int, int] = {}
+        for answer in answers:
+            for each in answer.topics[0].partitions:
+                if each.error_code:
+                    raise for_code(each.error_code)(
+                        f"offsets of {self.name}-{each.partition_index}"
+                    )
+                offsets[each.partition_index] = each.offset
+        return offsets
+
+    def _list_offsets(self, partitions: list[int], timestamp: int) -> ListOffsetsRequest:
+        return ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                ListOffsetsTopic(
+                    name=self.name,
+                    partitions=[
+                        ListOffsetsPartition(partition_index=number, timestamp=timestamp)
+                        for number in partitions
+                    ],
+                )
+            ],
+        )
+
+
+async def _in_time(change: Coroutine[object, None, T], complaint: str) -> T:
+    try:
+        async with timeout(CHANGE_TIMEOUT_S):
+            return await change
+    except asyncio.TimeoutError:
+        raise KafkaTimeoutError(f"{complaint} after {CHANGE_TIMEOUT_S:g} s") from None

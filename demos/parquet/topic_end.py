@@ -1,0 +1,64 @@
+"""The topic's end, to tell how far the tables are after it, and the group that is told of them.
+
+The driver asks brokers itself, whichever source reads the records, so that both say the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+
+from aiokafka_lite._compat import Self
+from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.spark.offsets import Offsets
+from aiokafka_lite.spark.options import parse_options
+from aiokafka_lite.spark.planning.group_commits import GroupCommits
+from aiokafka_lite.spark.planning.planner import Planner
+from demos.parquet.options import PipelineOptions
+
+log = logging.getLogger("aiokafka_lite.spark")
+
+
+class TopicEnd:
+    """Asks the topic's brokers, and commits to the group, between entering and leaving a `with`.
+
+    Raises:
+        OptionError: An option of the source cannot be used.
+    """
+
+    def __init__(self, options: PipelineOptions) -> None:
+        source = parse_options(options.source_options(), is_streaming=True)
+        self._cluster = BlockingCluster(source.client, mechanism=source.mechanism)
+        self._planner = Planner(source, self._cluster)
+        self._group = None if options.group is None else GroupCommits(options.group, self._cluster)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._cluster.close()
+
+    def behind(self, offsets: Offsets) -> int | None:
+        """Return how many offsets the topic has after these; None when Kafka does not say."""
+        try:
+            latest = self._planner.latest(offsets)
+        except KafkaError as error:
+            # A figure to look at is no reason to fail a batch that is all but done.
+            log.warning(
+                "cannot look up the topic's latest offsets, so the metrics of this batch contain "
+                "no lag: %s",
+                error,
+            )
+            return None
+        return sum(max(0, end - offsets.get(tp, 0)) for tp, end in latest.items())
+
+    def commit(self, offsets: Offsets) -> None:
+        """Commit offsets to the group, if there is one; never fails, but may warn."""
+        if self._group is not None:
+            self._group.commit(offsets)

@@ -1,0 +1,174 @@
+"""The flights as a pipeline sees them, and what its tables must hold, from the data set alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Final, NamedTuple, TypedDict
+
+import pyarrow.dataset
+
+from demos.flights.dataset import Flight, read_flights
+
+
+class FlightsSettings(TypedDict):
+    """Options of a pipeline of the flights' topic."""
+
+    schema: str
+    event_time: str
+    keys: tuple[str, ...]
+    measures: tuple[str, ...]
+    watermark_ms: int
+
+
+_DAY_MS: Final = 86_400_000
+
+
+def _ddl() -> str:
+    """Return the data set's columns as DDL; `time_hour` is a time that is written as text."""
+    columns = []
+    for name, annotation in Flight.__annotations__.items():
+        kind = "INT" if "int" in str(annotation) else "STRING"
+        columns.append(f"{name} {'TIMESTAMP' if name == 'time_hour' else kind}")
+    return ", ".join(columns)
+
+
+FLIGHTS: Final = FlightsSettings(
+    schema=_ddl(),
+    event_time="time_hour",
+    keys=("carrier",),
+    measures=("dep_delay", "arr_delay"),
+    # The months are ordered 1, 10, 11, 12, 2 … 9: a flight of February comes after one of
+    # December. 8,010 hours are the most that a partition goes back, whatever its number.
+    watermark_ms=365 * _DAY_MS,
+)
+
+
+@dataclass(slots=True)
+class Delays:
+    """A row of the aggregate: a carrier and an hour; sums are of minutes, and exact."""
+
+    flights: int = 0
+    departed: int = 0
+    departure_delay_min: int = 0
+    arrived: int = 0
+    arrival_delay_min: int = 0
+
+    def add(self, other: Delays) -> None:
+        """Add other flights."""
+        self.flights += other.flights
+        self.departed += other.departed
+        self.departure_delay_min += other.departure_delay_min
+        self.arrived += other.arrived
+        self.arrival_delay_min += other.arrival_delay_min
+
+    @property
+    def mean_departure_delay_min(self) -> float | None:
+        return self.departure_delay_min / self.departed if self.departed else None
+
+
+class CarrierHour(NamedTuple):
+    """A carrier, and an hour in UTC."""
+
+    hour: datetime
+    carrier: str
+
+
+@dataclass(slots=True)
+class FlightTables:
+    """The tables of a pipeline, read without Spark; or what they must be."""
+
+    raw: int = 0
+    distinct: int = 0
+    """Different places in the topic that the raw table's rows come from."""
+    quarantine: int = 0
+    late: int = 0
+    aggregate_rows: int = 0
+    delays: dict[CarrierHour, Delays] = field(default_factory=dict)
+
+
+def expected_tables(limit: int | None) -> FlightTables:
+    """Compute from the data set what the tables must hold."""
+    expected = FlightTables()
+    for flight in read_flights(limit):
+        hour = datetime.strptime(flight.time_hour, "%Y-%m-%dT%H:%M:%SZ")
+        place = CarrierHour(hour.replace(tzinfo=timezone.utc), flight.carrier)
+        delays = expected.delays.get(place)
+        if delays is None:
+            delays = expected.delays[place] = Delays()
+        delays.flights += 1
+        if flight.dep_delay is not None:
+            delays.departed += 1
+            delays.departure_delay_min += flight.dep_delay
+        if flight.arr_delay is not None:
+            delays.arrived += 1
+            delays.arrival_delay_min += flight.arr_delay
+        expected.raw += 1
+    expected.distinct = expected.raw
+    expected.aggregate_rows = len(expected.delays)
+    return expected
+
+
+def read_tables(directory: Path, late: int) -> FlightTables:
+    """Read the tables from their files, as any reader of Parquet would.
+
+    Args:
+        directory: The pipeline's.
+        late: Rows that it says it has left out of the aggregate.
+    """
+    tables = FlightTables(late=late)
+    places = _read(directory / "raw", "kafka_partition", "kafka_offset")
+    if places is not None:
+        tables.raw = places.num_rows
+        tables.distinct = places.group_by(places.column_names).aggregate([]).num_rows
+    bad = _read(directory / "quarantine", "kafka_offset")
+    tables.quarantine = 0 if bad is None else bad.num_rows
+    aggregate = _read(
+        directory / "aggregate",
+        *("window_start", "carrier", "records", "dep_delay_count", "dep_delay_sum"),
+        *("arr_delay_count", "arr_delay_sum"),
+    )
+    for row in [] if aggregate is None else aggregate.to_pylist():
+        tables.aggregate_rows += 1
+        hour = row["window_start"]
+        if hour.tzinfo is None:
+            hour = hour.replace(tzinfo=timezone.utc)
+        tables.delays[CarrierHour(hour, row["carrier"])] = Delays(
+            flights=row["records"],
+            departed=row["dep_delay_count"],
+            departure_delay_min=row["dep_delay_sum"] or 0,
+            arrived=row["arr_delay_count"],
+            arrival_delay_min=row["arr_delay_sum"] or 0,
+        )
+    return tables
+
+
+def _read(directory: Path, *columns: str) -> pyarrow.Table | None:
+    if not directory.is_dir():
+        return None
+    return pyarrow.dataset.dataset(directory, format="parquet", partitioning="hive").to_table(
+        columns=list(columns)
+    )
+
+
+def differences(expected: FlightTables, found: FlightTables) -> list[str]:
+    """Say in what the tables are not what they must be; an empty list means: all equal."""
+    wrong = []
+    for name, text in (
+        ("raw", "rows of the raw table"),
+        ("distinct", "distinct records in the raw table"),
+        ("quarantine", "rows of the quarantine table"),
+        ("late", "late rows"),
+        ("aggregate_rows", "rows of the aggregate table"),
+    ):
+        wanted, got = getattr(expected, name), getattr(found, name)
+        if wanted != got:
+            wrong.append(f"{got:,} {text}, expected {wanted:,}")
+    wrong += [
+        f"{place.carrier} {place.hour:%Y-%m-%d %H:%M}: {found.delays.get(place)}, "
+        f"expected {expected.delays.get(place)}"
+        for place in sorted({*expected.delays, *found.delays})
+        if expected.delays.get(place) != found.delays.get(place)
+    ]
+    return wrong
