@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from aiokafka_lite import errors
@@ -375,11 +377,28 @@ async def test_regular_expressions_that_kafka_refuses_are_refused(
         assert answer.error_message == f"{message}{why}."
 
 
-@pytest.mark.parametrize("regex", ["(?i)a{2,}?(b|c)*[^d-f]", "a+?\\.\\w{3}$", "(a*)*"])
-async def test_regular_expressions_of_common_syntax_are_accepted(
-    group: ConsumerGroupRequests, regex: str
+async def test_regular_expressions_match_the_topics_that_re_matches(
+    group: ConsumerGroupRequests, cluster: KafkaHandle
 ) -> None:
-    assert (await group.beat("m", 0, regex=regex)).error_code == NONE
+    prefix = unique("re")
+    names = [prefix + end for end in ("a", "A", "aa", "ab", "b", "bb", "b1", "a-1", "1.b", "1-b")]
+    for name in names:
+        await cluster.create_topic(name)
+    member = group.of("every topic", topics=names)
+    await member.join()
+    await member.until(lambda: member.count == len(names))
+    by_id = {await group.topic_id(name): name for name in names}
+    for end in (
+        "a|b1", "(a|b)*", "[^ab]b?", "a\\b.*", "a{2}", "(?:a{0,1}?b){1,}", "1\\.b$", "\\w\\W\\d",
+        "(a*)*b+", ".[-.].", "[a-b]?\\B.",
+    ):  # fmt: skip
+        for flags in ("", "(?i)"):
+            regex = f"{flags}^{prefix}(?:{end})"
+            expected = {name for name in names if re.fullmatch(regex, name)}
+            matcher = ConsumerGroupRequests(cluster).of(regex, regex=regex)
+            await matcher.join()
+            await matcher.until(lambda: {by_id[id_] for id_ in matcher.held} == expected)  # noqa: B023 -- awaited here
+            await matcher.leave()
 
 
 # -- offsets ------------------------------------------------------------------------------------
