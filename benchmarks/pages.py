@@ -135,12 +135,14 @@ def family(runs: Shown, name: str) -> str:
 
 
 def goals_of(runs: Shown) -> Iterator[Sequence[Verdict]]:
-    """Yield the verdicts on each goal: of the shown run, or for Spark of all runs that count."""
+    """Yield the verdicts on each goal: of the shown run, or for Spark of all runs that count.
+
+    A goal without a run has none.
+    """
     is_spark = runs.main.kind == "spark"
     for goal in SPARK_GOALS if is_spark else GOALS:
         counted = runs.asking(goal.scenarios[0])
-        judged = counted if is_spark else counted[-1:]
-        yield [goal.judge(run.summaries) for run in judged] or [goal.judge({})]
+        yield [goal.judge(run.summaries) for run in (counted if is_spark else counted[-1:])]
 
 
 def missed_goals(runs: Shown) -> str:
