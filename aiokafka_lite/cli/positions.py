@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite.cli.asking import offsets_at
+from aiokafka_lite.cli.durations import parse_duration_ms
 from aiokafka_lite.cli.problems import CommandError
-from aiokafka_lite.spark.durations import parse_duration_ms
 from aiokafka_lite.spark.offsets import EARLIEST, LATEST
 from aiokafka_lite.structs import TopicPartition
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.spark.durations import parse_duration_ms
+from aiokafka_lite.cli.durations import parse_duration_ms
 
 
 @pytest.mark.parametrize(
