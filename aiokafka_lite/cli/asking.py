@@ -16,10 +16,10 @@ from aiokafka_lite._nearest import nearest
 from aiokafka_lite.cli.problems import CommandError
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.cluster_requests import metadata_request, raise_for_metadata
+from aiokafka_lite.client.offset_lookups import Lookups
+from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError
-from aiokafka_lite.spark.offsets import EARLIEST, LATEST
-from aiokafka_lite.spark.planning.lookups import Lookups
 from aiokafka_lite.structs import TopicPartition
 
 _WILDCARD: Final = re.compile(r"[*?[]")

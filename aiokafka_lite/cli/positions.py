@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiokafka_lite.cli.asking import offsets_at
 from aiokafka_lite.cli.durations import parse_duration_ms
 from aiokafka_lite.cli.problems import CommandError
-from aiokafka_lite.spark.offsets import EARLIEST, LATEST
+from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:

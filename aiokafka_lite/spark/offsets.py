@@ -7,18 +7,13 @@ source can go on from the other's checkpoint. It has no room for anything else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
+from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.structs import TopicPartition
 
-LATEST: Final = -1
-EARLIEST: Final = -2
-
-Offsets: TypeAlias = dict[TopicPartition, int]
-"""Of each partition, the next offset to be read."""
-
 SparkOffsets: TypeAlias = dict[str, dict[str, int]]
-"""The same as Spark writes it: ``{"flights": {"0": 23, "1": 345}}``."""
+"""The next offset to read of each partition: ``{"flights": {"0": 23, "1": 345}}``."""
 
 
 def to_spark(offsets: Mapping[TopicPartition, int]) -> SparkOffsets:

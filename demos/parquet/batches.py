@@ -19,7 +19,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
-from aiokafka_lite.spark.offsets import Offsets
+from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.structs import TopicPartition
 from demos.parquet.checkpoints import Checkpoint
 from demos.parquet.commits import Commit, CommitLog

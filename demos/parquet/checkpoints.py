@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from aiokafka_lite.spark.offsets import Offsets, from_spark
+from aiokafka_lite.client.offsets import Offsets
+from aiokafka_lite.spark.offsets import from_spark
 from demos.parquet.commits import Commit
 from demos.parquet.errors import PipelineError
 from demos.parquet.storage import Storage

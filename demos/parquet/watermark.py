@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from aiokafka_lite.spark.offsets import Offsets
+from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.structs import TopicPartition
 
 

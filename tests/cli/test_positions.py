@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 
 from aiokafka_lite.cli.positions import place
-from aiokafka_lite.spark.offsets import EARLIEST, LATEST
+from aiokafka_lite.client.offsets import EARLIEST, LATEST
 
 
 def local_ms(*moment: int) -> int:

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.spark import worker
 from aiokafka_lite.spark.errors import DataLossError
-from aiokafka_lite.spark.offsets import Offsets
 from aiokafka_lite.spark.planning.driver import StreamPlanning, batch_tasks
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle

@@ -32,8 +32,8 @@ from aiokafka_lite.cli.output import (
 )
 from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.offsets import LATEST
 from aiokafka_lite.errors import KafkaError
-from aiokafka_lite.spark.offsets import LATEST
 
 if TYPE_CHECKING:
     from rich.table import Table

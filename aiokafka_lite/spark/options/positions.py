@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from aiokafka_lite._compat import override
-from aiokafka_lite.spark.offsets import Offsets
+from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.structs import TopicPartition
 
 
@@ -51,7 +51,7 @@ class Latest(_Value):
 
 
 class AtOffsets(_Value):
-    """An offset for each partition; -1 is its latest, -2 its earliest (`spark.offsets`)."""
+    """An offset for each partition; -1 is its latest, -2 its earliest (`client.offsets`)."""
 
     __slots__ = ("offsets",)
     __match_args__ = ("offsets",)

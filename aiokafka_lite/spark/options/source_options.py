@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from aiokafka_lite._nearest import nearest
 from aiokafka_lite._settings import Settings
+from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.errors import OptionError
-from aiokafka_lite.spark.offsets import EARLIEST, LATEST
 from aiokafka_lite.spark.options.kafka_options import (
     DEFAULT_MAX_BYTES,
     DEFAULT_PARTITION_MAX_BYTES,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import TypeAlias
 
-from aiokafka_lite.spark.offsets import Offsets
+from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.structs import TopicPartition
 
 EarliestOffsets: TypeAlias = Callable[[Collection[TopicPartition]], Offsets]

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.spark.errors import DataLossError
-from aiokafka_lite.spark.offsets import Offsets
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger("aiokafka_lite.spark")

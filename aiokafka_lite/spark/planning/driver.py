@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.spark import worker
-from aiokafka_lite.spark.offsets import Offsets
 from aiokafka_lite.spark.options import SourceOptions
 from aiokafka_lite.spark.planning.admission import Admission
 from aiokafka_lite.spark.planning.group_commits import GroupCommits

@@ -19,6 +19,7 @@ from typing import Final
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.cluster_requests import coordinator_of, coordinator_request
+from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import (
     GroupAuthorizationFailedError,
@@ -34,7 +35,6 @@ from aiokafka_lite.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from aiokafka_lite.spark.offsets import Offsets
 from aiokafka_lite.spark.planning.data_loss import named
 from aiokafka_lite.structs import TopicPartition
 

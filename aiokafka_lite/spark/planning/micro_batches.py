@@ -19,7 +19,7 @@ import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from aiokafka_lite.spark.offsets import LATEST, Offsets
+from aiokafka_lite.client.offsets import LATEST, Offsets
 from aiokafka_lite.spark.options.positions import AtOffsets, AtTimestamp, AtTimestamps, Latest
 
 if TYPE_CHECKING:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.offset_lookups import READ_COMMITTED, READ_UNCOMMITTED, Lookups
+from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.client.view import NO_EPOCH, ClusterView
 from aiokafka_lite.errors import (
     KafkaConnectionError,
@@ -20,7 +22,6 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.spark.errors import DataLossError
-from aiokafka_lite.spark.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.spark.options import SourceOptions
 from aiokafka_lite.spark.planning.data_loss import (
     DataLossPolicy,
@@ -28,7 +29,6 @@ from aiokafka_lite.spark.planning.data_loss import (
     check_continuation,
     named,
 )
-from aiokafka_lite.spark.planning.lookups import READ_COMMITTED, READ_UNCOMMITTED, Lookups
 from aiokafka_lite.spark.planning.resolution import Bounds, EndingOffsets, StartingOffsets
 from aiokafka_lite.spark.planning.splitting import Task, split
 from aiokafka_lite.spark.planning.subscribed import Subscribed

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+from aiokafka_lite.client.offset_lookups import NO_OFFSET, OffsetQuery
+from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.errors import OptionError
-from aiokafka_lite.spark.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.spark.options import TimestampStrategy
 from aiokafka_lite.spark.options.positions import (
     AtOffsets,
@@ -20,7 +21,6 @@ from aiokafka_lite.spark.options.positions import (
     Position,
 )
 from aiokafka_lite.spark.planning.data_loss import DataLossPolicy, named
-from aiokafka_lite.spark.planning.lookups import NO_OFFSET, OffsetQuery
 from aiokafka_lite.structs import TopicPartition
 
 

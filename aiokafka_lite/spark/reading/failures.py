@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.client.backoff import delay_after
+from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.client.view import GONE_AFTER_S, NO_EPOCH, TopicView
 from aiokafka_lite.errors import (
     KafkaError,
@@ -26,7 +27,6 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.spark.errors import DataLossError, ReadTimeoutError
-from aiokafka_lite.spark.offsets import EARLIEST, LATEST
 from aiokafka_lite.spark.reading.progress import RangeProgress
 
 if TYPE_CHECKING:

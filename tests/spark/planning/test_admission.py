@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiokafka_lite.spark.offsets import Offsets
+from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.spark.planning.admission import Admission, prorate
 from aiokafka_lite.structs import TopicPartition
 

@@ -8,9 +8,9 @@ import logging
 import pytest
 from confluent_kafka import Producer
 
+from aiokafka_lite.client.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.errors import KafkaError, OptionError, UnknownTopicOrPartitionError
 from aiokafka_lite.spark.errors import DataLossError
-from aiokafka_lite.spark.offsets import EARLIEST, LATEST, Offsets
 from aiokafka_lite.spark.options.positions import (
     Assign,
     AtOffsets,

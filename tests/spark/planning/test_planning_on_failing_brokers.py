@@ -11,6 +11,7 @@ from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.faults.refusals import Place
 from aiokafka_lite.broker.faults.rules import Api
 from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.errors import (
     BrokerResponseError,
     ClusterAuthorizationFailedError,
@@ -31,7 +32,6 @@ from aiokafka_lite.protocol.messages.list_offsets import (
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.schema import Request, Response
-from aiokafka_lite.spark.offsets import Offsets
 from aiokafka_lite.spark.options.positions import AtTimestamp
 from aiokafka_lite.spark.planning.planner import Planner
 from aiokafka_lite.structs import TopicPartition

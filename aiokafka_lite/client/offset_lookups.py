@@ -1,8 +1,8 @@
-"""Asking brokers what planning needs to know: partitions, their leaders, offsets by time.
+"""Looks offsets up from blocking threads: the ends of logs, and offsets by time.
 
-A round trip is what planning a micro-batch costs, so everything that is to be known is asked at
-once: metadata and, of the leaders known so far, every kind of offset; answers are waited for when
-all is sent. What the metadata prove outdated is asked again.
+A lookup is one round trip. It sends all requests at once, metadata and, to the leaders known so
+far, every query, and then receives the responses. Lookups that new metadata prove outdated are sent
+again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from aiokafka_lite.client.cluster_requests import (
     raise_for_metadata,
     raise_for_rebootstrap,
 )
+from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.client.view import ClusterView, PartitionView
 from aiokafka_lite.client.wire import Pending
 from aiokafka_lite.errors import (
@@ -36,7 +37,6 @@ from aiokafka_lite.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse
-from aiokafka_lite.spark.offsets import Offsets
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ NO_OFFSET: Final = -1
 NO_PARTITIONS: Final[Mapping[int, PartitionView]] = {}
 
 OffsetQuery: TypeAlias = Mapping[TopicPartition, int]
-"""Of each partition, the time in ms since the epoch; or `offsets.LATEST`, `offsets.EARLIEST`."""
+"""Of each partition, the time in ms since the epoch; or a special timestamp (`client.offsets`)."""
 
 
 class _LeaderLookup(NamedTuple):

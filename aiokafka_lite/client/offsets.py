@@ -1,0 +1,13 @@
+"""Offsets of partitions, and the special timestamps by which ListOffsets finds a log's ends."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from aiokafka_lite.structs import TopicPartition
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+Offsets: TypeAlias = dict[TopicPartition, int]
+"""An offset for each partition."""
