@@ -24,15 +24,15 @@ from aiokafka_lite.cli.properties import parse_properties
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.errors import InsecureConfigError, OptionError
-from aiokafka_lite.spark.options.kafka_options import (
+from aiokafka_lite.settings.kafka_options import (
     EFFECTIVE,
     REFUSED,
     WITHOUT_EFFECT,
     WRITING,
     parse_kafka_options,
 )
-from aiokafka_lite.spark.options.raw_options import RawOptions
-from aiokafka_lite.spark.options.security import SECURITY_NAMES, Login, parse_security
+from aiokafka_lite.settings.raw_options import RawOptions
+from aiokafka_lite.settings.security import SECURITY_NAMES, Login, parse_security
 
 if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from aiokafka_lite.settings.kafka_options import EFFECTIVE, REFUSED, WITHOUT_EFFECT
+from aiokafka_lite.settings.security import SECURITY_NAMES
 from aiokafka_lite.spark.options import parse_options
-from aiokafka_lite.spark.options.kafka_options import EFFECTIVE, REFUSED, WITHOUT_EFFECT
-from aiokafka_lite.spark.options.security import SECURITY_NAMES
 from aiokafka_lite.spark.options.source_options import NAMES
 from tests.support.for_each import for_each
 

@@ -1,7 +1,6 @@
-"""The options of a query: parsed, checked, and what they say about Kafka's own settings.
+"""The options of a query, parsed and checked.
 
-raw_options (one option as text) → positions, kafka_options, security (jaas, tls, oauth)
-→ source_options (all of them).
+settings/ (kafka.*), positions → source_options (all of them).
 """
 
 from __future__ import annotations

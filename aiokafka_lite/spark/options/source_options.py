@@ -14,7 +14,7 @@ from aiokafka_lite._nearest import nearest
 from aiokafka_lite._settings import Settings
 from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.errors import OptionError
-from aiokafka_lite.spark.options.kafka_options import (
+from aiokafka_lite.settings.kafka_options import (
     DEFAULT_MAX_BYTES,
     DEFAULT_PARTITION_MAX_BYTES,
     DEFAULT_RECEIVE_BUFFER_BYTES,
@@ -22,6 +22,12 @@ from aiokafka_lite.spark.options.kafka_options import (
     IsolationLevel,
     check_kafka_names,
     parse_kafka_options,
+)
+from aiokafka_lite.settings.raw_options import (
+    MAX_INT,
+    RawOptions,
+    is_topic_name,
+    trimmed,
 )
 from aiokafka_lite.spark.options.positions import (
     Assign,
@@ -34,12 +40,6 @@ from aiokafka_lite.spark.options.positions import (
     Subscribe,
     SubscribePattern,
     Subscription,
-)
-from aiokafka_lite.spark.options.raw_options import (
-    MAX_INT,
-    RawOptions,
-    is_topic_name,
-    trimmed,
 )
 from aiokafka_lite.structs import TopicPartition
 

@@ -17,7 +17,8 @@ given.update(zip(sys.argv[1::2], sys.argv[2::2]))
 parse_options(given, is_streaming=False)
 unwanted = {"asyncio", "ssl", "pyspark", "pyarrow", "dataclasses", "difflib", "cryptography"}
 unwanted |= {"aiokafka_lite.client.sasl", "inspect", "tempfile", "unicodedata"}
-unwanted |= {f"aiokafka_lite.spark.options.{name}" for name in ("jaas", "java_pattern", "tls")}
+unwanted |= {f"aiokafka_lite.{name}" for name in ("settings.jaas", "settings.tls")}
+unwanted |= {"aiokafka_lite.spark.options.java_pattern"}
 print(*sorted(unwanted & set(sys.modules)))
 """
 
@@ -41,7 +42,7 @@ def test_plain_options_import_nothing_that_takes_time() -> None:
 @pytest.mark.parametrize(
     ("option", "needed"),
     [
-        (("kafka.security.protocol", "SSL"), {"ssl", "aiokafka_lite.spark.options.tls"}),
+        (("kafka.security.protocol", "SSL"), {"ssl", "aiokafka_lite.settings.tls"}),
         (("kafka.client.rack", "a"), set()),
     ],
 )

@@ -13,8 +13,8 @@ from aiokafka_lite.client import without_loop
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.errors import AuthenticationFailedError, InsecureConfigError, OptionError
 from aiokafka_lite.sasl import Secret
+from aiokafka_lite.settings.oauth import ClientCredentials
 from aiokafka_lite.spark.options import SourceOptions, parse_options
-from aiokafka_lite.spark.options.oauth import ClientCredentials
 from tests.support.token_server import CREDENTIALS, LOGIN, TokenServer, token_server
 
 

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from aiokafka_lite.errors import OptionError
+from aiokafka_lite.settings.tls import openssl_name
 from aiokafka_lite.spark.options import parse_options
-from aiokafka_lite.spark.options.tls import openssl_name
 from tests.spark.options.cases import BROKER, TOPIC
 from tests.support.certificates import Authority, Issued
 

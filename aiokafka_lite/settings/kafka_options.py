@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 from aiokafka_lite._nearest import nearest
 from aiokafka_lite.client.config import ClientConfig, parse_bootstrap_servers
 from aiokafka_lite.errors import KafkaConfigurationError, OptionError
-from aiokafka_lite.spark.options.raw_options import MAX_INT, MAX_LONG, RawOptions, trimmed
-from aiokafka_lite.spark.options.security import SECURITY_NAMES, parse_security
+from aiokafka_lite.settings.raw_options import MAX_INT, MAX_LONG, RawOptions, trimmed
+from aiokafka_lite.settings.security import SECURITY_NAMES, parse_security
 
 if TYPE_CHECKING:
     import ssl
@@ -143,7 +143,7 @@ WRITING: Final = frozenset(
 
 
 class KafkaOptions(NamedTuple):
-    """The options kafka.*, parsed; the fields are those of `SourceOptions`."""
+    """The options kafka.*, parsed."""
 
     client: ClientConfig
     mechanism: Mechanism | None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from aiokafka_lite._loopback import is_loopback
 from aiokafka_lite.client.config import SECURITY_PROTOCOLS, parse_bootstrap_servers
 from aiokafka_lite.errors import InsecureConfigError, KafkaConfigurationError, OptionError
-from aiokafka_lite.spark.options.raw_options import MAX_INT, RawOptions, trimmed
+from aiokafka_lite.settings.raw_options import MAX_INT, RawOptions, trimmed
 
 if TYPE_CHECKING:
     import ssl
@@ -181,7 +181,7 @@ def parse_security(raw: RawOptions, servers: str) -> Security:
         _check_servers(servers)
     ssl_context = None
     if protocol.endswith("SSL"):
-        from aiokafka_lite.spark.options.tls import tls_context  # late: it imports ssl
+        from aiokafka_lite.settings.tls import tls_context  # late: it imports ssl
 
         ssl_context = tls_context(raw)
     login = _login(raw) if protocol.startswith("SASL_") else None
@@ -285,7 +285,7 @@ def _credentials(raw: RawOptions) -> tuple[str, str]:
 
 def _login_options(raw: RawOptions, kind: str) -> dict[str, str]:
     """Return the options of the login module in `sasl.jaas.config`, which has to be of one kind."""
-    from aiokafka_lite.spark.options.jaas import (  # late: only where SASL is used
+    from aiokafka_lite.settings.jaas import (  # late: only where SASL is used
         JaasError,
         parse_jaas,
     )
@@ -312,7 +312,7 @@ def _class_name(name: str | None) -> str:
 # --- Tokens --------------------------------------------------------------------------------
 def _tokens(raw: RawOptions) -> AbstractTokenProvider:
     from aiokafka_lite.sasl import Secret  # late: only where tokens are used
-    from aiokafka_lite.spark.options.oauth import ClientCredentials
+    from aiokafka_lite.settings.oauth import ClientCredentials
 
     options = _login_options(raw, "OAUTHBEARER")
     url = _token_url(raw)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from aiokafka_lite.errors import OptionError
 from aiokafka_lite.helpers import create_ssl_context
-from aiokafka_lite.spark.options.raw_options import RawOptions, trimmed
+from aiokafka_lite.settings.raw_options import RawOptions, trimmed
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
