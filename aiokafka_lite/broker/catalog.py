@@ -20,11 +20,12 @@ from typing import IO, Final, TypedDict
 
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.configs.settings import ClusterSettings, ResourceType, StoredSettings
-from aiokafka_lite.broker.configs.topic_config import TopicConfig
+from aiokafka_lite.broker.configs.topic_config import parse_topic_config
 from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.log.files import replace_file
 from aiokafka_lite.broker.log.partition_log import PartitionLog
 from aiokafka_lite.broker.log.storage import FolderStore, LogStore, MemoryStore
+from aiokafka_lite.broker.log.topic_config import TopicConfig
 from aiokafka_lite.broker.topics import (
     NewTopic,
     Partition,
@@ -164,7 +165,7 @@ class TopicCatalog:
         Raises:
             InvalidConfigurationError: A name or a value is not one of Kafka's.
         """
-        return TopicConfig.parse(overrides, self.settings.topic_defaults())
+        return parse_topic_config(overrides, self.settings.topic_defaults())
 
     def check_name(self, name: str) -> None:
         """Check that a topic of this name may be created, whether or not it exists.

@@ -37,9 +37,7 @@ from aiokafka_lite.broker.faults.methods import FaultMethods
 from aiokafka_lite.broker.faults.rules import Action, Match
 from aiokafka_lite.broker.groups.kip848.values import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.values import GroupSettings
-from aiokafka_lite.broker.log.compaction import compact_all
-from aiokafka_lite.broker.log.maintenance import Chore, Maintenance
-from aiokafka_lite.broker.log.retention import delete_expired
+from aiokafka_lite.broker.maintenance import Chore, Maintenance, compact_all, delete_expired
 from aiokafka_lite.broker.network.purgatory import Purgatory
 from aiokafka_lite.broker.network.request_log import RequestLog
 from aiokafka_lite.broker.node import BrokerNode

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from aiokafka_lite import records
-from aiokafka_lite.broker.configs.topic_config import TopicConfig
+from aiokafka_lite.broker.configs.topic_config import parse_topic_config
 from aiokafka_lite.broker.log.partition_log import AppendResult, PartitionLog
 from aiokafka_lite.broker.log.storage import FolderStore, LogStore
+from aiokafka_lite.broker.log.topic_config import TopicConfig
 from aiokafka_lite.records import BatchHeader, iter_batches
 
 MEGABYTE = 1 << 20
@@ -61,7 +62,7 @@ def contents(log: PartitionLog) -> list[tuple[int, bytes]]:
 
 def topic_config(**overrides: str) -> TopicConfig:
     given = {name.replace("_", "."): value for name, value in overrides.items()}
-    return TopicConfig.parse(given, {})
+    return parse_topic_config(given, {})
 
 
 class Clock:

@@ -1,103 +1,65 @@
-"""A topic's configuration: checked, completed from the cluster's, and what this broker makes of it.
-
-Reference: org.apache.kafka.storage.internals.log.LogConfig.
-"""
+"""A topic's configuration: checked, and completed from the cluster's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from aiokafka_lite._arguments import TEXT, expected, is_number
 from aiokafka_lite.broker.configs.definition import split_list
 from aiokafka_lite.broker.configs.topic_defs import LOG_APPEND_TIME, TOPIC_CONFIGS
+from aiokafka_lite.broker.log.topic_config import TopicConfig
 from aiokafka_lite.errors import InvalidConfigurationError
 
 ConfigValue: TypeAlias = str | float | bool
 """A topic's configuration, as a test may write it."""
 
 
-@dataclass(frozen=True)
-class TopicConfig:
-    """The effective configuration of one topic.
+def parse_topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig:
+    """Check a topic's configuration and fill in what it leaves open.
 
-    Attributes:
-        overrides: What was set for this topic, as it was written.
-        is_log_append_time: Records get the broker's time instead of the producer's.
-        timestamp_after_max_ms: How far ahead of the broker's clock a record's time may be.
-        is_compacted: Records must have keys; of each key the newest record is kept.
-        is_deleted_by_retention: Old records are deleted, by age and size.
-        retention_ms: Age of records to delete, -1 for none.
-        retention_bytes: Size of a partition's log beyond which they are deleted, -1 for none.
-        segment_ms: After so long the next record starts a new segment; with compaction no later
-            than max.compaction.lag.ms.
-        min_cleanable_dirty_ratio: Compaction starts when this part of a log was never compacted.
-        delete_retention_ms: How long tombstones stay once compaction has seen them.
+    Args:
+        overrides: What was set for the topic.
+        defaults: The cluster's, by the names that topics have for them, where they are not
+            Kafka's own.
+
+    Raises:
+        InvalidConfigurationError: A name or a value is not one of Kafka's.
     """
+    check_topic_configs(overrides)
 
-    overrides: Mapping[str, str]
-    max_message_bytes: int
-    segment_bytes: int
-    min_insync_replicas: int
-    is_log_append_time: bool
-    timestamp_after_max_ms: int
-    is_compacted: bool
-    is_deleted_by_retention: bool
-    retention_ms: int
-    retention_bytes: int
-    segment_ms: int
-    min_cleanable_dirty_ratio: float
-    min_compaction_lag_ms: int
-    max_compaction_lag_ms: int
-    delete_retention_ms: int
+    def value_of(name: str) -> str:
+        for values in (overrides, defaults):
+            if name in values:
+                return values[name].strip()
+        return TOPIC_CONFIGS[name].default or ""
 
-    @classmethod
-    def parse(cls, overrides: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig:
-        """Check a topic's configuration and fill in what it leaves open.
-
-        Args:
-            overrides: What was set for the topic.
-            defaults: The cluster's, by the names that topics have for them, where they are not
-                Kafka's own.
-
-        Raises:
-            InvalidConfigurationError: A name or a value is not one of Kafka's.
-        """
-        check_topic_configs(overrides)
-
-        def value_of(name: str) -> str:
-            for values in (overrides, defaults):
-                if name in values:
-                    return values[name].strip()
-            return TOPIC_CONFIGS[name].default or ""
-
-        policies = split_list(value_of("cleanup.policy"))
-        lags_ms = [int(value_of(f"{bound}.compaction.lag.ms")) for bound in ("min", "max")]
-        if lags_ms[0] > lags_ms[1]:
-            raise InvalidConfigurationError(
-                f"conflict topic config setting min.compaction.lag.ms ({lags_ms[0]}) > "
-                f"max.compaction.lag.ms ({lags_ms[1]})"
-            )
-        is_compacted = "compact" in policies
-        segment_ms, max_lag_ms = int(value_of("segment.ms")), lags_ms[1]
-        return cls(
-            overrides=dict(overrides),
-            max_message_bytes=int(value_of("max.message.bytes")),
-            segment_bytes=int(value_of("segment.bytes")),
-            min_insync_replicas=int(value_of("min.insync.replicas")),
-            is_log_append_time=value_of("message.timestamp.type") == LOG_APPEND_TIME,
-            timestamp_after_max_ms=int(value_of("message.timestamp.after.max.ms")),
-            is_compacted=is_compacted,
-            is_deleted_by_retention="delete" in policies,
-            retention_ms=int(value_of("retention.ms")),
-            retention_bytes=int(value_of("retention.bytes")),
-            segment_ms=min(segment_ms, max_lag_ms) if is_compacted else segment_ms,
-            min_cleanable_dirty_ratio=float(value_of("min.cleanable.dirty.ratio")),
-            min_compaction_lag_ms=lags_ms[0],
-            max_compaction_lag_ms=max_lag_ms,
-            delete_retention_ms=int(value_of("delete.retention.ms")),
+    policies = split_list(value_of("cleanup.policy"))
+    lags_ms = [int(value_of(f"{bound}.compaction.lag.ms")) for bound in ("min", "max")]
+    if lags_ms[0] > lags_ms[1]:
+        raise InvalidConfigurationError(
+            f"conflict topic config setting min.compaction.lag.ms ({lags_ms[0]}) > "
+            f"max.compaction.lag.ms ({lags_ms[1]})"
         )
+    is_compacted = "compact" in policies
+    segment_ms, max_lag_ms = int(value_of("segment.ms")), lags_ms[1]
+    return TopicConfig(
+        overrides=dict(overrides),
+        max_message_bytes=int(value_of("max.message.bytes")),
+        segment_bytes=int(value_of("segment.bytes")),
+        min_insync_replicas=int(value_of("min.insync.replicas")),
+        is_log_append_time=value_of("message.timestamp.type") == LOG_APPEND_TIME,
+        timestamp_after_max_ms=int(value_of("message.timestamp.after.max.ms")),
+        is_compacted=is_compacted,
+        is_deleted_by_retention="delete" in policies,
+        retention_ms=int(value_of("retention.ms")),
+        retention_bytes=int(value_of("retention.bytes")),
+        segment_ms=min(segment_ms, max_lag_ms) if is_compacted else segment_ms,
+        min_cleanable_dirty_ratio=float(value_of("min.cleanable.dirty.ratio")),
+        min_compaction_lag_ms=lags_ms[0],
+        max_compaction_lag_ms=max_lag_ms,
+        delete_retention_ms=int(value_of("delete.retention.ms")),
+    )
 
 
 def config_texts(configs: Mapping[str, ConfigValue] | None) -> dict[str, str]:

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from aiokafka_lite.broker.configs.topic_config import TopicConfig
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
+from aiokafka_lite.broker.log.topic_config import TopicConfig
 from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.broker.topics import NewTopic
 from aiokafka_lite.errors import (

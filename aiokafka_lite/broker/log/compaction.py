@@ -19,23 +19,18 @@ first segments are small.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from aiokafka_lite.broker.configs.topic_config import TopicConfig
 from aiokafka_lite.broker.log.index import NO_TIMESTAMP
 from aiokafka_lite.broker.log.partition_log import PartitionLog
 from aiokafka_lite.broker.log.segment import Segment, newest_timestamp
+from aiokafka_lite.broker.log.topic_config import TopicConfig
 from aiokafka_lite.broker.log.transactions import AbortedTransaction
-from aiokafka_lite.broker.topics import Topic
-from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.records import BatchHeader, ControlType, each_record, iter_batches, read_header
 from aiokafka_lite.records.filtering import filter_batch
 from aiokafka_lite.records.transactions import end_marker
-
-logger = logging.getLogger(__name__)
 
 # Of one pass; a log with more is compacted by several, each from where the last one ended.
 MAX_KEYS: Final = 1 << 20
@@ -96,26 +91,6 @@ def _is_too_young(segment: Segment, config: TopicConfig, now_ms: int) -> bool:
 def _is_overdue(segment: Segment, config: TopicConfig, now_ms: int) -> bool:
     first = segment.index.first_timestamp
     return first > 0 and now_ms - first > config.max_compaction_lag_ms
-
-
-def compact_all(topics: Iterable[Topic], now_ms: int) -> Steps[None]:
-    """Compact the logs of all compacted topics for which it is worth it.
-
-    A log in which something cannot be read, or whose disk fails, is left alone from then on.
-    """
-    for topic in tuple(topics):
-        for partition in topic.partitions if topic.config.is_compacted else ():
-            if partition.log.is_uncleanable:
-                continue
-            try:
-                yield from compact(partition.log, topic.config, now_ms)
-            except (KafkaError, OSError) as error:
-                partition.log.is_uncleanable = True
-                logger.error(
-                    "compaction of %s-%d failed, and is disabled until the broker restarts: %s",
-                    topic.name, partition.index, error,
-                )  # fmt: skip
-            yield
 
 
 def compact(log: PartitionLog, config: TopicConfig, now_ms: int) -> Steps[None]:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Container, Sequence
 from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import Buffer
-from aiokafka_lite.broker.configs.topic_config import TopicConfig
 from aiokafka_lite.broker.log.epochs import LeaderEpochs, OffsetAndEpoch
 from aiokafka_lite.broker.log.index import NO_TIMESTAMP
 from aiokafka_lite.broker.log.producers import ProducerStates
 from aiokafka_lite.broker.log.segment import Segment
 from aiokafka_lite.broker.log.storage import LogState, LogStore
+from aiokafka_lite.broker.log.topic_config import TopicConfig
 from aiokafka_lite.errors import OffsetOutOfRangeError
 from aiokafka_lite.records import BatchHeader, each_record, iter_batches, patch_batch
 

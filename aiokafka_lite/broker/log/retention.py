@@ -9,28 +9,10 @@ left. This may be all segments, the last one, too: its next record then starts a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from aiokafka_lite.broker.configs.topic_config import TopicConfig
 from aiokafka_lite.broker.log.segment import Segment
-from aiokafka_lite.broker.topics import Topic
-from aiokafka_lite.protocol.source import Steps
-
-
-def delete_expired(topics: Iterable[Topic], now_ms: int) -> Steps[None]:
-    """Delete the segments that are not to be kept, one partition a step."""
-    for topic in tuple(topics):
-        if not topic.config.is_deleted_by_retention:
-            continue
-        for partition in topic.partitions:
-            segments = partition.log.segments
-            count = count_expired(segments, topic.config, now_ms)
-            # What followers do not have yet is not deleted.
-            while count < len(segments) and segments[count].base_offset > partition.high_watermark:
-                count -= 1
-            if count:
-                partition.expire_segments(count)
-            yield
+from aiokafka_lite.broker.log.topic_config import TopicConfig
 
 
 def count_expired(segments: Sequence[Segment], config: TopicConfig, now_ms: int) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from aiokafka_lite.broker.configs.broker_defs import BROKER_CONFIGS, GROUP_CONFIGS
 from aiokafka_lite.broker.configs.definition import ConfigDef, ConfigType, Value
-from aiokafka_lite.broker.configs.topic_config import ConfigValue, TopicConfig, config_texts
+from aiokafka_lite.broker.configs.topic_config import ConfigValue, config_texts, parse_topic_config
 from aiokafka_lite.broker.configs.topic_defs import TOPIC_CONFIGS
 from aiokafka_lite.errors import InvalidConfigurationError
 from tests.support.for_each import for_each
@@ -82,10 +82,10 @@ def test_wrong_values_are_refused_in_kafkas_words(name: str, text: str, reason: 
 )
 def test_settings_of_a_topic_go_together(settings: dict[str, str], reason: str | None) -> None:
     if reason is None:
-        assert TopicConfig.parse(settings, {}).overrides == settings
+        assert parse_topic_config(settings, {}).overrides == settings
     else:
         with pytest.raises(InvalidConfigurationError, match=reason):
-            TopicConfig.parse(settings, {})
+            parse_topic_config(settings, {})
 
 
 def test_settings_may_be_given_as_python_has_them() -> None:

@@ -7,12 +7,19 @@ in slices of the loop's time: requests are served in between, from the same loop
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from aiokafka_lite.broker.log.compaction import compact
+from aiokafka_lite.broker.log.retention import count_expired
 from aiokafka_lite.broker.slices import run_in_slices
+from aiokafka_lite.broker.topics import Topic
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.source import Steps
+
+logger = logging.getLogger(__name__)
 
 # Kafka waits so long after its start before it looks at its logs (log.initial.task.delay.ms).
 FIRST_DELAY_S: Final = 30.0
@@ -54,3 +61,39 @@ class Maintenance:
         async with self._running:
             for job in self._jobs:
                 await run_in_slices(job.steps())
+
+
+def delete_expired(topics: Iterable[Topic], now_ms: int) -> Steps[None]:
+    """Delete expired segments, one partition a step."""
+    for topic in tuple(topics):
+        if not topic.config.is_deleted_by_retention:
+            continue
+        for partition in topic.partitions:
+            segments = partition.log.segments
+            count = count_expired(segments, topic.config, now_ms)
+            # What followers do not have yet is not deleted.
+            while count < len(segments) and segments[count].base_offset > partition.high_watermark:
+                count -= 1
+            if count:
+                partition.expire_segments(count)
+            yield
+
+
+def compact_all(topics: Iterable[Topic], now_ms: int) -> Steps[None]:
+    """Compact the logs of compacted topics, if they are dirty enough.
+
+    If a log cannot be read or written, it is not compacted again.
+    """
+    for topic in tuple(topics):
+        for partition in topic.partitions if topic.config.is_compacted else ():
+            if partition.log.is_uncleanable:
+                continue
+            try:
+                yield from compact(partition.log, topic.config, now_ms)
+            except (KafkaError, OSError) as error:
+                partition.log.is_uncleanable = True
+                logger.error(
+                    "compaction of %s-%d failed, and is disabled until the broker restarts: %s",
+                    topic.name, partition.index, error,
+                )  # fmt: skip
+            yield

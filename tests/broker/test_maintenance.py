@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from aiokafka_lite.broker.log.maintenance import Chore, Maintenance
+from aiokafka_lite.broker.maintenance import Chore, Maintenance
 from aiokafka_lite.protocol.source import Steps
 
 pytestmark = pytest.mark.virtual_time
