@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from aiokafka_lite.broker.transactions.values import NO_PRODUCER, ProducerIdentity
+from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol.messages.consumer_group_records import (
     VALUE_OF,

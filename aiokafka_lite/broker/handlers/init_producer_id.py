@@ -10,7 +10,7 @@ from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.transactions.values import NO_EPOCH, ProducerIdentity
+from aiokafka_lite.broker.log.producers import NO_EPOCH, ProducerIdentity
 from aiokafka_lite.errors import (
     InvalidProducerEpoch,
     InvalidRequestError,

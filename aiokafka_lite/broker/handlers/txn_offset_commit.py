@@ -13,8 +13,8 @@ from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
 from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.handlers.registry import handler
+from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC
-from aiokafka_lite.broker.transactions.values import ProducerIdentity
 from aiokafka_lite.broker.transactions.verification import Verification, verify
 from aiokafka_lite.errors import (
     InvalidGroupIdError,

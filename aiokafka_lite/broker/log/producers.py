@@ -28,11 +28,22 @@ BATCHES_KEPT: Final = 5
 # Sequence numbers are int32 and start over at 0.
 _SEQUENCES: Final = 2**31
 NO_SEQUENCE: Final = -1
+NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
 LAST_EPOCH: Final = 2**15 - 1
 # From this version of the protocol on every transaction has an epoch of its own (KIP-890).
 FIRST_VERSION_WITH_EPOCHS: Final = 2
+
+
+class ProducerIdentity(NamedTuple):
+    """A producer id, and the epoch of one of its instances."""
+
+    producer_id: int
+    epoch: int
+
+
+NO_PRODUCER: Final = ProducerIdentity(NO_PRODUCER_ID, NO_EPOCH)
 
 
 class AppendedBatch(NamedTuple):

@@ -16,20 +16,18 @@ from typing import Final, NamedTuple, Protocol
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.groups.coordinator_log import OffsetsLog
 from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
+from aiokafka_lite.broker.log.producers import NO_PRODUCER, NO_PRODUCER_ID, ProducerIdentity
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
 from aiokafka_lite.broker.transactions.machine import Decision, Transaction
 from aiokafka_lite.broker.transactions.markers import MarkerWriter
 from aiokafka_lite.broker.transactions.transaction_log import TransactionLog, TransactionRecord
 from aiokafka_lite.broker.transactions.values import (
-    NO_PRODUCER,
-    NO_PRODUCER_ID,
     ONGOING,
     PREPARE_ABORT,
     PREPARE_COMMIT,
     Ended,
     ErrorType,
     Marker,
-    ProducerIdentity,
     TransactionValue,
     TransactionVersion,
 )

@@ -30,6 +30,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
+from aiokafka_lite.broker.log.producers import (
+    LAST_EPOCH,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    ProducerIdentity,
+)
 from aiokafka_lite.broker.transactions.values import (
     ALLOWED_FROM,
     COMPLETE_ABORT,
@@ -38,16 +44,12 @@ from aiokafka_lite.broker.transactions.values import (
     EMPTY,
     ENDING,
     EXHAUSTED_EPOCH,
-    LAST_EPOCH,
-    NO_EPOCH,
-    NO_PRODUCER_ID,
     NO_TIME,
     ONGOING,
     PREPARE_ABORT,
     PREPARE_COMMIT,
     PREPARE_EPOCH_FENCE,
     ErrorType,
-    ProducerIdentity,
     TransactionState,
     TransactionValue,
     TransactionVersion,

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.broker.topics import Partition
-from aiokafka_lite.broker.transactions.values import ErrorType, ProducerIdentity
+from aiokafka_lite.broker.transactions.values import ErrorType
 from aiokafka_lite.broker.transactions.verification import Verification, verify
 from aiokafka_lite.errors import (
     BrokerResponseError,

@@ -11,15 +11,19 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
+from aiokafka_lite.broker.log.producers import (
+    LAST_EPOCH,
+    NO_EPOCH,
+    NO_PRODUCER,
+    NO_PRODUCER_ID,
+    ProducerIdentity,
+)
 from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.structs import TopicPartition
 
 ErrorType: TypeAlias = type[BrokerResponseError]
 
-NO_PRODUCER_ID: Final = -1
-NO_EPOCH: Final = -1
 NO_TIME: Final = -1
-LAST_EPOCH: Final = 2**15 - 1
 # The last epoch a producer gets: one more is left for fencing it.
 EXHAUSTED_EPOCH: Final = LAST_EPOCH - 1
 
@@ -75,16 +79,6 @@ class TransactionVersion(enum.IntEnum):
     @property
     def bumps_epochs(self) -> bool:
         return self >= TransactionVersion.EPOCH_PER_TRANSACTION
-
-
-class ProducerIdentity(NamedTuple):
-    """A producer id, and which of its instances."""
-
-    producer_id: int
-    epoch: int
-
-
-NO_PRODUCER: Final = ProducerIdentity(NO_PRODUCER_ID, NO_EPOCH)
 
 
 @dataclass(frozen=True)

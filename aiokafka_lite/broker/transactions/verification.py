@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import enum
 
+from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.broker.transactions.services import ClusterTransactions
-from aiokafka_lite.broker.transactions.values import ErrorType, ProducerIdentity, TransactionVersion
+from aiokafka_lite.broker.transactions.values import ErrorType, TransactionVersion
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     InvalidProducerEpoch,

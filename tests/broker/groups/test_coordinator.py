@@ -22,7 +22,7 @@ from aiokafka_lite.broker.groups.offsets.cache import (
 )
 from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.groups.values import GroupSettings, Join, Joined, Leaver, Sync
-from aiokafka_lite.broker.transactions.values import ProducerIdentity
+from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,

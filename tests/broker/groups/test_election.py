@@ -12,7 +12,7 @@ from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetCommitEntry
 from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.groups.values import Join, Joined, Leaver, Sync
-from aiokafka_lite.broker.transactions.values import ProducerIdentity
+from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     GroupIdNotFound,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.broker.transactions.coordinator import (
     TransactionCoordinator,
     TransactionSettings,
@@ -16,11 +17,9 @@ from aiokafka_lite.broker.transactions.coordinator import (
 from aiokafka_lite.broker.transactions.transaction_log import TransactionLog, TransactionRecord
 from aiokafka_lite.broker.transactions.values import (
     EXHAUSTED_EPOCH,
-    NO_PRODUCER,
     ONGOING,
     ErrorType,
     Marker,
-    ProducerIdentity,
     TransactionValue,
     TransactionVersion,
 )

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from aiokafka_lite.broker.log.producers import LAST_EPOCH, ProducerIdentity
 from aiokafka_lite.broker.transactions.machine import (
     IllegalTransitionError,
     Transaction,
@@ -19,11 +20,9 @@ from aiokafka_lite.broker.transactions.values import (
     DEAD,
     EMPTY,
     EXHAUSTED_EPOCH,
-    LAST_EPOCH,
     ONGOING,
     PREPARE_ABORT,
     PREPARE_COMMIT,
-    ProducerIdentity,
     TransactionState,
     TransactionValue,
     TransactionVersion,

@@ -12,7 +12,7 @@ from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
 from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry, OffsetManager
 from aiokafka_lite.broker.groups.offsets.pending import OpenTransaction
 from aiokafka_lite.broker.groups.values import ErrorType
-from aiokafka_lite.broker.transactions.values import NO_PRODUCER, ProducerIdentity
+from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.errors import IllegalGenerationError, NoError, StaleMemberEpochError
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition

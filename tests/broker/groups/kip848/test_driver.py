@@ -12,7 +12,7 @@ from aiokafka_lite.broker.groups.kip848.topic_hash import metadata_hash
 from aiokafka_lite.broker.groups.kip848.values import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
 from aiokafka_lite.broker.groups.offsets.transactions import Committer
-from aiokafka_lite.broker.transactions.values import ProducerIdentity
+from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CoordinatorLoadInProgressError,

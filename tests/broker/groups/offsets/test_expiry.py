@@ -14,7 +14,7 @@ from aiokafka_lite.broker.groups.kip848.values import Beat
 from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetCommitEntry
 from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.groups.values import Join, Leaver, Sync
-from aiokafka_lite.broker.transactions.values import ProducerIdentity
+from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import GroupSubscribedToTopicError, NoError
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from aiokafka_lite.protocol.messages.group_records import GroupMetadataKey, encode_versioned
