@@ -12,9 +12,8 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
 from aiokafka_lite.broker.handlers import add_partitions_to_txn, fetch
-from aiokafka_lite.broker.handlers.registry import HANDLERS, handler
+from aiokafka_lite.broker.handlers.registry import HANDLERS, Delayed, handler
 from aiokafka_lite.broker.network.processor import Processor
-from aiokafka_lite.broker.network.purgatory import Delayed
 from aiokafka_lite.errors import (
     InconsistentGroupProtocolError,
     InvalidRequestError,

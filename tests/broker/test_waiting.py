@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from aiokafka_lite.broker.handlers.registry import Delayed
 from aiokafka_lite.broker.network.channel import RequestChannel
-from aiokafka_lite.broker.network.purgatory import Delayed, Purgatory
+from aiokafka_lite.broker.network.purgatory import Purgatory
 from tests.broker.wire import eventually
 
 

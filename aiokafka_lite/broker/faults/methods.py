@@ -13,7 +13,8 @@ from aiokafka_lite.broker.faults.connections import (
     ConnectionMatch,
     ConnectionRuleBuilder,
 )
-from aiokafka_lite.broker.faults.rules import Action, Api, Match, When, api_key_of
+from aiokafka_lite.broker.faults.rules import Action, Match, When
+from aiokafka_lite.broker.handlers import Api, api_key_of
 
 RuleT = TypeVar("RuleT")
 ConnectionRuleT = TypeVar("ConnectionRuleT")

@@ -19,16 +19,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from aiokafka_lite import _compat
-from aiokafka_lite._arguments import expected, is_int
 from aiokafka_lite._compat import Self
-from aiokafka_lite._nearest import nearest
-from aiokafka_lite.broker import handlers
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults import refusals
 from aiokafka_lite.broker.handlers.registry import HANDLERS
 from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
-from aiokafka_lite.protocol.registry import API_KEYS, API_NAMES
+from aiokafka_lite.protocol.registry import API_NAMES
 from aiokafka_lite.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
@@ -36,39 +33,10 @@ if TYPE_CHECKING:
     from aiokafka_lite.broker.network.processor import Processor
     from aiokafka_lite.broker.network.work import RequestWork
 
-Api: TypeAlias = type[Request[Response]] | str | int | None
-"""A request's class, the API's name ("Fetch"), or its key; None is every API."""
-
 Error: TypeAlias = type[BrokerResponseError] | BrokerResponseError | int
 """An error class, an error whose text is sent if the response has a field for it, or a code."""
 
 When: TypeAlias = Callable[[RequestContext, Request[Response]], bool]
-
-
-def api_key_of(api: Api) -> int | None:
-    """Return the key of an API that the broker has, or None for all APIs.
-
-    Raises:
-        ValueError: The broker has no such API. The message lists its APIs.
-        TypeError: It is neither a class, nor a name, nor a number.
-    """
-    if api is None:
-        return None
-    if not isinstance(api, type | str) and not is_int(api):
-        raise TypeError(expected("api", "a request class, an API name or an API key", api))
-    if isinstance(api, type):
-        key: int | None = getattr(api, "api_key", None)
-    else:
-        key = API_KEYS.get(api.removesuffix("Request")) if isinstance(api, str) else api
-    handlers.load()  # late: handlers import the broker's types
-    if key is None or key not in HANDLERS:
-        said = api.__name__ if isinstance(api, type) else repr(api)
-        names = sorted(API_NAMES[each] for each in HANDLERS)
-        raise ValueError(
-            f"{said} is not an API of this broker, so no request would ever "
-            f"match{nearest(str(api), names)}. The APIs are {', '.join(names)}"
-        )
-    return key
 
 
 def topic_names(context: RequestContext) -> refusals.TopicName:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite.broker.faults.connections import ConnectionRule
-from aiokafka_lite.broker.faults.rules import Api, Rule
+from aiokafka_lite.broker.faults.rules import Rule
+from aiokafka_lite.broker.handlers import Api
 from aiokafka_lite.errors import BrokerResponseError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from aiokafka_lite.broker.configs.changes import Change, Operation, change_configs
 from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.handlers.config_changes import Change, Operation, change_configs
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
 from aiokafka_lite.broker.slices import in_slices

@@ -16,8 +16,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.fetching.read import FetchLimits, FetchRead, Findings
 from aiokafka_lite.broker.fetching.replicas import ReplicaReader
 from aiokafka_lite.broker.fetching.session import CachedPartition, FetchContext, FetchKey
-from aiokafka_lite.broker.handlers.registry import Late, handler
-from aiokafka_lite.broker.network.purgatory import Delayed
+from aiokafka_lite.broker.handlers.registry import Delayed, Late, handler
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.topics import Partition
 from aiokafka_lite.errors import (

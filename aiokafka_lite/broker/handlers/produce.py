@@ -133,7 +133,13 @@ def _append(
         now_ms = ctx.cluster.clock()
         header, batch = validated_batch(item.records, ctx.api_version, topic.config, now_ms)
         if header.is_transactional:
-            verify_batch(ctx, request.transactional_id or "", header, partition)
+            verify_batch(
+                ctx.cluster.transactions,
+                ctx.api_version,
+                request.transactional_id or "",
+                header,
+                partition,
+            )
         result = partition.append_batch(
             header, batch, append_time_ms=now_ms if topic.config.is_log_append_time else None
         )

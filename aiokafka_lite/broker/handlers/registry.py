@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar, cast
+from typing import Generic, TypeAlias, TypeVar, cast
 
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.network.purgatory import Delayed
 from aiokafka_lite.protocol.schema import Message, Request, Response
 from aiokafka_lite.protocol.source import Steps
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Delayed(Generic[R]):
+    """An answer that cannot be given yet.
+
+    Attributes:
+        keys: The purgatory calls `try_complete` when one of these changes (`Purgatory.touch`).
+        deadline: The loop's time at which `expire` returns the answer.
+        try_complete: Returns the answer, or None, without effects, to wait longer.
+        expire: Returns the answer at the deadline.
+    """
+
+    keys: Sequence[Hashable]
+    deadline: float
+    try_complete: Callable[[], R | None]
+    expire: Callable[[], R]
+
 
 Late: TypeAlias = "Delayed[Response | Steps[Response]]"
 Answer: TypeAlias = "Response | Late | None"

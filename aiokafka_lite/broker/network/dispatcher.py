@@ -10,14 +10,14 @@ from typing import cast
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.faults import Faults
-from aiokafka_lite.broker.handlers.registry import Answer, Late
+from aiokafka_lite.broker.handlers.registry import Answer, Delayed, Late
 from aiokafka_lite.broker.network.channel import RequestChannel
 from aiokafka_lite.broker.network.pieces import (
     LARGEST_PIECE,
     Pieces,
     shape_of,
 )
-from aiokafka_lite.broker.network.purgatory import Delayed, Purgatory
+from aiokafka_lite.broker.network.purgatory import Purgatory
 from aiokafka_lite.broker.network.work import RequestWork
 from aiokafka_lite.broker.slices import TIME_SLICE_S, LoopSlices, run_in_slices
 from aiokafka_lite.protocol.schema import Response

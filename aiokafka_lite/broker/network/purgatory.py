@@ -9,29 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from aiokafka_lite._compat import Never
+from aiokafka_lite.broker.handlers.registry import Delayed
 
 R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class Delayed(Generic[R]):
-    """An answer that cannot be given yet.
-
-    Attributes:
-        keys: Any of these being touched makes `try_complete` worth another try.
-        deadline: The loop's time at which `expire` gives the answer, whatever it is by then.
-        try_complete: Returns the answer, or None to go on waiting; must not have effects then.
-        expire: Returns the answer at the deadline.
-    """
-
-    keys: Sequence[Hashable]
-    deadline: float
-    try_complete: Callable[[], R | None]
-    expire: Callable[[], R]
 
 
 class Watch(Generic[R]):

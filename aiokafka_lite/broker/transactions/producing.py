@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.broker.topics import Partition
+from aiokafka_lite.broker.transactions.services import ClusterTransactions
 from aiokafka_lite.broker.transactions.values import ErrorType
 from aiokafka_lite.broker.transactions.verification import Verification, verify
 from aiokafka_lite.errors import (
@@ -72,7 +72,11 @@ def _transactional(request: ProduceRequest) -> Iterator[BatchHeader]:
 
 
 def verify_batch(
-    ctx: RequestContext, transactional_id: str, header: BatchHeader, partition: Partition
+    transactions: ClusterTransactions,
+    api_version: int,
+    transactional_id: str,
+    header: BatchHeader,
+    partition: Partition,
 ) -> None:
     """Check that a transactional batch is part of its producer's transaction, or make it one.
 
@@ -82,14 +86,14 @@ def verify_batch(
     producers = partition.log.producers
     if producers.has_open_transaction(header.producer_id, header.producer_epoch):
         return
-    adds = ctx.api_version >= FIRST_THAT_ADDS
+    adds = api_version >= FIRST_THAT_ADDS
     producers.verifying(header, has_epochs=adds)
     error = verify(
-        ctx.cluster.transactions,
+        transactions,
         transactional_id,
         ProducerIdentity(header.producer_id, header.producer_epoch),
         TopicPartition(partition.topic, partition.index),
-        _verification(ctx.api_version),
+        _verification(api_version),
     )
     if error is not NoError:
         translated = _translated(error, adds=adds)

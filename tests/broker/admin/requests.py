@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aiokafka_lite.broker.configs.changes import Operation
 from aiokafka_lite.broker.configs.settings import ResourceType
+from aiokafka_lite.broker.handlers.config_changes import Operation
 from aiokafka_lite.protocol.messages import alter_configs, describe_configs
 from aiokafka_lite.protocol.messages import incremental_alter_configs as incremental
 

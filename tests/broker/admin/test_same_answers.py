@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.configs.changes import Operation
 from aiokafka_lite.broker.configs.settings import ALL_NODES, ResourceType
+from aiokafka_lite.broker.handlers.config_changes import Operation
 from aiokafka_lite.protocol.messages import (
     create_partitions,
     create_topics,
