@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from aiokafka_lite.broker.security.session import SaslSession
 
 if TYPE_CHECKING:
     from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-    from aiokafka_lite.broker.network.processor import Processor
     from aiokafka_lite.broker.node import BrokerNode
     from aiokafka_lite.broker.server import Broker
     from aiokafka_lite.broker.topics import Node
@@ -17,6 +18,21 @@ if TYPE_CHECKING:
 
 Refuses: TypeAlias = "Callable[[str, int], type[BrokerResponseError] | None]"
 """Takes a topic's name and a partition; returns the error that a fault has for it."""
+
+
+class Client(Protocol):
+    """A client's connection, as handlers see it."""
+
+    peer_host: str
+    sasl: SaslSession | None
+
+    @property
+    def listener_name(self) -> str:
+        """The listener that the client connected to."""
+
+    @property
+    def principal(self) -> str:
+        """The client's name in Kafka: "User:alice", "User:ANONYMOUS"."""
 
 
 @dataclass(slots=True)
@@ -37,7 +53,7 @@ class RequestContext:
     node: BrokerNode
     api_version: int
     client_id: str | None
-    connection: Processor
+    connection: Client
     refuses: Refuses | None = None
 
     @property

@@ -3,10 +3,10 @@
     rules.py        the requests of a rule, how often it applies, its action: `broker.on(...)`
     handling.py     actions on a request, before it is handled or instead
     answering.py    actions on the response, as a message or as bytes
-    refusals.py     the response with an error, in the place that the API has for errors
     connections.py  faults of connections, before the first request: `broker.on_connect(...)`
 
-Without rules it costs one test of an attribute per request.
+`network/work.py` declares the methods that the network calls (`FaultPort`). Without rules a request
+costs one test of an attribute.
 """
 
 from __future__ import annotations

@@ -6,18 +6,16 @@ import enum
 import itertools
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from aiokafka_lite._arguments import expected
+from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults.rules import AnswerAction, topic_names
+from aiokafka_lite.broker.network.work import RequestWork
 from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.structs import TopicPartition
-
-if TYPE_CHECKING:
-    from aiokafka_lite.broker.context import RequestContext
-    from aiokafka_lite.broker.network.work import RequestWork
 
 SIZE: Final = struct.Struct(">i")
 CORRELATION_ID: Final = struct.Struct(">ii")  # after the size

@@ -22,8 +22,8 @@ from aiokafka_lite.broker.faults.handling import (
     Silence,
     TakeOver,
 )
-from aiokafka_lite.broker.faults.refusals import Place
 from aiokafka_lite.broker.faults.rules import Action, Error, Holding
+from aiokafka_lite.broker.refusals import Place
 from aiokafka_lite.errors import UnknownTopicOrPartitionError
 from aiokafka_lite.protocol.schema import Response
 

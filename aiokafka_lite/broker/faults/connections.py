@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from aiokafka_lite._arguments import checks_arguments
 from aiokafka_lite._compat import Self
-from aiokafka_lite.broker.faults.rules import Faults
-
-if TYPE_CHECKING:
-    from aiokafka_lite.broker.network.processor import Processor
+from aiokafka_lite.broker.network.work import Connection
 
 RuleT_co = TypeVar("RuleT_co", covariant=True)
 
@@ -38,10 +35,10 @@ class ConnectionMatch:
     node: int | None = None
     when: Callable[[str], bool] | None = None
 
-    def covers(self, processor: Processor, node_id: int) -> bool:
+    def covers(self, connection: Connection, node_id: int) -> bool:
         """Return whether a connection matches."""
         return (self.node is None or self.node == node_id) and (
-            self.when is None or self.when(processor.peer)
+            self.when is None or self.when(connection.peer)
         )
 
 
@@ -54,7 +51,7 @@ class ConnectionRule:
 
     def __init__(
         self,
-        faults: Faults,
+        faults: ConnectionFaults,
         match: ConnectionMatch,
         fault: ConnectionFault,
         times: int | None,
@@ -89,9 +86,9 @@ class ConnectionRule:
         """End the rule. Silenced connections stay silent. Idempotent."""
         self._faults.drop_for_connections(self)
 
-    def covers(self, processor: Processor, node_id: int) -> bool:
+    def covers(self, connection: Connection, node_id: int) -> bool:
         """Return whether the rule matches a connection."""
-        return self._match.covers(processor, node_id)
+        return self._match.covers(connection, node_id)
 
     def take(self) -> None:
         """Count a hit, and end the rule after `times` of them."""
@@ -100,6 +97,52 @@ class ConnectionRule:
             self._left -= 1
             if self._left == 0:
                 self.remove()
+
+    def apply(self, connection: Connection) -> None:
+        """Apply the fault to a new connection."""
+        match self.fault:
+            case ConnectionFault.REFUSE:
+                connection.reset()
+            case ConnectionFault.SILENCE:
+                connection.mute()
+            case ConnectionFault.CLOSE_AFTER:
+                connection.close_after(self.after_bytes)
+
+
+class ConnectionFaults:
+    """All rules for connections, in order. Written only from the broker's loop.
+
+    Attributes:
+        is_armed_for_connections: Whether there is a rule for connections.
+    """
+
+    def __init__(self) -> None:
+        self.is_armed_for_connections = False
+        self._connection_rules: list[ConnectionRule] = []
+
+    @property
+    def connection_rules(self) -> Sequence[ConnectionRule]:
+        """The rules for connections that have not ended, in order."""
+        return tuple(self._connection_rules)
+
+    def put_for_connections(self, rule: ConnectionRule) -> None:
+        """Add a rule for connections."""
+        self._connection_rules.append(rule)
+        self.is_armed_for_connections = True
+
+    def drop_for_connections(self, rule: ConnectionRule) -> None:
+        """Remove a rule for connections. Idempotent."""
+        if rule in self._connection_rules:
+            self._connection_rules.remove(rule)
+        self.is_armed_for_connections = bool(self._connection_rules)
+
+    def take_for_connection(self, connection: Connection, node_id: int) -> ConnectionRule | None:
+        """Return the first rule that matches a connection, and count one of its `times` as used."""
+        for rule in self._connection_rules:
+            if rule.covers(connection, node_id):
+                rule.take()
+                return rule
+        return None
 
 
 @checks_arguments()

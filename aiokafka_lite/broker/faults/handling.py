@@ -5,18 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from aiokafka_lite._arguments import expected, is_int, plain
-from aiokafka_lite.broker.faults.refusals import Place, Refusal, is_error_class
+from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults.rules import Error, RequestAction, topic_names
+from aiokafka_lite.broker.network.work import RequestWork
+from aiokafka_lite.broker.refusals import Place, Refusal, is_error_class
 from aiokafka_lite.errors import BrokerResponseError, for_code
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.schema import Request, Response
-
-if TYPE_CHECKING:
-    from aiokafka_lite.broker.context import RequestContext
-    from aiokafka_lite.broker.network.work import RequestWork
 
 Replacement: TypeAlias = "Response | Callable[[RequestContext, Request[Response]], Response | None]"
 """An answer, or a plain function that makes one; after None the request is handled as usual."""

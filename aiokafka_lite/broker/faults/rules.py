@@ -16,22 +16,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from aiokafka_lite import _compat
 from aiokafka_lite._compat import Self
+from aiokafka_lite.broker import refusals
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.faults import refusals
+from aiokafka_lite.broker.faults.connections import ConnectionFaults
 from aiokafka_lite.broker.handlers.registry import HANDLERS
+from aiokafka_lite.broker.network.work import RequestWork
 from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
 from aiokafka_lite.protocol.registry import API_NAMES
 from aiokafka_lite.protocol.schema import Request, Response
-
-if TYPE_CHECKING:
-    from aiokafka_lite.broker.faults.connections import ConnectionRule
-    from aiokafka_lite.broker.network.processor import Processor
-    from aiokafka_lite.broker.network.work import RequestWork
 
 Error: TypeAlias = type[BrokerResponseError] | BrokerResponseError | int
 """An error class, an error whose text is sent if the response has a field for it, or a code."""
@@ -315,19 +312,17 @@ class Holding(RequestAction):
 
 
 # --- All of them ------------------------------------------------------------------------------
-class Faults:
+class Faults(ConnectionFaults):
     """All rules of a broker, in order. Written only from its loop.
 
     Attributes:
         is_armed: Whether there is a rule for requests. The reactor tests it for each request.
-        is_armed_for_connections: Whether there is a rule for connections.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.is_armed = False
-        self.is_armed_for_connections = False
         self._rules: list[Rule] = []
-        self._connection_rules: list[ConnectionRule] = []
         self._numbers = itertools.count(1)
         self._timers: dict[asyncio.TimerHandle, None] = {}
 
@@ -335,11 +330,6 @@ class Faults:
     def rules(self) -> Sequence[Rule]:
         """The rules that have not ended, in order."""
         return tuple(self._rules)
-
-    @property
-    def connection_rules(self) -> Sequence[ConnectionRule]:
-        """The rules for connections that have not ended, in order."""
-        return tuple(self._connection_rules)
 
     def next_number(self) -> int:
         """Return the number of the next rule, which is its position in the order."""
@@ -375,29 +365,10 @@ class Faults:
             self._rules.remove(rule)
         self.is_armed = bool(self._rules)
 
-    def put_for_connections(self, rule: ConnectionRule) -> None:
-        """Add a rule for connections."""
-        self._connection_rules.append(rule)
-        self.is_armed_for_connections = True
-
-    def drop_for_connections(self, rule: ConnectionRule) -> None:
-        """Remove a rule for connections. Idempotent."""
-        if rule in self._connection_rules:
-            self._connection_rules.remove(rule)
-        self.is_armed_for_connections = bool(self._connection_rules)
-
     def take(self, work: RequestWork) -> Rule | None:
         """Return the first rule that matches a request, and count one of its `times` as used."""
         for rule in self._rules:
             if rule.match.covers(work) and rule.action.covers(work):
-                rule.take()
-                return rule
-        return None
-
-    def take_for_connection(self, processor: Processor, node_id: int) -> ConnectionRule | None:
-        """Return the first rule that matches a connection, and count one of its `times` as used."""
-        for rule in self._connection_rules:
-            if rule.covers(processor, node_id):
                 rule.take()
                 return rule
         return None

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite.broker.faults.connections import ConnectionRule
 from aiokafka_lite.broker.faults.rules import Rule
 from aiokafka_lite.broker.handlers import Api
+from aiokafka_lite.broker.network.request_log import RequestLog, SeenRequest
 from aiokafka_lite.errors import BrokerResponseError
 
-if TYPE_CHECKING:
-    from aiokafka_lite.broker.network.request_log import SeenRequest
-    from aiokafka_lite.broker.server import Broker
-
 T = TypeVar("T")
+
+
+class LoggingBroker(Protocol):
+    """The part of `Broker` that is used here."""
+
+    @property
+    def requests(self) -> RequestLog: ...
 
 
 class BrokersThread(Protocol):
     """The methods of `BrokerThread` that are used here."""
 
     @property
-    def broker(self) -> Broker:
+    def broker(self) -> LoggingBroker:
         """The broker, which belongs to its own thread."""
 
-    def call(self, function: Callable[[Broker], T]) -> T:
+    def call(self, function: Callable[[LoggingBroker], T]) -> T:
         """Call a function in the broker's thread."""
 
     def wait(self, name: str, coro: Coroutine[object, None, T]) -> T:

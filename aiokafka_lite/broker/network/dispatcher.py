@@ -9,7 +9,6 @@ from functools import partial
 from typing import cast
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.broker.faults import Faults
 from aiokafka_lite.broker.handlers.registry import Answer, Delayed, Late
 from aiokafka_lite.broker.network.channel import RequestChannel
 from aiokafka_lite.broker.network.pieces import (
@@ -18,7 +17,7 @@ from aiokafka_lite.broker.network.pieces import (
     shape_of,
 )
 from aiokafka_lite.broker.network.purgatory import Purgatory
-from aiokafka_lite.broker.network.work import RequestWork
+from aiokafka_lite.broker.network.work import FaultPort, RequestWork
 from aiokafka_lite.broker.slices import TIME_SLICE_S, LoopSlices, run_in_slices
 from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.protocol.source import Steps
@@ -40,7 +39,7 @@ class Dispatcher:
         channel: RequestChannel[RequestWork],
         purgatory: Purgatory[Response | Steps[Response]],
         scope: TaskScope,
-        faults: Faults,
+        faults: FaultPort,
     ) -> None:
         self._channel = channel
         self._purgatory = purgatory

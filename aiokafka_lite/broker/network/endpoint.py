@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.faults import Faults
 from aiokafka_lite.broker.network.channel import RequestChannel
 from aiokafka_lite.broker.network.processor import Processor
 from aiokafka_lite.broker.network.request_log import RequestLog
-from aiokafka_lite.broker.network.work import RequestWork
+from aiokafka_lite.broker.network.work import FaultPort, RequestWork
 from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.broker.security.session import SaslSession
 from aiokafka_lite.broker.topics import Node
@@ -108,7 +107,7 @@ class Endpoint:
         return self.node.channel
 
     @property
-    def faults(self) -> Faults:
+    def faults(self) -> FaultPort:
         return self.node.cluster.faults
 
     @property

@@ -1,7 +1,7 @@
 """Large requests cut into small ones, and the answers to these put together.
 
 A request names things in lists, and these lists hold lists; its answer has lists of the same shape
-(see faults/refusals.py). Where each element is answered on its own, a request for a hundred
+(see broker/refusals.py). Where each element is answered on its own, a request for a hundred
 thousand of them says the same as many requests for a few, one after the other.
 """
 
@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
-from aiokafka_lite.broker.faults.refusals import Level, levels_of
+from aiokafka_lite.broker.refusals import Level, levels_of
 from aiokafka_lite.protocol.schema import Request, Response, Struct
 from aiokafka_lite.protocol.source import SourceWriter, compile_function
 from aiokafka_lite.protocol.wire import Array, Nested, Wire

@@ -17,15 +17,18 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
-from aiokafka_lite.broker.faults.connections import ConnectionFault
-from aiokafka_lite.broker.faults.refusals import NO_ERRORS, error_codes, error_codes_in_steps
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import HANDLERS, HandlerEntry
 from aiokafka_lite.broker.network import gather
+from aiokafka_lite.broker.network.channel import RequestChannel
 from aiokafka_lite.broker.network.pieces import is_large
 from aiokafka_lite.broker.network.receive import FrameReceiver
-from aiokafka_lite.broker.network.work import Acceptor, BareToken, RequestWork
+from aiokafka_lite.broker.network.request_log import RequestLog
+from aiokafka_lite.broker.network.work import BareToken, FaultPort, RequestWork
+from aiokafka_lite.broker.refusals import NO_ERRORS, error_codes, error_codes_in_steps
 from aiokafka_lite.broker.security.authenticator import Verdict
 from aiokafka_lite.broker.security.session import SaslSession
 from aiokafka_lite.broker.security.tls import ANONYMOUS, principal_of
@@ -63,6 +66,49 @@ DECODED_IN_STEPS_FROM_BYTES: Final = 1 << 10
 
 # SO_LINGER, on, for no time: the kernel resets the connection when it is closed.
 _LINGER_NOT: Final = struct.pack("ii", 1, 0)
+
+
+class Acceptor(Protocol):
+    """What a connection needs of its endpoint."""
+
+    @property
+    def name(self) -> str:
+        """The listener's name."""
+
+    @property
+    def channel(self) -> RequestChannel[RequestWork]: ...
+
+    @property
+    def max_frame_bytes(self) -> int: ...
+
+    @property
+    def faults(self) -> FaultPort: ...
+
+    @property
+    def requests(self) -> RequestLog: ...
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def scope(self) -> TaskScope:
+        """Where a connection starts tasks."""
+
+    @property
+    def on_bug(self) -> Callable[[str, BaseException], None]:
+        """Told of an exception that a handler should not have let out: there is no answer."""
+
+    def admit(self, processor: Processor) -> bool:
+        """Count a new connection in, unless there are too many."""
+
+    def dismiss(self, processor: Processor) -> None:
+        """Count a connection out."""
+
+    def new_session(self) -> SaslSession | None:
+        """Begin the authentication of a new connection; None where there is none."""
+
+    def context(self, processor: Processor, version: int, client_id: str | None) -> RequestContext:
+        """Return what a handler is told about a request of this connection."""
 
 
 class Processor(asyncio.BufferedProtocol):
@@ -123,16 +169,8 @@ class Processor(asyncio.BufferedProtocol):
             self._acceptor.on_bug(f"a rule for connections failed for {self.peer}", error)
             self.abort()
             return
-        if rule is None:
-            return
-        match rule.fault:
-            case ConnectionFault.REFUSE:
-                self.reset()
-            case ConnectionFault.SILENCE:
-                self._is_muted = True
-            case ConnectionFault.CLOSE_AFTER:
-                self._bytes_left = rule.after_bytes
-                self._write_more()
+        if rule is not None:
+            rule.apply(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
@@ -443,6 +481,10 @@ class Processor(asyncio.BufferedProtocol):
         if self._is_muted and not outgoing and self._is_writable:
             self._unmute()
 
+    def mute(self) -> None:
+        """Handle no further request of the connection."""
+        self._is_muted = True
+
     def mute_for(self, throttle_s: float) -> None:
         """Leave the connection muted for so long after the answer in flight (KIP-219)."""
         self._throttle_s = max(self._throttle_s, throttle_s)
@@ -532,6 +574,11 @@ class Processor(asyncio.BufferedProtocol):
         """Close after what is being written was taken by the client."""
         if self._transport is not None:
             self._transport.close()
+
+    def close_after(self, sent_bytes: int) -> None:
+        """Close after `sent_bytes` more bytes, in the middle of a response."""
+        self._bytes_left = sent_bytes
+        self._write_more()
 
     def reset(self) -> None:
         """Close at once, with a TCP reset."""

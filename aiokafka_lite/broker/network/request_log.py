@@ -15,12 +15,13 @@ import asyncio
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from aiokafka_lite import _compat
 from aiokafka_lite._arguments import Kind, checks_arguments, is_int
-from aiokafka_lite.broker.faults.refusals import NO_ERRORS, is_error_class
+from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers import Api, api_key_of
+from aiokafka_lite.broker.refusals import NO_ERRORS, is_error_class
 from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -29,9 +30,6 @@ from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from aiokafka_lite.protocol.registry import API_NAMES
 from aiokafka_lite.protocol.schema import Request, Response, Struct
-
-if TYPE_CHECKING:
-    from aiokafka_lite.broker.context import RequestContext
 
 # Longer requests are kept without their record sets, so that the log does not pin megabytes.
 KEPT_BYTES: Final = 16 << 10

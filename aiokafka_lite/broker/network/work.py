@@ -1,21 +1,14 @@
-"""Requests on their way through a node, and what a connection needs of its endpoint."""
+"""Requests on their way through a node, and the ports of the network: connections and faults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.faults import Faults, Rule
+from aiokafka_lite.broker.context import Client, RequestContext
 from aiokafka_lite.broker.handlers.registry import HandlerEntry
-from aiokafka_lite.broker.network.channel import RequestChannel
-from aiokafka_lite.broker.network.request_log import RequestLog, SeenRequest
-from aiokafka_lite.broker.security.session import SaslSession
+from aiokafka_lite.broker.network.request_log import SeenRequest
 from aiokafka_lite.protocol.schema import Request, Response
-
-if TYPE_CHECKING:
-    from aiokafka_lite.broker.network.processor import Processor
 
 
 class RequestWork:
@@ -43,7 +36,7 @@ class RequestWork:
 
     def __init__(
         self,
-        processor: Processor,
+        processor: Connection,
         entry: HandlerEntry,
         context: RequestContext,
         correlation_id: int,
@@ -58,7 +51,7 @@ class RequestWork:
         self.size_bytes = size_bytes
         self.is_large = False
         self.seen: SeenRequest | None = None
-        self.rule: Rule | None = None
+        self.rule: RequestFault | None = None
         self.refused: Response | None = None
 
 
@@ -68,44 +61,51 @@ class BareToken(RequestWork):
     __slots__ = ()
 
 
-class Acceptor(Protocol):
-    """What a connection needs of its endpoint."""
+class Connection(Client, Protocol):
+    """A connection, as the dispatcher and faults use it. `Processor` documents the methods."""
+
+    peer: str
 
     @property
-    def name(self) -> str:
-        """The listener's name."""
+    def is_open(self) -> bool: ...
+    def call_when_gone(self, callback: Callable[[], None] | None) -> None: ...
+    def answer(self, work: RequestWork, response: Response | None) -> None: ...
+    def fail(self, work: RequestWork, error: BaseException) -> None: ...
+    def send(self, work: RequestWork, response: Response | None) -> None: ...
+    def encode(self, work: RequestWork, response: Response) -> bytes: ...
+    def write_now(self, piece: bytes) -> None: ...
+    def write_rest(self, work: RequestWork, response: Response, rest: bytes) -> None: ...
+    def mute(self) -> None: ...
+    def mute_for(self, throttle_s: float) -> None: ...
+    def close_after(self, sent_bytes: int) -> None: ...
+    def close(self) -> None: ...
+    def reset(self) -> None: ...
 
-    @property
-    def channel(self) -> RequestChannel[RequestWork]: ...
 
-    @property
-    def max_frame_bytes(self) -> int: ...
+class RequestFault(Protocol):
+    """A fault that was chosen for a request."""
 
-    @property
-    def faults(self) -> Faults: ...
+    def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
+        """Apply to the request, before `go_on` handles it."""
 
-    @property
-    def requests(self) -> RequestLog: ...
+    def answer(self, work: RequestWork, response: Response | None) -> None:
+        """Apply to the response."""
 
-    @property
-    def id(self) -> int: ...
 
-    @property
-    def scope(self) -> TaskScope:
-        """Where a connection starts tasks."""
+class ConnectionFault(Protocol):
+    """A fault that was chosen for a connection."""
 
-    @property
-    def on_bug(self) -> Callable[[str, BaseException], None]:
-        """Told of an exception that a handler should not have let out: there is no answer."""
+    def apply(self, connection: Connection) -> None: ...
 
-    def admit(self, processor: Processor) -> bool:
-        """Count a new connection in, unless there are too many."""
 
-    def dismiss(self, processor: Processor) -> None:
-        """Count a connection out."""
+class FaultPort(Protocol):
+    """The faults of a broker. `faults/` implements it."""
 
-    def new_session(self) -> SaslSession | None:
-        """Begin the authentication of a new connection; None where there is none."""
+    is_armed: bool
+    is_armed_for_connections: bool
 
-    def context(self, processor: Processor, version: int, client_id: str | None) -> RequestContext:
-        """Return what a handler is told about a request of this connection."""
+    def take(self, work: RequestWork) -> RequestFault | None:
+        """Return the fault of a request, if a rule matches the request."""
+
+    def take_for_connection(self, connection: Connection, node_id: int) -> ConnectionFault | None:
+        """Return the fault of a new connection, if a rule matches the connection."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.broker.faults.refusals import (
+from aiokafka_lite.broker.refusals import (
     Place,
     Refusal,
     error_codes,
