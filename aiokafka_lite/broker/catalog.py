@@ -39,6 +39,7 @@ from aiokafka_lite.errors import (
     InvalidTopicError,
     KafkaStorageError,
     PolicyViolationError,
+    UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.protocol.schema import uuid_from_str, uuid_to_str
 
@@ -158,6 +159,18 @@ class TopicCatalog:
 
     def by_id(self, topic_id: bytes) -> Topic | None:
         return self._by_id.get(topic_id)
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """Return a partition.
+
+        Raises:
+            UnknownTopicOrPartitionError: The partition does not exist.
+        """
+        known = self.by_name(topic)
+        partition = None if known is None else known.partition(index)
+        if partition is None:
+            raise UnknownTopicOrPartitionError(f"there is no partition {topic}-{index}")
+        return partition
 
     def parse_config(self, overrides: Mapping[str, str]) -> TopicConfig:
         """Check a topic's configuration and complete it from the broker's.

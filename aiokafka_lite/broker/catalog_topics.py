@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import KeysView, Mapping
-from typing import TYPE_CHECKING
 
 from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts
-from aiokafka_lite.broker.topics import Topic
-
-if TYPE_CHECKING:
-    from aiokafka_lite.broker.node import BrokerNode
+from aiokafka_lite.broker.topics import ServingNode, Topic
 
 
 class CatalogTopics:
@@ -21,7 +17,7 @@ class CatalogTopics:
         nodes: The nodes by id; some may have a rack.
     """
 
-    def __init__(self, catalog: TopicCatalog, nodes: Mapping[int, BrokerNode]) -> None:
+    def __init__(self, catalog: TopicCatalog, nodes: Mapping[int, ServingNode]) -> None:
         self._catalog = catalog
         self._nodes = nodes
 

@@ -6,16 +6,25 @@ Its public methods are the changes that a cluster undergoes in years of producti
 
 from __future__ import annotations
 
+import asyncio
 import random
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final, Protocol
 
 from aiokafka_lite._arguments import checks_arguments
+from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.catalog import TopicCatalog
+from aiokafka_lite.broker.catalog_topics import CatalogTopics
+from aiokafka_lite.broker.cluster_security import ClusterSecurity
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.configs.topic_config import ConfigValue, config_texts
-from aiokafka_lite.broker.direct import DirectAccess
+from aiokafka_lite.broker.fetching.session import FetchSessionCache
+from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import partition_for
+from aiokafka_lite.broker.groups.kip848.values import ConsumerGroupSettings
+from aiokafka_lite.broker.groups.values import GroupSettings
 from aiokafka_lite.broker.leadership import Leadership
 from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.topics import (
@@ -23,21 +32,23 @@ from aiokafka_lite.broker.topics import (
     NO_LEADER,
     TRANSACTION_STATE_TOPIC,
     NewTopic,
+    Node,
     Partition,
     PartitionKey,
     Topic,
 )
+from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
+from aiokafka_lite.broker.transactions.services import ClusterTransactions, CoordinatingNode
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     InvalidPartitionsError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
+    WrongLoopError,
 )
 from aiokafka_lite.structs import TopicPartition
 
-if TYPE_CHECKING:
-    from aiokafka_lite.broker.node import BrokerNode
-
+NOT_RUNNING: Final = "the broker is not running: use `async with Broker() as broker:`"
 COORDINATORS_TOPICS: Final = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
 # Kafka's configurations of these topics.
 OFFSETS_TOPIC_CONFIG: Final[Mapping[str, str]] = {
@@ -53,9 +64,18 @@ TRANSACTION_TOPIC_CONFIG: Final[Mapping[str, str]] = {
 }
 
 
+class ClusterNode(CoordinatingNode, Protocol):
+    """A node, as the cluster and the handlers use it. `BrokerNode` implements it."""
+
+    fetch_sessions: FetchSessionCache
+
+    def address_on(self, listener: str) -> Node: ...
+    def coordinator(self, topic: str) -> GroupCoordinator | TransactionCoordinator: ...
+
+
 # Requests look topics up by the methods that are not checked.
 @checks_arguments(unchecked=("topic", "topic_by_id", "has_topic"))
-class EmbeddedCluster(DirectAccess):
+class EmbeddedCluster:
     """The topics and leaders of a cluster. Call its methods in the broker's event loop.
 
     Args:
@@ -66,10 +86,17 @@ class EmbeddedCluster(DirectAccess):
         on_change: Called with each partition that has changed.
     """
 
+    security: ClusterSecurity
+    # Set by the start of the broker, which has a loop.
+    loop: asyncio.AbstractEventLoop
+    scope: TaskScope
+    transactions: ClusterTransactions
+    _thread_id: int | None = None  # of the event loop, while the broker is running
+
     def __init__(
         self,
         config: BrokerConfig,
-        nodes: Mapping[int, BrokerNode],
+        nodes: Mapping[int, ClusterNode],
         *,
         clock: Callable[[], int],
         rng: random.Random,
@@ -81,12 +108,46 @@ class EmbeddedCluster(DirectAccess):
         self.rng = rng
         self.disk = DiskQueue()
         self.catalog = TopicCatalog(config, self.disk, rng, on_change)
+        self.group_topics = CatalogTopics(self.catalog, nodes)
         self._leadership = Leadership(
             list(nodes),
             is_up=lambda node_id: nodes[node_id].is_up,
             min_in_sync=self._min_in_sync,
             on_election=self._leader_elected,
         )
+
+    def _check_caller(self) -> None:
+        """Check that another thread than that of the broker's event loop does not use the broker.
+
+        Raises:
+            WrongLoopError: It does, so it would damage the state that the loop works on.
+        """
+        if self._thread_id is not None and self._thread_id != threading.get_ident():
+            raise WrongLoopError(
+                "a Broker must be used in the thread of its event loop: from other threads, use "
+                "a BrokerThread, or loop.call_soon_threadsafe"
+            )
+
+    def _check_running(self) -> None:
+        """Check that the broker is running.
+
+        Raises:
+            RuntimeError: It was not started, or was stopped.
+        """
+        if self._thread_id is None:
+            raise RuntimeError(NOT_RUNNING)
+
+    # Nodes
+
+    @property
+    def live_nodes(self) -> Sequence[ClusterNode]:
+        """The running nodes, in the order of their ids."""
+        return [node for node in self.nodes.values() if node.is_up]
+
+    @property
+    def controller_id(self) -> int:
+        """The controller in metadata responses; -1 if no node is running."""
+        return next((node.id for node in self.live_nodes), -1)
 
     # Leaders and replicas
 
@@ -258,11 +319,7 @@ class EmbeddedCluster(DirectAccess):
         Raises:
             UnknownTopicOrPartitionError: The partition does not exist.
         """
-        known = self.topic(topic)
-        partition = None if known is None else known.partition(index)
-        if partition is None:
-            raise UnknownTopicOrPartitionError(f"there is no partition {topic}-{index}")
-        return partition
+        return self.catalog.partition(topic, index)
 
     def create_topic(
         self,
@@ -411,3 +468,31 @@ class EmbeddedCluster(DirectAccess):
         if topic is None:
             raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
         return topic
+
+    # Groups (the cluster's settings for the coordinator)
+
+    @property
+    def group_settings(self) -> GroupSettings:
+        """The settings of classic groups."""
+        config = self.config
+        return GroupSettings(
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            min_session_timeout_ms=config.group_min_session_timeout_ms,
+            max_session_timeout_ms=config.group_max_session_timeout_ms,
+            max_size=config.group_max_size,
+            offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        )
+
+    def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings:
+        """Return the settings of a KIP-848 group."""
+        config = self.config
+        value_of = partial(self.catalog.settings.group_value, group_id)
+        return ConsumerGroupSettings(
+            session_timeout_ms=value_of("consumer.session.timeout.ms"),
+            heartbeat_interval_ms=value_of("consumer.heartbeat.interval.ms"),
+            max_size=config.group_consumer_max_size,
+            assignment_interval_ms=value_of("consumer.assignment.interval.ms"),
+            can_upgrade=config.group_consumer_migration_policy in ("bidirectional", "upgrade"),
+            can_downgrade=config.group_consumer_migration_policy in ("bidirectional", "downgrade"),
+            classic_max_size=config.group_max_size,
+        )

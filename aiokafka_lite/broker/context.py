@@ -1,20 +1,17 @@
-"""What a handler is told about the request besides its fields."""
+"""A request's context: the node that got it, the node's cluster, and the client."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
+from aiokafka_lite.broker.cluster import ClusterNode, EmbeddedCluster
+from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.security.session import SaslSession
-
-if TYPE_CHECKING:
-    from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-    from aiokafka_lite.broker.node import BrokerNode
-    from aiokafka_lite.broker.server import Broker
-    from aiokafka_lite.broker.topics import Node
-    from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
-    from aiokafka_lite.errors import BrokerResponseError
+from aiokafka_lite.broker.topics import Node
+from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
+from aiokafka_lite.errors import BrokerResponseError
 
 Refuses: TypeAlias = "Callable[[str, int], type[BrokerResponseError] | None]"
 """Takes a topic's name and a partition; returns the error that a fault has for it."""
@@ -37,20 +34,20 @@ class Client(Protocol):
 
 @dataclass(slots=True)
 class RequestContext:
-    """Where a request came from, and who answers it. Nobody writes to it; frozen, it takes 2 µs.
+    """A request's context. It is not frozen, because creating it would then take 2 µs.
 
     Attributes:
-        cluster: What the node is a part of: topics, purgatory, configuration.
-        node: The node that was asked; it answers for what it leads.
-        api_version: The version the request came in; handlers only need it where a version
-            changed the meaning of a message and not its fields.
-        client_id: As the client names itself; None when it does not.
-        connection: The client's connection: its listener, its SASL session, who it is.
-        refuses: Only in a Fetch that a fault is for: which partitions are not served.
+        cluster: The node's cluster: topics, coordinators of all nodes, configuration.
+        node: The node that got the request. It serves the partitions that it leads.
+        api_version: The request's version. Handlers use it if a version changed the meaning of a
+            message, but not its fields.
+        client_id: The client's id, or None if the request has none.
+        connection: The client's connection: its listener, its SASL session, its principal.
+        refuses: Returns the error of a partition that a fault refuses, in a Fetch request only.
     """
 
-    cluster: Broker
-    node: BrokerNode
+    cluster: EmbeddedCluster
+    node: ClusterNode
     api_version: int
     client_id: str | None
     connection: Client
@@ -63,11 +60,11 @@ class RequestContext:
 
     @property
     def principal(self) -> str:
-        """Who the client is, as Kafka names it: "User:alice", "User:ANONYMOUS"."""
+        """The client's name in Kafka: "User:alice", "User:ANONYMOUS"."""
         return self.connection.principal
 
-    def address_of(self, node: BrokerNode) -> Node:
-        """Where this client reaches a node: on the listener it came by, with its id and rack."""
+    def address_of(self, node: ClusterNode) -> Node:
+        """Return a node's address on the client's listener."""
         return node.address_on(self.connection.listener_name)
 
     @property

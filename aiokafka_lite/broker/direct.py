@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from aiokafka_lite._arguments import Kind, checks_arguments, is_list, one_of, plain
-from aiokafka_lite.broker.topics import INTERNAL_TOPICS
+from aiokafka_lite.broker.cluster import EmbeddedCluster
+from aiokafka_lite.broker.topics import INTERNAL_TOPICS, Partition
 from aiokafka_lite.broker.writing import (
     NewRecord,
     RecordRefusedError,
@@ -27,25 +26,17 @@ from aiokafka_lite.errors import (
     InvalidTopicError,
     NoError,
     UnknownTopicOrPartitionError,
-    WrongLoopError,
 )
 from aiokafka_lite.records import Codec, RecordSet
 from aiokafka_lite.structs import ConsumerRecord, RecordMetadata, TopicPartition
 
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
-if TYPE_CHECKING:
-    from aiokafka_lite.broker.config import BrokerConfig
-    from aiokafka_lite.broker.configs.topic_config import ConfigValue
-    from aiokafka_lite.broker.node import BrokerNode
-    from aiokafka_lite.broker.topics import Partition, Topic
-
 READ_BYTES: Final = 1 << 20
 LOOK_EVERY_S: Final = 0.005
 WAIT_S: Final = 10.0
 # The state, of both kinds of groups, in which all members have their partitions.
 STABLE: Final = "Stable"
-NOT_RUNNING: Final = "the broker is not running: use `async with Broker() as broker:`"
 
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
@@ -62,53 +53,11 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 
 
 @checks_arguments(KINDS)
-class DirectAccess(ABC):
+class DirectAccess(EmbeddedCluster):
     """The methods of `Broker` that replace a client. Call them in the broker's event loop.
 
     For other threads `BrokerThread` has methods of the same names.
     """
-
-    config: BrokerConfig
-    clock: Callable[[], int]
-    nodes: Mapping[int, BrokerNode]
-    _thread_id: int | None = None  # of the event loop, while the broker is running
-
-    def _check_caller(self) -> None:
-        """Check that another thread than that of the broker's event loop does not use the broker.
-
-        Raises:
-            WrongLoopError: It does, so it would damage the state that the loop works on.
-        """
-        if self._thread_id is not None and self._thread_id != threading.get_ident():
-            raise WrongLoopError(
-                "a Broker must be used in the thread of its event loop: from other threads, use "
-                "a BrokerThread, or loop.call_soon_threadsafe"
-            )
-
-    def _check_running(self) -> None:
-        """Check that the broker is running.
-
-        Raises:
-            RuntimeError: It was not started, or was stopped.
-        """
-        if self._thread_id is None:
-            raise RuntimeError(NOT_RUNNING)
-
-    @property
-    @abstractmethod
-    def topics(self) -> Mapping[str, Topic]:
-        """All topics by name."""
-
-    @abstractmethod
-    def create_topic(
-        self,
-        name: str,
-        partitions: int | None = None,
-        configs: Mapping[str, ConfigValue] | None = None,
-        *,
-        replication_factor: int | None = None,
-    ) -> Topic:
-        """Create a topic."""
 
     # Writing
 
@@ -206,7 +155,7 @@ class DirectAccess(ABC):
             UnknownTopicOrPartitionError: The topic or the partition does not exist.
         """
         self._check_caller()
-        known = self._require_topic(topic)
+        known = self.known_topic(topic)
         chosen = known.partitions if partition is None else [partition_of(known, partition)]
         is_committed = isolation_level == "read_committed"
         return [record for each in chosen for record in _read(each, is_committed)]
@@ -217,7 +166,7 @@ class DirectAccess(ABC):
         Raises:
             UnknownTopicOrPartitionError: The topic does not exist.
         """
-        return [each.high_watermark for each in self._require_topic(topic).partitions]
+        return [each.high_watermark for each in self.known_topic(topic).partitions]
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """Return the committed offsets of a group.
@@ -347,14 +296,6 @@ class DirectAccess(ABC):
             )
 
         await self.wait_until(are_there, timeout_s=timeout_s, what=text)
-
-    # Small parts
-
-    def _require_topic(self, name: str) -> Topic:
-        known = self.topics.get(name)
-        if known is None:
-            raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
-        return known
 
 
 def _read(partition: Partition, is_committed: bool) -> Iterator[ConsumerRecord]:

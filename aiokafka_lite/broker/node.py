@@ -12,22 +12,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aiokafka_lite import _compat
+from aiokafka_lite.broker.cluster import EmbeddedCluster
 from aiokafka_lite.broker.fetching.session import FetchSessionCache
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.network.channel import RequestChannel
 from aiokafka_lite.broker.network.dispatcher import Dispatcher
 from aiokafka_lite.broker.network.endpoint import Endpoint
 from aiokafka_lite.broker.network.processor import Processor
-from aiokafka_lite.broker.network.work import RequestWork
+from aiokafka_lite.broker.network.purgatory import Purgatory
+from aiokafka_lite.broker.network.request_log import RequestLog
+from aiokafka_lite.broker.network.work import FaultPort, RequestWork
 from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC, Node
 from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
-
-if TYPE_CHECKING:
-    from aiokafka_lite.broker.server import Broker
+from aiokafka_lite.protocol.schema import Response
+from aiokafka_lite.protocol.source import Steps
 
 IDLE_CHECKS_PER_TIMEOUT: Final = 4
 
@@ -39,10 +41,20 @@ class BrokerNode:
         cluster: What the node is a part of.
         addresses: Its id and rack, and where it listens (port 0 takes a free one, and keeps it)
             for each listener.
+        faults: The faults of the cluster.
+        requests: The cluster's log of requests.
     """
 
-    def __init__(self, cluster: Broker, addresses: Mapping[Listener, Node]) -> None:
+    def __init__(
+        self,
+        cluster: EmbeddedCluster,
+        addresses: Mapping[Listener, Node],
+        faults: FaultPort,
+        requests: RequestLog,
+    ) -> None:
         self.cluster = cluster
+        self.faults = faults
+        self.requests = requests
         self.endpoints: Mapping[str, Endpoint] = {
             listener.name: Endpoint(self, listener, address)
             for listener, address in addresses.items()
@@ -91,7 +103,11 @@ class BrokerNode:
 
     # Starting and stopping
 
-    def open(self, on_bug: Callable[[str, BaseException], None]) -> None:
+    def open(
+        self,
+        purgatory: Purgatory[Response | Steps[Response]],
+        on_bug: Callable[[str, BaseException], None],
+    ) -> None:
         """Make what lives as long as the cluster does; must be called in the cluster's loop."""
         cluster, config, self.on_bug = self.cluster, self.cluster.config, on_bug
         self._loop = cluster.loop
@@ -101,7 +117,7 @@ class BrokerNode:
         self.groups = GroupCoordinator(cluster)
         self.transactions = TransactionCoordinator(cluster.transactions)
         self.channel = RequestChannel(config.queued_max_requests, self._loop)
-        dispatcher = Dispatcher(self.channel, cluster.purgatory, cluster.scope, cluster.faults)
+        dispatcher = Dispatcher(self.channel, purgatory, cluster.scope, self.faults)
         cluster.scope.spawn(dispatcher.run(), name=f"dispatcher-{self.id}")
 
     async def start(self) -> None:

@@ -27,34 +27,27 @@ from aiokafka_lite._arguments import checks_arguments
 from aiokafka_lite._compat import Self
 from aiokafka_lite._tasks import LoopEndedError, TaskScope
 from aiokafka_lite.broker import handlers
-from aiokafka_lite.broker.catalog_topics import CatalogTopics
-from aiokafka_lite.broker.cluster import EmbeddedCluster
+from aiokafka_lite.broker.cluster_security import ClusterSecurity
 from aiokafka_lite.broker.config import KINDS, BrokerConfig
+from aiokafka_lite.broker.direct import DirectAccess
 from aiokafka_lite.broker.faults import ConnectionRule, Faults, Rule
 from aiokafka_lite.broker.faults.builder import Leaders
 from aiokafka_lite.broker.faults.connections import ConnectionFault, ConnectionMatch
 from aiokafka_lite.broker.faults.methods import FaultMethods
 from aiokafka_lite.broker.faults.rules import Action, Match
-from aiokafka_lite.broker.groups.kip848.values import ConsumerGroupSettings
-from aiokafka_lite.broker.groups.values import GroupSettings
 from aiokafka_lite.broker.maintenance import Chore, Maintenance, compact_all, delete_expired
 from aiokafka_lite.broker.network.purgatory import Purgatory
 from aiokafka_lite.broker.network.request_log import RequestLog
 from aiokafka_lite.broker.node import BrokerNode
-from aiokafka_lite.broker.security.cluster_security import ClusterSecurity
 from aiokafka_lite.broker.security.listener import (
     DEFAULT_MECHANISMS,
     Listener,
     SecurityProtocol,
 )
 from aiokafka_lite.broker.security.mechanism import SaslMechanism
-from aiokafka_lite.broker.topics import (
-    Node,
-)
+from aiokafka_lite.broker.topics import Node
 from aiokafka_lite.broker.transactions.services import EXPIRY_CHECK_S, ClusterTransactions
-from aiokafka_lite.errors import (
-    BrokerNotAvailableError,
-)
+from aiokafka_lite.errors import BrokerNotAvailableError
 from aiokafka_lite.protocol.schema import Response
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.sasl import Secret
@@ -71,7 +64,7 @@ def wall_clock_ms() -> int:
 
 
 @checks_arguments(KINDS)
-class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
+class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
     """An embedded Kafka broker: a cluster of one node or more, for tests and laptops.
 
     ::
@@ -123,6 +116,8 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         KafkaStorageError: On entering: the data directory is in use or cannot be read.
     """
 
+    nodes: Mapping[int, BrokerNode]
+
     def __init__(
         self,
         *,
@@ -172,7 +167,9 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         super().__init__(
             config,
             {
-                config.node_id + number: BrokerNode(self, _addresses(config, number))
+                config.node_id + number: BrokerNode(
+                    self, _addresses(config, number), self.faults, self.requests
+                )
                 for number in range(config.nodes)
             },
             clock=clock,
@@ -180,13 +177,9 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
             on_change=self._partition_changed,
         )
         self.security = ClusterSecurity(config, self.disk, clock, rng)
-        self.transactions = ClusterTransactions(self)
         self.failure: BaseException | None = None
-        self.group_topics = CatalogTopics(self.catalog, self.nodes)
         self._is_running = False
         # Created by start(), which has a loop.
-        self.loop: asyncio.AbstractEventLoop
-        self.scope: TaskScope
         self.purgatory: Purgatory[Response | Steps[Response]]
         self._maintenance: Maintenance
 
@@ -215,6 +208,9 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         handlers.load()
         self.loop = loop = asyncio.get_running_loop()
         self.scope = TaskScope("broker", on_failure=functools.partial(self._bug, "a task died"))
+        self.transactions = ClusterTransactions(
+            self.config, self.nodes, self.catalog, self.disk, self.clock, self.scope
+        )
         self.purgatory = Purgatory(loop)
         self._maintenance = Maintenance(self._jobs())
         opened: list[BrokerNode] = []
@@ -226,7 +222,7 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
                 self.catalog.leaders_changed()
             await self.security.load(loop)
             for node in self.nodes.values():
-                node.open(self._bug)
+                node.open(self.purgatory, self._bug)
                 opened.append(node)
             self._elect_coordinators()
             for node in opened:
@@ -377,16 +373,6 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
         return next(iter(self.nodes.values()))
 
     @property
-    def live_nodes(self) -> Sequence[BrokerNode]:
-        """The running nodes, in the order of their ids."""
-        return [node for node in self.nodes.values() if node.is_up]
-
-    @property
-    def controller_id(self) -> int:
-        """The controller in metadata responses; -1 if no node is running."""
-        return next((node.id for node in self.live_nodes), -1)
-
-    @property
     def connection_count(self) -> int:
         """The number of open connections of all nodes."""
         return sum(node.connection_count for node in self.nodes.values())
@@ -470,34 +456,6 @@ class Broker(EmbeddedCluster, FaultMethods[Rule, ConnectionRule]):
             KafkaConfigurationError: No listener offers OAUTHBEARER.
         """
         return self.security.tokens.issue(principal, lifetime_s=lifetime_s, scope=scope)
-
-    # Groups (the cluster's settings for the coordinator)
-
-    @property
-    def group_settings(self) -> GroupSettings:
-        """The settings of classic groups."""
-        config = self.config
-        return GroupSettings(
-            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-            min_session_timeout_ms=config.group_min_session_timeout_ms,
-            max_session_timeout_ms=config.group_max_session_timeout_ms,
-            max_size=config.group_max_size,
-            offset_metadata_max_bytes=config.offset_metadata_max_bytes,
-        )
-
-    def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings:
-        """Return the settings of a KIP-848 group."""
-        config = self.config
-        value_of = functools.partial(self.catalog.settings.group_value, group_id)
-        return ConsumerGroupSettings(
-            session_timeout_ms=value_of("consumer.session.timeout.ms"),
-            heartbeat_interval_ms=value_of("consumer.heartbeat.interval.ms"),
-            max_size=config.group_consumer_max_size,
-            assignment_interval_ms=value_of("consumer.assignment.interval.ms"),
-            can_upgrade=config.group_consumer_migration_policy in ("bidirectional", "upgrade"),
-            can_downgrade=config.group_consumer_migration_policy in ("bidirectional", "downgrade"),
-            classic_max_size=config.group_max_size,
-        )
 
 
 def _addresses(config: BrokerConfig, number: int) -> dict[Listener, Node]:

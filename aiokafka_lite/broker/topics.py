@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.broker.log.epochs import OffsetAndEpoch
@@ -37,6 +37,17 @@ class Node(NamedTuple):
     host: str
     port: int
     rack: str | None = None
+
+
+class ServingNode(Protocol):
+    """A node of the cluster, which may be stopped."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def is_up(self) -> bool: ...
+    @property
+    def address(self) -> Node: ...
 
 
 class PartitionKey(NamedTuple):

@@ -12,15 +12,14 @@ import pytest
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker import handlers
-from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults.rules import Faults, Rule
 from aiokafka_lite.broker.network import gather
 from aiokafka_lite.broker.network.channel import RequestChannel
-from aiokafka_lite.broker.network.processor import Processor
+from aiokafka_lite.broker.network.processor import Host, Processor
 from aiokafka_lite.broker.network.receive import FIRST_SCRATCH_BYTES
 from aiokafka_lite.broker.network.request_log import RequestLog
 from aiokafka_lite.broker.network.work import RequestWork
-from aiokafka_lite.broker.security.session import SaslSession
+from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.encoding import Part
 from aiokafka_lite.protocol.messages.metadata import (
@@ -73,16 +72,20 @@ class Wire(asyncio.Transport):
 
 
 class Node:
-    """What connections need of their endpoint."""
+    """What connections need of their node."""
 
-    name, id, max_frame_bytes = "PLAINTEXT", 1, 1 << 20
+    id = 1
 
     def __init__(self, capacity: int = 10) -> None:
         loop = asyncio.get_running_loop()
         self.channel = RequestChannel[RequestWork](capacity, loop)
         self.faults = Faults()
         self.requests = RequestLog(10)
-        self.scope = TaskScope("node")
+        self.cluster = SimpleNamespace(
+            config=SimpleNamespace(max_frame_bytes=1 << 20),
+            scope=TaskScope("node"),
+            security=SimpleNamespace(new_session=lambda listener: None),
+        )
         self.connections: list[Processor] = []
 
     def on_bug(self, message: str, error: BaseException) -> None:
@@ -95,19 +98,13 @@ class Node:
     def dismiss(self, processor: Processor) -> None:
         self.connections.remove(processor)
 
-    def new_session(self) -> SaslSession | None:
-        return None
-
-    def context(self, processor: Processor, version: int, client_id: str | None) -> RequestContext:
-        told = SimpleNamespace(node=self, client_id=client_id, api_version=version)
-        return cast("RequestContext", told)
-
 
 class Client:
     """The other end of a connection."""
 
     def __init__(self, node: Node, sock: socket.socket | None = None) -> None:
-        self.processor = Processor(node, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self.processor = Processor(cast("Host", node), Listener(), loop)
         self.wire = Wire(sock)
         self.processor.connection_made(self.wire)
 

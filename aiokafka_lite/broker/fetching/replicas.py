@@ -8,8 +8,9 @@ Reference: org.apache.kafka.common.replica.RackAwareReplicaSelector (KIP-392).
 
 from __future__ import annotations
 
-from aiokafka_lite.broker.node import BrokerNode
-from aiokafka_lite.broker.topics import Partition
+from collections.abc import Mapping
+
+from aiokafka_lite.broker.topics import Partition, ServingNode
 
 
 class ReplicaReader:
@@ -17,12 +18,20 @@ class ReplicaReader:
 
     Args:
         node: The node that was asked.
+        nodes: All nodes by id.
         rack: Where the client is, "" when it does not say.
         may_read_followers: The client knows that followers serve too.
     """
 
-    def __init__(self, node: BrokerNode, rack: str, may_read_followers: bool) -> None:
+    def __init__(
+        self,
+        node: ServingNode,
+        nodes: Mapping[int, ServingNode],
+        rack: str,
+        may_read_followers: bool,
+    ) -> None:
         self._node = node
+        self._nodes = nodes
         self._rack = rack
         self._may_read_followers = may_read_followers
 
@@ -33,13 +42,12 @@ class ReplicaReader:
             partition.check_leader(self._node.id, client_epoch)
 
     def preferred_replica(self, partition: Partition) -> int | None:
-        nodes = self._node.cluster.nodes
         if not self._rack or partition.leader_id != self._node.id:
             return None
         if self._node.address.rack == self._rack:
             return None
         for node_id in partition.isr:
-            node = nodes[node_id]
+            node = self._nodes[node_id]
             if node.address.rack == self._rack and node.is_up:
                 return node_id
         return None

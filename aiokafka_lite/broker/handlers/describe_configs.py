@@ -86,7 +86,8 @@ def _settings(ctx: RequestContext, kind: int, name: str) -> Iterator[Setting]:
                     f"Unexpected broker id, expected {ctx.node.id} or empty string, "
                     f"but received {name}"
                 )
-            listeners = {at.name: at.address for at in ctx.node.endpoints.values()}
+            names = [listener.name for listener in ctx.cluster.config.all_listeners]
+            listeners = {each: ctx.node.address_on(each) for each in names}
             return settings.of_node(ctx.node.address, listeners)
         case ResourceType.GROUP:
             if not name:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from aiokafka_lite.broker.cluster import ClusterNode
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.fetching.read import FetchLimits, FetchRead, Findings
 from aiokafka_lite.broker.fetching.replicas import ReplicaReader
 from aiokafka_lite.broker.fetching.session import CachedPartition, FetchContext, FetchKey
 from aiokafka_lite.broker.handlers.registry import Delayed, Late, handler
-from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.topics import Partition
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -68,7 +68,12 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Steps[FetchResponse | 
         max_bytes=max_bytes,
         isolation_level=request.isolation_level,
     )
-    reader = ReplicaReader(ctx.node, request.rack_id, ctx.api_version >= FIRST_THAT_READS_FOLLOWERS)
+    reader = ReplicaReader(
+        ctx.node,
+        ctx.cluster.nodes,
+        request.rack_id,
+        ctx.api_version >= FIRST_THAT_READS_FOLLOWERS,
+    )
     read = FetchRead(context.targets, limits, lambda target: _find(ctx, target), reader)
     findings = yield from read.read_in_steps()
     if (
@@ -144,7 +149,7 @@ def _find_key(ctx: RequestContext, key: FetchKey) -> Partition | None:
 
 def _response(ctx: RequestContext, context: FetchContext, findings: Findings) -> FetchResponse:
     session_id, partitions = context.to_send(findings.results)
-    hints: list[BrokerNode] = []
+    hints: list[ClusterNode] = []
     has_errors = findings.is_final or ctx.refuses is not None
     if has_errors and ctx.api_version >= FIRST_WITH_LEADER_HINTS:
         hints = _hint_at_leaders(ctx, partitions)
@@ -161,9 +166,9 @@ def _response(ctx: RequestContext, context: FetchContext, findings: Findings) ->
 
 def _hint_at_leaders(
     ctx: RequestContext, partitions: Sequence[tuple[FetchKey, PartitionData]]
-) -> list[BrokerNode]:
+) -> list[ClusterNode]:
     """Say of partitions that moved who leads them; return these nodes (KIP-951)."""
-    leaders: dict[int, BrokerNode] = {}
+    leaders: dict[int, ClusterNode] = {}
     for key, data in partitions:
         if data.error_code not in _MOVED:
             continue

@@ -14,21 +14,13 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.network.channel import RequestChannel
-from aiokafka_lite.broker.network.processor import Processor
-from aiokafka_lite.broker.network.request_log import RequestLog
-from aiokafka_lite.broker.network.work import FaultPort, RequestWork
+from aiokafka_lite.broker.network.processor import Host, Processor
 from aiokafka_lite.broker.security.listener import Listener
-from aiokafka_lite.broker.security.session import SaslSession
 from aiokafka_lite.broker.topics import Node
 from aiokafka_lite.errors import KafkaConnectionError
-
-if TYPE_CHECKING:
-    from aiokafka_lite.broker.node import BrokerNode
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +32,7 @@ TURNS_TO_ARRIVE: Final = 3
 class Endpoint:
     """One listening address of a node; opened and closed with it, at the same port each time."""
 
-    def __init__(self, node: BrokerNode, listener: Listener, address: Node) -> None:
+    def __init__(self, node: Host, listener: Listener, address: Node) -> None:
         self.node = node
         self.listener = listener
         self.address = address
@@ -48,11 +40,6 @@ class Endpoint:
         self._handshakes: TaskScope | None = None
         # Known from open() on.
         self._loop: asyncio.AbstractEventLoop
-
-    @property
-    def name(self) -> str:
-        """The listener's name."""
-        return self.listener.name
 
     @property
     def handshake_count(self) -> int:
@@ -74,7 +61,7 @@ class Endpoint:
             KafkaConnectionError: It cannot listen there.
         """
         self._loop = loop = asyncio.get_running_loop()
-        self._handshakes = TaskScope(f"node-{self.node.id}-{self.name}")
+        self._handshakes = TaskScope(f"node-{self.node.id}-{self.listener.name}")
         host, port = self.address.host, self.address.port
         context = self.node.cluster.security.ssl_context(self.listener)
         factory: Callable[[], asyncio.BaseProtocol]
@@ -100,56 +87,10 @@ class Endpoint:
         if self._handshakes is not None:
             await self._handshakes.close()
 
-    # Connections (what a Processor needs of its server)
-
-    @property
-    def channel(self) -> RequestChannel[RequestWork]:
-        return self.node.channel
-
-    @property
-    def faults(self) -> FaultPort:
-        return self.node.cluster.faults
-
-    @property
-    def requests(self) -> RequestLog:
-        return self.node.cluster.requests
-
-    @property
-    def id(self) -> int:
-        return self.node.id
-
-    @property
-    def scope(self) -> TaskScope:
-        return self.node.cluster.scope
-
-    @property
-    def on_bug(self) -> Callable[[str, BaseException], None]:
-        return self.node.on_bug
-
-    @property
-    def max_frame_bytes(self) -> int:
-        return self.node.cluster.config.max_frame_bytes
-
-    def admit(self, processor: Processor) -> bool:
-        return self.node.admit(processor)
-
-    def dismiss(self, processor: Processor) -> None:
-        self.node.dismiss(processor)
-
-    def new_session(self) -> SaslSession | None:
-        return self.node.cluster.security.new_session(self.listener)
-
-    def context(self, processor: Processor, version: int, client_id: str | None) -> RequestContext:
-        return RequestContext(
-            cluster=self.node.cluster,
-            node=self.node,
-            api_version=version,
-            client_id=client_id,
-            connection=processor,
-        )
+    # Connections
 
     def _new_processor(self) -> Processor:
-        return Processor(self, self._loop)
+        return Processor(self.node, self.listener, self._loop)
 
     # TLS
 

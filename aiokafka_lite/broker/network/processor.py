@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.cluster import ClusterNode, EmbeddedCluster
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import HANDLERS, HandlerEntry
 from aiokafka_lite.broker.network import gather
@@ -30,6 +30,7 @@ from aiokafka_lite.broker.network.request_log import RequestLog
 from aiokafka_lite.broker.network.work import BareToken, FaultPort, RequestWork
 from aiokafka_lite.broker.refusals import NO_ERRORS, error_codes, error_codes_in_steps
 from aiokafka_lite.broker.security.authenticator import Verdict
+from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.broker.security.session import SaslSession
 from aiokafka_lite.broker.security.tls import ANONYMOUS, principal_of
 from aiokafka_lite.broker.slices import run_in_slices
@@ -68,58 +69,34 @@ DECODED_IN_STEPS_FROM_BYTES: Final = 1 << 10
 _LINGER_NOT: Final = struct.pack("ii", 1, 0)
 
 
-class Acceptor(Protocol):
-    """What a connection needs of its endpoint."""
+class Host(ClusterNode, Protocol):
+    """The node of a connection. `BrokerNode` implements it."""
+
+    cluster: EmbeddedCluster
+    channel: RequestChannel[RequestWork]
+    faults: FaultPort
+    requests: RequestLog
+    # Reports an exception that a handler has raised.
+    on_bug: Callable[[str, BaseException], None]
 
     @property
-    def name(self) -> str:
-        """The listener's name."""
-
-    @property
-    def channel(self) -> RequestChannel[RequestWork]: ...
-
-    @property
-    def max_frame_bytes(self) -> int: ...
-
-    @property
-    def faults(self) -> FaultPort: ...
-
-    @property
-    def requests(self) -> RequestLog: ...
-
-    @property
-    def id(self) -> int: ...
-
-    @property
-    def scope(self) -> TaskScope:
-        """Where a connection starts tasks."""
-
-    @property
-    def on_bug(self) -> Callable[[str, BaseException], None]:
-        """Told of an exception that a handler should not have let out: there is no answer."""
-
-    def admit(self, processor: Processor) -> bool:
-        """Count a new connection in, unless there are too many."""
-
-    def dismiss(self, processor: Processor) -> None:
-        """Count a connection out."""
-
-    def new_session(self) -> SaslSession | None:
-        """Begin the authentication of a new connection; None where there is none."""
-
-    def context(self, processor: Processor, version: int, client_id: str | None) -> RequestContext:
-        """Return what a handler is told about a request of this connection."""
+    def has_room(self) -> bool: ...
+    def admit(self, processor: Processor) -> bool: ...
+    def dismiss(self, processor: Processor) -> None: ...
 
 
 class Processor(asyncio.BufferedProtocol):
     """The protocol of one connection; it writes all its own fields."""
 
-    def __init__(self, acceptor: Acceptor, loop: asyncio.AbstractEventLoop) -> None:
-        self._acceptor = acceptor
+    def __init__(self, node: Host, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
+        self._node = node
+        self._listener = listener
         self._loop = loop
-        self.sasl = acceptor.new_session()
+        self.sasl = node.cluster.security.new_session(listener)
         limit = None if self.sasl is None else self.sasl.max_frame_bytes
-        self._receiver = FrameReceiver(acceptor.max_frame_bytes if limit is None else limit)
+        self._receiver = FrameReceiver(
+            node.cluster.config.max_frame_bytes if limit is None else limit
+        )
         self._transport: asyncio.Transport | None = None
         self._fd: int | None = None
         self._outgoing: deque[Part] = deque()
@@ -147,7 +124,7 @@ class Processor(asyncio.BufferedProtocol):
         self._fd = gather.socket_of(self._transport)
         high = gather.HIGH_WATER_BYTES if self._fd is None else 0
         self._transport.set_write_buffer_limits(high=high)
-        if not self._acceptor.admit(self):
+        if not self._node.admit(self):
             log.warning(
                 "connection from %s is refused: max_connections or max_connections_per_ip is "
                 "reached, or the node is stopping",
@@ -159,14 +136,14 @@ class Processor(asyncio.BufferedProtocol):
             self.sasl.opened(self._authentication_overdue)
         else:
             self._certified_name = principal_of(transport.get_extra_info("peercert"))
-        if self._acceptor.faults.is_armed_for_connections:
+        if self._node.faults.is_armed_for_connections:
             self._suffer()
 
     def _suffer(self) -> None:
         try:
-            rule = self._acceptor.faults.take_for_connection(self, self._acceptor.id)
+            rule = self._node.faults.take_for_connection(self, self._node.id)
         except Exception as error:  # noqa: BLE001 — reported: the test's own function may fail
-            self._acceptor.on_bug(f"a rule for connections failed for {self.peer}", error)
+            self._node.on_bug(f"a rule for connections failed for {self.peer}", error)
             self.abort()
             return
         if rule is not None:
@@ -181,7 +158,7 @@ class Processor(asyncio.BufferedProtocol):
         on_gone, self._on_gone = self._on_gone, None
         if on_gone is not None:
             on_gone()
-        self._acceptor.dismiss(self)
+        self._node.dismiss(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receiver.buffer()
@@ -210,7 +187,7 @@ class Processor(asyncio.BufferedProtocol):
     @property
     def listener_name(self) -> str:
         """The listener that the client came by."""
-        return self._acceptor.name
+        return self._listener.name
 
     @property
     def principal(self) -> str:
@@ -271,7 +248,7 @@ class Processor(asyncio.BufferedProtocol):
 
     def _advance(self) -> None:
         """Start on the next frame: if there is one, the last is answered, and there is room."""
-        channel = self._acceptor.channel
+        channel = self._node.channel
         while self._is_ready and self._receiver.has_frame:
             if not channel.has_room:
                 if not self._is_waiting_for_room:
@@ -320,7 +297,7 @@ class Processor(asyncio.BufferedProtocol):
         except StopIteration as end:  # it holds few elements, though large ones, maybe
             self._put(entry, header, end.value.from_version(header.version), len(frame))
         else:
-            self._acceptor.scope.spawn(
+            self._node.cluster.scope.spawn(
                 self._submit_in_slices(steps, entry, header, len(frame)), name="decoding"
             )
 
@@ -337,7 +314,7 @@ class Processor(asyncio.BufferedProtocol):
         except KafkaProtocolError as error:
             self.refuse(error)
             return
-        channel = self._acceptor.channel
+        channel = self._node.channel
         while not channel.has_room:
             room = asyncio.Event()
             channel.call_when_room(room.set)
@@ -354,24 +331,27 @@ class Processor(asyncio.BufferedProtocol):
         *,
         is_large: bool = False,
     ) -> None:
-        context = self._acceptor.context(self, header.version, header.client_id)
+        context = self._context(header.version, header.client_id)
         work = RequestWork(self, entry, context, header.correlation_id, request, size_bytes)
         work.is_large = is_large
-        requests = self._acceptor.requests
+        requests = self._node.requests
         if requests.is_on:
             work.seen = requests.arrived(
                 context, self.peer, request, size_bytes, self.last_active_at
             )
-        self._acceptor.channel.put(work)
+        self._node.channel.put(work)
+
+    def _context(self, version: int, client_id: str | None) -> RequestContext:
+        return RequestContext(self._node.cluster, self._node, version, client_id, self)
 
     def _submit_token(self, frame: memoryview) -> None:
         """Submit a token that follows a SaslHandshake v0, as if it came in a request."""
         entry = HANDLERS[SaslAuthenticateRequest.api_key]
         request = SaslAuthenticateRequest(auth_bytes=bytes(frame))
-        context = self._acceptor.context(self, entry.min_version, None)
+        context = self._context(entry.min_version, None)
         self._is_muted = True
         work = BareToken(self, entry, context, NO_CORRELATION_ID, request, len(frame))
-        self._acceptor.channel.put(work)
+        self._node.channel.put(work)
 
     def _refuse(self, api_key: int, version: int, correlation_id: int) -> None:
         """Answer what cannot be decoded: only ApiVersions has an answer that any client reads."""
@@ -410,15 +390,15 @@ class Processor(asyncio.BufferedProtocol):
         """Send the answer to the request in flight as it is, and go on to the next."""
         if response is None:
             if work.seen is not None:
-                self._acceptor.requests.answered(work.seen, NO_ERRORS, self._loop.time())
+                self._node.requests.answered(work.seen, NO_ERRORS, self._loop.time())
             self._unmute()
             return
         if is_large(response):
-            self._acceptor.scope.spawn(self._send_in_slices(work, response), name="encoding")
+            self._node.cluster.scope.spawn(self._send_in_slices(work, response), name="encoding")
             return
         if work.seen is not None:
             codes = error_codes(response)
-            self._acceptor.requests.answered(work.seen, codes, self._loop.time())
+            self._node.requests.answered(work.seen, codes, self._loop.time())
         version = work.context.api_version
         parts = framing.encode_response_parts(response, version, work.correlation_id)
         self._send_parts(work, response, parts)
@@ -428,7 +408,7 @@ class Processor(asyncio.BufferedProtocol):
         try:
             if work.seen is not None:
                 codes = await run_in_slices(error_codes_in_steps(response))
-                self._acceptor.requests.answered(work.seen, codes, self._loop.time())
+                self._node.requests.answered(work.seen, codes, self._loop.time())
             parts = await run_in_slices(
                 framing.encode_response_in_steps(response, version, work.correlation_id)
             )
@@ -456,7 +436,7 @@ class Processor(asyncio.BufferedProtocol):
             self._fail_later(sasl, parts)
             return
         if sasl.max_frame_bytes is None:
-            self._receiver.max_frame_bytes = self._acceptor.max_frame_bytes
+            self._receiver.max_frame_bytes = self._node.cluster.config.max_frame_bytes
         self._write(parts)
 
     def _write(self, parts: list[Part]) -> None:
@@ -533,7 +513,7 @@ class Processor(asyncio.BufferedProtocol):
             return
         if work.seen is not None:
             codes = error_codes(response)
-            self._acceptor.requests.answered(work.seen, codes, self._loop.time())
+            self._node.requests.answered(work.seen, codes, self._loop.time())
         self._write([rest])
 
     def _write_last(self, transport: asyncio.Transport) -> None:
@@ -558,7 +538,7 @@ class Processor(asyncio.BufferedProtocol):
             self.refuse(error)
             return
         context = work.context
-        self._acceptor.on_bug(
+        self._node.on_bug(
             f"the broker could not handle {work.entry.request.__name__} v{context.api_version} "
             f"from {self.peer} (client id {context.client_id!r})",
             error,

@@ -8,5 +8,6 @@
 | `credentials.py`, `tokens.py` | users and their credentials; the tokens of OAUTHBEARER |
 | `authenticator.py` | a connection's authentication as a state machine without I/O |
 | `session.py` | drives it: executor, delays, timers |
-| `cluster_security.py` | all of this that a cluster has once |
+
+`cluster_security.py`, one folder up, has the parts that exist once in a cluster.
 """

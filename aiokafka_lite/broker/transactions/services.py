@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.broker.catalog import TopicCatalog
+from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import partition_for
+from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.topics import (
     GROUP_METADATA_TOPIC,
     NO_LEADER,
     TRANSACTION_STATE_TOPIC,
     Partition,
+    ServingNode,
 )
 from aiokafka_lite.broker.transactions.coordinator import (
     TransactionCoordinator,
@@ -29,30 +34,39 @@ from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.records import ControlType, control_batch, iter_batches
 from aiokafka_lite.structs import TopicPartition
 
-if TYPE_CHECKING:
-    from aiokafka_lite.broker.server import Broker
-
 # transaction.remove.expired.transaction.cleanup.interval.ms
 EXPIRY_CHECK_S: Final = 3_600.0
+
+
+class CoordinatingNode(ServingNode, Protocol):
+    """A node with its coordinators."""
+
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
 
 
 class ClusterTransactions:
     """The cluster as transaction coordinators see it; see `TransactionServices`."""
 
-    def __init__(self, cluster: Broker) -> None:
-        self._cluster = cluster
-
-    @property
-    def clock(self) -> Callable[[], int]:
-        return self._cluster.clock
-
-    @property
-    def scope(self) -> TaskScope:
-        return self._cluster.scope
+    def __init__(
+        self,
+        config: BrokerConfig,
+        nodes: Mapping[int, CoordinatingNode],
+        catalog: TopicCatalog,
+        disk: DiskQueue,
+        clock: Callable[[], int],
+        scope: TaskScope,
+    ) -> None:
+        self._config = config
+        self._nodes = nodes
+        self._catalog = catalog
+        self._disk = disk
+        self.clock = clock
+        self.scope = scope
 
     @property
     def settings(self) -> TransactionSettings:
-        config = self._cluster.config
+        config = self._config
         return TransactionSettings(
             max_timeout_ms=config.transaction_max_timeout_ms,
             expiration_ms=config.transactional_id_expiration_ms,
@@ -62,25 +76,25 @@ class ClusterTransactions:
     @property
     def partition_count(self) -> int:
         """What there are: ids are assigned to partitions by it, so the stored number counts."""
-        topic = self._cluster.topic(TRANSACTION_STATE_TOPIC)
+        topic = self._catalog.by_name(TRANSACTION_STATE_TOPIC)
         if topic is None:
-            return self._cluster.config.transaction_topic_partitions
+            return self._config.transaction_topic_partitions
         return topic.partition_count
 
     def partition(self, topic: str, index: int) -> Partition:
-        return self._cluster.partition(topic, index)
+        return self._catalog.partition(topic, index)
 
     def leader_epoch(self, index: int) -> int:
         return self.partition(TRANSACTION_STATE_TOPIC, index).leader_epoch
 
     async def new_producer_id(self) -> int:
-        producer_id = self._cluster.catalog.next_producer_id()
-        await self._cluster.disk.settled()
+        producer_id = self._catalog.next_producer_id()
+        await self._disk.settled()
         return producer_id
 
     def expire_ids(self) -> Steps[None]:
         """Forget what nobody used for long, on every node."""
-        for node in self._cluster.nodes.values():
+        for node in self._nodes.values():
             yield from node.transactions.expire_ids()
 
     # What a test may hold up
@@ -91,19 +105,19 @@ class ClusterTransactions:
         EndTxn is answered, and the outcome is in the log; readers of committed records wait, and
         producers are told CONCURRENT_TRANSACTIONS, until `release_markers`.
         """
-        for node in self._cluster.nodes.values():
+        for node in self._nodes.values():
             node.transactions.hold_markers()
 
     def release_markers(self) -> None:
         """Write the markers that were held back."""
-        for node in self._cluster.nodes.values():
+        for node in self._nodes.values():
             node.transactions.release_markers()
 
     # Other nodes
 
     def coordinator_id_of(self, transactional_id: str) -> int:
         """Return the id of the node that coordinates a transactional id, -1 when there is none."""
-        if not self._cluster.has_topic(TRANSACTION_STATE_TOPIC):
+        if self._catalog.by_name(TRANSACTION_STATE_TOPIC) is None:
             return NO_LEADER
         index = partition_for(transactional_id, self.partition_count)
         return self.partition(TRANSACTION_STATE_TOPIC, index).leader_id
@@ -114,7 +128,7 @@ class ClusterTransactions:
         Raises:
             CoordinatorNotAvailableError: No node coordinates it now.
         """
-        node = self._cluster.nodes.get(self.coordinator_id_of(transactional_id))
+        node = self._nodes.get(self.coordinator_id_of(transactional_id))
         if node is None:
             raise CoordinatorNotAvailableError(f"nobody coordinates {transactional_id!r} now")
         return node.transactions
@@ -122,7 +136,7 @@ class ClusterTransactions:
     def write_marker(self, tp: TopicPartition, marker: Marker) -> ErrorType:
         """End a producer's transaction in a partition, whichever node leads it."""
         try:
-            partition = self._cluster.partition(*tp)
+            partition = self.partition(*tp)
             if partition.leader_id == NO_LEADER:
                 return LeaderNotAvailableError
             if tp.topic == GROUP_METADATA_TOPIC:
@@ -136,7 +150,7 @@ class ClusterTransactions:
 
     def _write_to_groups(self, partition: Partition, marker: Marker) -> ErrorType:
         """End a transaction that committed offsets, also for the coordinator of the groups."""
-        groups = self._cluster.nodes[partition.leader_id].groups
+        groups = self._nodes[partition.leader_id].groups
         error = groups.availability_of(partition.index)
         if error is NoError:
             self._write(partition, marker)
@@ -151,7 +165,7 @@ class ClusterTransactions:
                 ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
                 producer_id=marker.producer_id,
                 producer_epoch=marker.epoch,
-                timestamp_ms=self._cluster.clock(),
+                timestamp_ms=self.clock(),
                 coordinator_epoch=marker.coordinator_epoch,
             )
         )

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.security.authenticator import SaslServerAuthenticator
 from aiokafka_lite.broker.security.credentials import CredentialStore
@@ -22,7 +23,6 @@ from aiokafka_lite.sasl import Secret
 from aiokafka_lite.sasl.scram import ScramMechanism
 
 if TYPE_CHECKING:
-    from aiokafka_lite.broker.config import BrokerConfig
     from aiokafka_lite.broker.security.certificates import Certificates
     from aiokafka_lite.broker.security.tokens import TokenAuthority
 
