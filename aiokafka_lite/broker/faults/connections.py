@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from aiokafka_lite._arguments import checks_arguments
@@ -13,6 +13,20 @@ from aiokafka_lite._compat import Self
 from aiokafka_lite.broker.network.work import Connection
 
 RuleT_co = TypeVar("RuleT_co", covariant=True)
+
+
+class Removable(ABC):
+    """A rule that ends with its `with` block."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.remove()
+
+    @abstractmethod
+    def remove(self) -> None:
+        """End the rule. Idempotent."""
 
 
 class ConnectionFault(enum.Enum):
@@ -42,7 +56,7 @@ class ConnectionMatch:
         )
 
 
-class ConnectionRule:
+class ConnectionRule(Removable):
     """A fault of connections. It ends after `times` connections, by `remove`, or with its `with`.
 
     Attributes:
@@ -65,17 +79,6 @@ class ConnectionRule:
         self._faults = faults
         self._match = match
         self._left = times
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.remove()
 
     @property
     def is_over(self) -> bool:

@@ -15,14 +15,12 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import ClassVar, Final, TypeAlias
 
 from aiokafka_lite import _compat
-from aiokafka_lite._compat import Self
 from aiokafka_lite.broker import refusals
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.faults.connections import ConnectionFaults
+from aiokafka_lite.broker.faults.connections import ConnectionFaults, Removable
 from aiokafka_lite.broker.handlers.registry import HANDLERS
 from aiokafka_lite.broker.network.work import RequestWork
 from aiokafka_lite.errors import BrokerResponseError
@@ -170,7 +168,7 @@ class AnswerAction(Action):
         go_on()
 
 
-class Rule:
+class Rule(Removable):
     """A fault of requests. It ends after `times` requests, by `remove`, or with its `with`.
 
     Attributes:
@@ -195,17 +193,6 @@ class Rule:
         self._is_removed = False
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         action.rule = self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.remove()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.action} on {self.match}: {self.hits} hits>"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from types import TracebackType
 from typing import Protocol, TypeVar
 
-from aiokafka_lite._compat import Self
-from aiokafka_lite.broker.faults.connections import ConnectionRule
+from aiokafka_lite.broker.faults.connections import ConnectionRule, Removable
 from aiokafka_lite.broker.faults.rules import Rule
 from aiokafka_lite.broker.handlers import Api
 from aiokafka_lite.broker.network.request_log import RequestLog, SeenRequest
@@ -37,23 +35,12 @@ class BrokersThread(Protocol):
         """Run a coroutine that may take long in the broker's thread."""
 
 
-class _ThreadsRule:
+class _ThreadsRule(Removable):
     """The common part of rules for requests and for connections."""
 
     def __init__(self, rule: Rule | ConnectionRule, thread: BrokersThread) -> None:
         self._rule = rule
         self._thread = thread
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.remove()
 
     def __repr__(self) -> str:
         return repr(self._rule)
