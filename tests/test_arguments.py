@@ -22,6 +22,7 @@ from aiokafka_lite._arguments import (
     one_of,
 )
 from aiokafka_lite.structs import TopicPartition
+from tests.support.for_each import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     Size = int
 
 
-@pytest.mark.parametrize(
-    ("given", "is_right"),
+@for_each(
     [
         (0, True),
         (-1.5, True),
@@ -41,14 +41,13 @@ if TYPE_CHECKING:
         (True, False),
         ("1", False),
         (None, False),
-    ],
+    ]
 )
 def test_a_number_is_a_float_or_an_int_that_a_float_can_hold(given: object, is_right: bool) -> None:
     assert is_number(given) is is_right
 
 
-@pytest.mark.parametrize(
-    ("given", "is_right"),
+@for_each(
     [
         (TopicPartition("t", 0), True),
         (("t", 0), True),
@@ -58,7 +57,7 @@ def test_a_number_is_a_float_or_an_int_that_a_float_can_hold(given: object, is_r
         ((5, 0), False),
         (("t", "0"), False),
         (("t", True), False),
-    ],
+    ]
 )
 def test_a_partition_is_a_pair_of_a_str_and_an_int(given: object, is_right: bool) -> None:
     assert is_partition(given) is is_right
@@ -75,8 +74,7 @@ def test_a_list_is_iterable_and_no_text() -> None:
     assert not any(are_ints(given) for given in others)
 
 
-@pytest.mark.parametrize(
-    ("kind", "or_none", "given", "text"),
+@for_each(
     [
         (INT, False, True, "n must be an int, not True"),
         (INT, True, "5", "n must be an int or None, not '5'"),
@@ -85,7 +83,7 @@ def test_a_list_is_iterable_and_no_text() -> None:
         (TEXT, False, int, "n must be a str, not the class int"),
         (NUMBER, False, "5", "n must be a number, not '5'"),
         (one_of("a", "b"), False, "c", "n must be 'a' or 'b', not 'c'"),
-    ],
+    ]
 )
 def test_an_error_names_the_argument_and_the_value(
     kind: Kind, or_none: bool, given: object, text: str

@@ -31,6 +31,7 @@ from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.errors import AuthenticationFailedError, KafkaConfigurationError
 from aiokafka_lite.producing.config import ProducerConfig
 from tests.support.certificates import Authority
+from tests.support.for_each import for_each
 from tests.support.librdkafka import librdkafka_settings
 
 # confluent-kafka's own, which librdkafka does not know.
@@ -158,8 +159,7 @@ def test_librdkafkas_own_defaults_can_be_used(kind: Literal["consumer", "produce
 
 
 # --- Values ------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("name", "given", "argument", "value"),
+@for_each(
     [
         ("auto.offset.reset", "smallest", "auto_offset_reset", "earliest"),
         ("auto.offset.reset", "beginning", "auto_offset_reset", "earliest"),
@@ -180,7 +180,7 @@ def test_librdkafkas_own_defaults_can_be_used(kind: Literal["consumer", "produce
             "partition_assignment_strategy",
             (CooperativeStickyPartitionAssignor, RangePartitionAssignor),
         ),
-    ],
+    ]
 )
 def test_values_of_a_consumer_are_converted(
     name: str, given: object, argument: str, value: object
@@ -191,8 +191,7 @@ def test_values_of_a_consumer_are_converted(
     ConsumerConfig(**arguments)
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "argument", "value"),
+@for_each(
     [
         ("acks", -1, "acks", "all"),
         ("request.required.acks", "1", "acks", 1),
@@ -205,7 +204,7 @@ def test_values_of_a_consumer_are_converted(
         ("partitioner", "murmur2_random", "partitioner", None),
         ("enable.idempotence", "true", "enable_idempotence", True),
         ("transactional.id", "t", "transactional_id", "t"),
-    ],
+    ]
 )
 def test_values_of_a_producer_are_converted(
     name: str, given: object, argument: str, value: object
@@ -288,8 +287,7 @@ def test_one_error_names_every_setting_that_has_no_equal() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
+@for_each(
     [
         ("enable.auto.commit", "yes", "the value must be true or false"),
         ("auto.offset.reset", "first", "the value must be one of smallest, earliest"),
@@ -303,7 +301,7 @@ def test_one_error_names_every_setting_that_has_no_equal() -> None:
         ("security.protocol", "tls", "the value must be one of plaintext, ssl"),
         ("group.id", "", "leave it out for a consumer without a group"),
         ("group.id", None, "leave it out for a consumer without a group"),
-    ],
+    ]
 )
 def test_a_wrong_value_is_refused_with_the_reason(name: str, value: object, reason: str) -> None:
     assert f"- {name}: " in (text := refusal({name: value}))
@@ -451,8 +449,7 @@ def test_offsets_that_the_application_stores_become_acknowledgements(given: obje
     assert confluent_settings({"enable.auto.offset.store": given})["ack_mode"] == "explicit"
 
 
-@pytest.mark.parametrize(
-    ("more", "reason"),
+@for_each(
     [
         ({"ssl.ca.location": "none.pem"}, "ssl.ca.location='none.pem': [Errno 2] No such file"),
         ({"ssl.ca.pem": "text"}, "ssl.ca.pem: "),
@@ -467,7 +464,7 @@ def test_offsets_that_the_application_stores_become_acknowledgements(given: obje
         ),
         ({"ssl.crl.location": "none.pem"}, "ssl.crl.location='none.pem': [Errno 2] No such file"),
         ({"ssl.cipher.suites": "NONE"}, "ssl.cipher.suites='NONE': "),
-    ],
+    ]
 )
 def test_an_error_of_a_certificate_names_its_setting(more: dict[str, str], reason: str) -> None:
     text = refusal({"security.protocol": "ssl", **more})

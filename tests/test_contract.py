@@ -67,7 +67,7 @@ METHODS: Final = sorted(
 
 
 # --- The consumer --------------------------------------------------------------------------
-@pytest.mark.parametrize("name", METHODS)
+@for_each(METHODS)
 def test_method_takes_what_aiokafkas_takes(name: str) -> None:
     theirs, ours = getattr(Theirs, name), getattr(Ours, name)
     if name == "__anext__":  # an extension type's: made for await, no coroutine function
@@ -125,7 +125,7 @@ CLIENTS: Final = [
 ]
 
 
-@pytest.mark.parametrize(("theirs", "ours", "name"), CLIENTS)
+@for_each(CLIENTS)
 def test_method_of_the_client_takes_what_aiokafkas_takes(
     theirs: type, ours: type, name: str
 ) -> None:
@@ -147,7 +147,7 @@ NAMED_TUPLES: Final = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMED_TUPLES)
+@for_each(NAMED_TUPLES)
 def test_named_tuple_has_the_fields_of_aiokafkas(name: str) -> None:
     theirs, ours = getattr(aiokafka.structs, name), getattr(structs, name)
     assert ours._fields == theirs._fields
@@ -311,7 +311,7 @@ IMPORTS: Final = [
 ]
 
 
-@pytest.mark.parametrize("line", IMPORTS)
+@for_each(IMPORTS)
 def test_import_works_with_either_package(line: str) -> None:
     exec(line, {})  # noqa: S102 -- a line of the list above
     exec(line.replace("aiokafka", "aiokafka_lite", 1).replace("; ", " as aiokafka; "), {})  # noqa: S102

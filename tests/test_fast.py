@@ -8,6 +8,7 @@ import pytest
 
 from tests.support import durations, fast
 from tests.support.durations import Durations, Measured
+from tests.support.for_each import for_each
 
 
 def report(nodeid: str, seconds: float, *keywords: str) -> pytest.TestReport:
@@ -77,8 +78,7 @@ def test_a_run_with_a_part_of_a_files_tests_replaces_no_duration(
     assert bool(written) is is_written
 
 
-@pytest.mark.parametrize(
-    ("told", "package"),
+@for_each(
     [
         (ModuleNotFoundError("no", name="no_such_package.part"), "no_such_package"),
         (ModuleNotFoundError("no", name="asyncio.no_such_part"), None),
@@ -89,7 +89,7 @@ def test_a_run_with_a_part_of_a_files_tests_replaces_no_duration(
         ),
         ("E   ModuleNotFoundError: No module named 'aiokafka_lite.no_such_part'", None),
         ("E   ImportError: cannot import name 'x' from 'y'", None),
-    ],
+    ]
 )
 def test_only_a_package_that_is_not_installed_is_missing(
     told: ModuleNotFoundError | str, package: str | None

@@ -7,17 +7,15 @@ import sys
 import pytest
 
 from aiokafka_lite._loopback import is_loopback
+from tests.support.for_each import for_each
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost", "127.0.0.1", "127.8.9.10", "::1", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1"]
-)
+@for_each(["localhost", "127.0.0.1", "127.8.9.10", "::1", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1"])
 def test_this_machine_is_known_however_it_is_written(host: str) -> None:
     assert is_loopback(host)
 
 
-@pytest.mark.parametrize(
-    "host",
+@for_each(
     [
         "",
         "0.0.0.0",  # noqa: S104 -- every address of this machine, others' networks among them
@@ -28,7 +26,7 @@ def test_this_machine_is_known_however_it_is_written(host: str) -> None:
         "127.example.org",
         "localhost.example.org",
         "fe80::1",
-    ],
+    ]
 )
 def test_whatever_may_be_elsewhere_is_not_taken_for_this_machine(host: str) -> None:
     assert not is_loopback(host)

@@ -15,6 +15,7 @@ import pytest
 
 import aiokafka_lite
 from aiokafka_lite import records
+from tests.support.for_each import for_each
 
 ROOT = Path(__file__).parent.parent
 IMPORT_ROUNDS = (3, 17, 120)
@@ -130,7 +131,7 @@ PACKAGES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PACKAGES)
+@for_each(PACKAGES)
 def test_every_name_is_there_for_star_imports_and_dir(name: str) -> None:
     module = importlib.import_module(name)
     namespace: dict[str, object] = {}

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.durations import ROOT, Durations
+from tests.support.for_each import for_each
 from tests.support.scheduling import (
     BY_THEMSELVES,
     SHARE_JAVA,
@@ -23,8 +24,7 @@ from tests.support.scheduling import (
 TESTS = Path(__file__).parent
 
 
-@pytest.mark.parametrize(
-    ("nodeid", "scope"),
+@for_each(
     [
         ("tests/spark/test_session.py::test_a", "of the session"),
         ("tests/spark/test_batch.py::TestB::test_c[embedded-1]", "of the session"),
@@ -35,7 +35,7 @@ TESTS = Path(__file__).parent
         ("tests/records/test_kafka_reads_us.py::test_i", "of Kafka's tools"),
         ("tests/spark/planning/test_planner.py::test_d", None),
         ("tests/client/test_view.py::test_e[tests/spark/test_x.py::y]", None),
-    ],
+    ]
 )
 def test_heavy_tests_share_two_workers(nodeid: str, scope: str | None) -> None:
     assert one_scope(nodeid) == scope

@@ -4,10 +4,10 @@ import pytest
 
 from aiokafka_lite.client.config import Address, ClientConfig, parse_bootstrap_servers
 from aiokafka_lite.errors import KafkaConfigurationError
+from tests.support.for_each import for_each
 
 
-@pytest.mark.parametrize(
-    ("servers", "addresses"),
+@for_each(
     [
         ("localhost", [("localhost", 9092)]),
         ("h1:1, h2 ,h3:65535", [("h1", 1), ("h2", 9092), ("h3", 65535)]),
@@ -16,7 +16,7 @@ from aiokafka_lite.errors import KafkaConfigurationError
         ("[::1]:9093,[fe80::1]", [("::1", 9093), ("fe80::1", 9092)]),
         ("::1", [("::1", 9092)]),
         ("kafka.example.com.:9094,", [("kafka.example.com.", 9094)]),
-    ],
+    ]
 )
 def test_bootstrap_servers_are_parsed(
     servers: str | list[str], addresses: list[tuple[str, int]]
@@ -24,8 +24,7 @@ def test_bootstrap_servers_are_parsed(
     assert parse_bootstrap_servers(servers) == [Address(*address) for address in addresses]
 
 
-@pytest.mark.parametrize(
-    ("servers", "complaint"),
+@for_each(
     [
         ("", "empty"),
         ([], "empty"),
@@ -42,7 +41,7 @@ def test_bootstrap_servers_are_parsed(
         ("[::1:9092", "write an IPv6 address as"),
         ("[::1]9092", "write an IPv6 address as"),
         ([9092], "each entry must be a str"),
-    ],
+    ]
 )
 def test_bad_bootstrap_servers_are_named(servers: str | list[str], complaint: str) -> None:
     with pytest.raises(KafkaConfigurationError, match=complaint):

@@ -19,6 +19,7 @@ from aiokafka_lite.client.frames import (
     guess_peer,
 )
 from aiokafka_lite.errors import FrameTooLargeError, KafkaProtocolError
+from tests.support.for_each import for_each
 
 LIMIT = 1 << 20
 
@@ -246,8 +247,7 @@ def test_known_strangers_are_named(head: bytes, guess: str) -> None:
         feed(new_reader(), head)
 
 
-@pytest.mark.parametrize(
-    ("head", "is_tls"),
+@for_each(
     [
         (b"\x13\x03\x03\x00", False),
         (b"\x14\x03\x00\x00", True),
@@ -256,7 +256,7 @@ def test_known_strangers_are_named(head: bytes, guess: str) -> None:
         (b"\x16\x02\x03\x00", False),
         (b"\x16\x03\x05\x00", False),
         (struct.pack(">i", 1000), False),
-    ],
+    ]
 )
 def test_a_tls_record_is_known_by_its_type_and_version(head: bytes, is_tls: bool) -> None:
     assert ("TLS" in (guess_peer(head) or "")) == is_tls

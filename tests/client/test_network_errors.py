@@ -17,6 +17,7 @@ from aiokafka_lite.client.network_errors import (
     unresolved,
 )
 from aiokafka_lite.errors import KafkaConnectionError, TLSError
+from tests.support.for_each import for_each
 
 MISSING_AUTHORITY_KEY_IDENTIFIER = 85
 SELF_SIGNED = 18
@@ -61,8 +62,7 @@ def caused_by(text: str) -> ssl.SSLError:
     return error
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
+@for_each(
     [
         (None, "the peer closed the connection"),
         (ConnectionRefusedError(), "connection refused: check that a broker listens"),
@@ -76,7 +76,7 @@ def caused_by(text: str) -> ssl.SSLError:
             tls_error("UNSUPPORTED_PROTOCOL"),
             "TLS failed (UNSUPPORTED_PROTOCOL): this client needs TLS 1.2",
         ),
-    ],
+    ]
 )
 def test_an_exception_has_words(error: BaseException | None, words: str) -> None:
     assert explain(error, 0.5).startswith(words)
@@ -104,8 +104,7 @@ def test_an_alert_of_tls_is_a_refusal_unless_it_passes(
     assert is_refusal(error) is is_so
 
 
-@pytest.mark.parametrize(
-    ("errors", "uses_tls", "error_class", "text"),
+@for_each(
     [
         (
             [ConnectionRefusedError(), TimeoutError()],
@@ -123,7 +122,7 @@ def test_an_alert_of_tls_is_a_refusal_unless_it_passes(
         ),
         ([ConnectionResetError()], False, KafkaConnectionError, "reset by the peer$"),
         ([ConnectionRefusedError()], True, KafkaConnectionError, "on this address$"),
-    ],
+    ]
 )
 def test_failed_addresses_are_named_with_the_reasons(
     errors: list[BaseException], uses_tls: bool, error_class: type[Exception], text: str

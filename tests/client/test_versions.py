@@ -17,6 +17,7 @@ from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, Api
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from aiokafka_lite.protocol.schema import Request, Response
+from tests.support.for_each import for_each
 from tests.support.scripted_broker import offered
 
 NEWEST = MetadataRequest.max_version
@@ -24,8 +25,7 @@ NOBODY = MeantBroker(None, None)
 EPOCHS = OffsetForLeaderEpochRequest
 
 
-@pytest.mark.parametrize(
-    ("offers", "max_version", "chosen"),
+@for_each(
     [
         ((0, 9), None, 9),
         ((0, 99), None, NEWEST),
@@ -36,7 +36,7 @@ EPOCHS = OffsetForLeaderEpochRequest
         ((NEWEST + 1, NEWEST + 1), None, IncompatibleBrokerVersion),
         ((5, 9), 4, IncompatibleBrokerVersion),
         ((5, 4), None, KafkaProtocolError),
-    ],
+    ]
 )
 def test_the_newest_version_is_used_that_all_know(
     offers: tuple[int, int], max_version: int | None, chosen: int | type[Exception]

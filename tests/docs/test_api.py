@@ -10,10 +10,9 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 
-import pytest
-
 from aiokafka_lite import as_aiokafka, errors
 from tests.docs.reference import EVERYTHING, MODULES
+from tests.support.for_each import for_each
 
 # What methods end with that is no error.
 ENDS = {"StopAsyncIteration", "NotImplementedError"}
@@ -38,7 +37,7 @@ PUBLIC = sorted(
 )
 
 
-@pytest.mark.parametrize("module", PUBLIC)
+@for_each(PUBLIC)
 def test_a_public_module_lists_its_names_for_tools_that_do_not_run_it(module: str) -> None:
     (listed,) = (
         ast.literal_eval(each.value)

@@ -19,6 +19,7 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from tests.docs.reference import EVERYTHING, MODULES, REFERENCE, Documented
+from tests.support.for_each import for_each
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "aiokafka_lite"
@@ -136,7 +137,7 @@ def slugs(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@for_each(PAGES)
 def test_links_lead_somewhere_where_the_file_lies_too(page: Path) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.M)
     dead = []

@@ -18,6 +18,7 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer, ConsumerRecord
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
+from tests.support.for_each import for_each
 from tests.support.ports import free_port
 from tests.support.programs import started
 from tests.support.waiting import eventually
@@ -40,7 +41,7 @@ def snippet(page: str, having: str) -> str:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@for_each(PAGES)
 def test_every_snippet_is_python(page: Path) -> None:
     for each in snippets(str(page.relative_to(ROOT))):
         compile(each, page.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import ast
 
-import pytest
-
 from tests.mutants.changes import changes_of
+from tests.support.for_each import for_each
 
 
 def made(body: str) -> list[str]:
@@ -16,8 +15,7 @@ def made(body: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("body", "changed"),
+@for_each(
     [
         ("return a < b", ["return a <= b"]),
         ("return a is None", ["return a is not None"]),
@@ -35,14 +33,13 @@ def made(body: str) -> list[str]:
             "if (\n    a == b\n):\n    c = d",
             ["if False:\n    c = d", "if a != b:\n    c = d"],
         ),
-    ],
+    ]
 )
 def test_a_piece_of_a_function_is_replaced(body: str, changed: list[str]) -> None:
     assert sorted("".join(ast.unparse(ast.parse(each))) for each in made(body)) == sorted(changed)
 
 
-@pytest.mark.parametrize(
-    "source",
+@for_each(
     [
         "X = 3 < 4",
         "def f(a: 3 = 4): 'text'",
@@ -51,7 +48,7 @@ def test_a_piece_of_a_function_is_replaced(body: str, changed: list[str]) -> Non
         "def f():\n    log.debug('%s', 1)",
         "def f():\n    return f'{a + 1}'",
         "def __repr__(self):\n    return a + b",
-    ],
+    ]
 )
 def test_text_types_and_what_runs_at_the_import_stay(source: str) -> None:
     assert changes_of(source) == []

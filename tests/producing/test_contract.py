@@ -17,6 +17,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.helpers import create_ssl_context
 from aiokafka_lite.producing import AIOKafkaProducer, OwnBatch
 from aiokafka_lite.producing.config import NOT_NEGATIVE, POSITIVE, ProducerConfig
+from tests.support.for_each import for_each
 
 Theirs: Final = aiokafka.AIOKafkaProducer
 Ours: Final = AIOKafkaProducer
@@ -45,7 +46,7 @@ METHODS: Final = sorted(
 )
 
 
-@pytest.mark.parametrize("name", METHODS)
+@for_each(METHODS)
 def test_method_takes_what_aiokafkas_takes(name: str) -> None:
     theirs, ours = getattr(Theirs, name), getattr(Ours, name)
     assert inspect.iscoroutinefunction(ours) == inspect.iscoroutinefunction(theirs)

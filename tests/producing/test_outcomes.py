@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from aiokafka_lite.errors import (
     ClusterAuthorizationFailedError,
     DuplicateSequenceNumber,
@@ -16,10 +14,10 @@ from aiokafka_lite.errors import (
     UnknownProducerId,
 )
 from aiokafka_lite.producing.outcomes import BatchFate, fate_of, is_fatal
+from tests.support.for_each import for_each
 
 
-@pytest.mark.parametrize(
-    ("error", "count", "fate"),
+@for_each(
     [
         (DuplicateSequenceNumber, 1, BatchFate.WRITTEN),
         (OutOfOrderSequenceNumber, 1, BatchFate.OUT_OF_ORDER),
@@ -28,7 +26,7 @@ from aiokafka_lite.producing.outcomes import BatchFate, fate_of, is_fatal
         (MessageSizeTooLargeError, 2, BatchFate.SPLIT),
         (NotEnoughReplicasError, 2, BatchFate.RETRY),
         (InvalidTimestampError, 2, BatchFate.FAIL),
-    ],
+    ]
 )
 def test_an_error_decides_what_becomes_of_a_batch(
     error: type[KafkaError], count: int, fate: BatchFate

@@ -61,7 +61,7 @@ def test_mutated_messages_are_decoded_or_refused(cls: type[Message], version: in
         assert codec.encode(codec.decode(cls, version, sent_on), version) == sent_on
 
 
-@settings(max_examples=10_000 if LONG else 135)  # there are over a hundred messages
+@settings(max_examples=5_000 if LONG else 135)  # there are over a hundred messages
 @given(case=st.sampled_from(EVERY_VERSION), noise=st.binary(max_size=300))
 def test_noise_is_decoded_or_refused(case: tuple[type[Message], int], noise: bytes) -> None:
     cls, version = case

@@ -47,7 +47,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
 )
 from aiokafka_lite.protocol.schema import Request, Response
 from tests.support.for_each import for_each
-from tests.support.samples import name_of, versions
+from tests.support.samples import versions
 
 R = TypeVar("R", bound=Response)
 TOPIC_ID = bytes(range(16))
@@ -82,8 +82,7 @@ def test_find_coordinator_answers_with_a_list_of_coordinators(version: int) -> N
     assert answered == response
 
 
-@pytest.mark.parametrize(
-    "request_",
+@for_each(
     [
         FindCoordinatorRequest(coordinator_keys=["a", "b"]),
         OffsetFetchRequest(groups=[OffsetFetchRequestGroup(), OffsetFetchRequestGroup()]),
@@ -98,8 +97,7 @@ def test_find_coordinator_answers_with_a_list_of_coordinators(version: int) -> N
         AddPartitionsToTxnResponse(
             results_by_transaction=[AddPartitionsToTxnResult(), AddPartitionsToTxnResult()]
         ),
-    ],
-    ids=lambda message: name_of(type(message)),
+    ]
 )
 def test_what_an_old_layout_cannot_hold_is_refused(
     request_: Request[Response] | Response,

@@ -151,7 +151,7 @@ def test_bytes_behind_an_answer_are_passed_over(cls: type[Message], version: int
             assert framing.decode_response(request, version, memoryview(frame + b"\0")) == exact
 
 
-@settings(max_examples=10_000 if LONG else 135)  # there are over a hundred messages
+@settings(max_examples=5_000 if LONG else 135)  # there are over a hundred messages
 @given(case=st.sampled_from(EVERY_VERSION), data=st.data())
 def test_any_message_survives(case: tuple[type[Message], int], data: st.DataObject) -> None:
     cls, version = case

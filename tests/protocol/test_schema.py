@@ -105,8 +105,7 @@ def test_repr_can_be_read_by_people(cls: type[Message]) -> None:
     assert "object at 0x" not in shown
 
 
-@pytest.mark.parametrize(
-    ("text", "covered"),
+@for_each(
     [
         ("0+", {0, 1, 2, 3, 4}),
         ("2-3", {2, 3}),
@@ -114,7 +113,7 @@ def test_repr_can_be_read_by_people(cls: type[Message]) -> None:
         ("4+", {4}),
         ("12+", set()),
         ("none", set()),
-    ],
+    ]
 )
 def test_version_ranges_read_and_write_kafkas_notation(text: str, covered: set[int]) -> None:
     VersionRange.parse.cache_clear()

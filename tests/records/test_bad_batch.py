@@ -10,6 +10,7 @@ from aiokafka_lite import records
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.records.batch import reseal
 from tests.support.crafted import Record, batch, message, raw_batch, record, record_set, take_all
+from tests.support.for_each import for_each
 
 pytestmark = pytest.mark.usefixtures("decoder")
 
@@ -61,7 +62,7 @@ REACHES: dict[str, tuple[bytes, int]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", REACHES)
+@for_each(REACHES)
 def test_error_says_where_reading_can_go_on(what: str) -> None:
     bad, expected = REACHES[what]
     reader = record_set(GOOD + bad)

@@ -139,7 +139,7 @@ def test_a_record_without_headers_has_none_rather_than_an_empty_list() -> None:
     assert headers.to_pylist() == [None] * 3
 
 
-@pytest.mark.parametrize("count", [7, 8, 9, 64, 65, 1000])
+@for_each([7, 8, 9, 64, 65, 1000])
 def test_nulls_are_where_they_were_in_columns_of_any_length(count: int) -> None:
     content = [
         (
@@ -159,7 +159,7 @@ def test_nulls_are_where_they_were_in_columns_of_any_length(count: int) -> None:
     assert rows.column("key").null_count == sum(key is None for _, key, _, _ in content)
 
 
-@pytest.mark.parametrize(("count", "size_bytes"), [(7, 1), (8, 1), (9, 2), (64, 8), (65, 9)])
+@for_each([(7, 1), (8, 1), (9, 2), (64, 8), (65, 9)])
 def test_a_validity_bitmap_has_one_byte_for_eight_rows(count: int, size_bytes: int) -> None:
     content = records.build_batch([(1, None, b"v", ())] * count)
     bitmap = rows_of(content).column("key").buffers()[0]
@@ -233,7 +233,7 @@ def test_a_timestamp_that_does_not_fit_is_not_replaced_by_the_one_for_none() -> 
 # --- where rows begin and end --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@for_each(CODECS)
 def test_records_and_rows_of_one_batch_may_be_mixed(codec: str) -> None:
     content, arrow = record_set(batch(10, base_offset=5, codec=codec)), ArrowColumns()
     assert [record.offset for record in content.take(2)] == [5, 6]
@@ -298,8 +298,7 @@ def test_nothing_is_added_when_nothing_is_asked_for() -> None:
     assert content.next_offset == 0
 
 
-@pytest.mark.parametrize(
-    "batches",
+@for_each(
     [
         batch(12, base_offset=10),
         b"".join(message(offset, b"v", magic=1) for offset in range(10, 22)),
@@ -309,8 +308,7 @@ def test_nothing_is_added_when_nothing_is_asked_for() -> None:
             magic=1,
             attributes=Codec.GZIP,
         ),
-    ],
-    ids=["batch", "messages", "wrapper"],
+    ]
 )
 def test_rows_outside_of_the_offsets_wanted_are_left_out(batches: bytes) -> None:
     content = records.RecordSet("topic", 7, memoryview(batches), fetch_offset=17, end_offset=20)
@@ -322,7 +320,7 @@ def test_rows_outside_of_the_offsets_wanted_are_left_out(batches: bytes) -> None
     assert content.is_exhausted
 
 
-@pytest.mark.parametrize("at_a_time", [1, 3, 100])
+@for_each([1, 3, 100])
 def test_reader_of_committed_records_gets_exactly_the_committed_rows(at_a_time: int) -> None:
     content = record_set(interleaved(), aborted=[(1, 10), (99, 0), (2, 2)])
     found = batches_of(content, ArrowColumns(), at_a_time)
@@ -485,7 +483,7 @@ def test_memory_of_batches_that_are_gone_is_used_again_and_that_of_others_is_not
 # --- schemas -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", DEFAULT_SCHEMA.names)
+@for_each(DEFAULT_SCHEMA.names)
 def test_any_column_may_be_the_only_one(name: str) -> None:
     schema = pa.schema([DEFAULT_SCHEMA.field(name)])
     content = (FIXTURES / "magic2-none.bin").read_bytes()
@@ -511,7 +509,7 @@ def test_columns_come_in_the_order_of_the_schema_with_its_metadata() -> None:
     assert rows.column(0).to_pylist() == [b"v0", b"v1"]
 
 
-@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+@for_each(["ms", "us", "ns"])
 def test_timestamps_come_in_the_unit_of_the_schema(unit: str) -> None:
     schema = pa.schema([("timestamp", pa.timestamp(unit, "Europe/Paris"))])
     found = rows_of(batch(2), schema).column("timestamp")
@@ -547,8 +545,7 @@ def test_topics_keep_their_number_in_all_dictionaries() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("field", "message"),
+@for_each(
     [
         (("value", pa.string()), "'value' must be binary, not string"),
         (("value", pa.large_binary()), "'value' must be binary, not large_binary"),
@@ -572,7 +569,7 @@ def test_topics_keep_their_number_in_all_dictionaries() -> None:
         (("headers", pa.map_(pa.string(), pa.binary())), "'headers' must be list<struct<key"),
         (("checksum", pa.int64()), "no column 'checksum': choose among topic, partition, offset"),
         (pa.field("key", pa.binary(), nullable=False), "'key' can contain nulls"),
-    ],
+    ]
 )
 def test_a_schema_that_is_not_supported_is_refused_with_what_is(
     field: object, message: str

@@ -26,6 +26,7 @@ from tests.support.crafted import (
     take_all,
     varint,
 )
+from tests.support.for_each import for_each
 from tests.support.rounds import LONG
 
 pytestmark = pytest.mark.usefixtures("decoder")
@@ -44,7 +45,7 @@ def assert_corrupt(content: bytes, *, ahead: int = 0) -> None:
 # --- claims of magic 2 ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [-1, -(2**31), 2**31 - 1, 3])
+@for_each([-1, -(2**31), 2**31 - 1, 3])
 def test_impossible_count_is_refused_before_anything_is_allocated(count: int) -> None:
     payload = record(0) + record(1)
     tracemalloc.start()
@@ -162,23 +163,21 @@ def test_last_offset_that_there_can_be_is_read(content: bytes) -> None:
     assert decoded.next_offset == records.end_offset(memoryview(content)) == 2**63 - 1
 
 
-@pytest.mark.parametrize("length", [-1, 0, 13, 48, -(2**31)])
+@for_each([-1, 0, 13, 48, -(2**31)])
 def test_impossible_batch_length_is_corruption(length: int) -> None:
     content = bytearray(batch(3, base_offset=3))
     content[8:12] = length.to_bytes(4, "big", signed=True)
     assert_corrupt(batch(3) + bytes(content), ahead=3)
 
 
-@pytest.mark.parametrize(
-    "content",
+@for_each(
     [
         message(3, None, magic=0),
         message(3, None, magic=1),
         raw_batch(b"", count=0, base_offset=2, last_offset_delta=1),
         message(3, gzip.compress(message(3, None, magic=0)), magic=0, attributes=1),
         message(3, gzip.compress(message(0, None, magic=1)), magic=1, attributes=1),
-    ],
-    ids=["magic 0", "magic 1", "magic 2", "inside magic 0", "inside magic 1"],
+    ]
 )
 def test_the_smallest_batch_of_each_format_is_read(content: bytes) -> None:
     smallest = record_set(content)
@@ -238,7 +237,7 @@ def test_impossible_lengths_in_a_message_are_corruption(magic: int, at: str, len
     assert_corrupt(wrapper(inner, offset=0, magic=magic))
 
 
-@pytest.mark.parametrize("body", ["ffffffff", "ffffffff000000", "ffffffff00000009aa"])
+@for_each(["ffffffff", "ffffffff000000", "ffffffff00000009aa"])
 def test_wrapper_whose_value_does_not_fit_is_corruption(body: str) -> None:
     start = message(0, None, magic=1, attributes=1)[:26]
     content = start + bytes.fromhex(body)
@@ -263,7 +262,7 @@ def test_compressed_messages_have_the_offsets_the_broker_gave(magic: int) -> Non
 COMPRESSED = [codec for codec in Codec if codec]
 
 
-@pytest.mark.parametrize("codec", COMPRESSED)
+@for_each(COMPRESSED)
 def test_stream_cut_at_every_byte_is_corruption(codec: Codec) -> None:
     stream = compress(codec, record(0, value=varint(90) + bytes(range(90))))
     for cut in range(len(stream)):
@@ -468,7 +467,7 @@ CLAIMS: dict[str, tuple[Codec, bytes, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", CLAIMS)
+@for_each(CLAIMS)
 def test_size_that_a_stream_tells_is_compared_with_the_cap_before_it_is_read(name: str) -> None:
     codec, stream, size = CLAIMS[name]
     with pytest.raises(DecompressionLimitError):
@@ -477,14 +476,12 @@ def test_size_that_a_stream_tells_is_compared_with_the_cap_before_it_is_read(nam
         inflate(codec, memoryview(stream), size)
 
 
-@pytest.mark.parametrize(
-    ("codec", "stream", "cap"),
+@for_each(
     [
         (Codec.LZ4, lz4_claim(255 * 15 + 1), 255 * 15),
         (Codec.SNAPPY, b"\x6f" + b"\xff" * 4, 22 * 5),
         (Codec.GZIP, GZIPPED + (MOST_GZIPPED + 1).to_bytes(4, "little"), MOST_GZIPPED),
-    ],
-    ids=["lz4", "snappy", "gzip"],
+    ]
 )
 def test_size_that_no_stream_of_that_length_can_have_is_not_believed(
     codec: Codec, stream: bytes, cap: int
@@ -511,7 +508,7 @@ def test_snappy_inside_snappy_is_decompressed_once() -> None:
         record_set(content, max_batch_bytes=CAP).take(1)
 
 
-@pytest.mark.parametrize("codec", COMPRESSED)
+@for_each(COMPRESSED)
 def test_batch_of_exactly_the_cap_is_allowed(codec: Codec) -> None:
     plain = bytes(100_000)
     stream = memoryview(compress(codec, plain))
@@ -533,7 +530,7 @@ def test_few_buffers_are_kept_and_lent_again_where_they_are_large_enough() -> No
     assert scratch._kept.pop() is largest
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+@for_each([Codec.GZIP, Codec.LZ4, Codec.ZSTD])
 def test_the_buffer_of_a_broken_stream_is_kept(codec: Codec) -> None:
     scratch._kept[:] = [buffer := bytearray(MIB)]
     with pytest.raises(CorruptRecordException):

@@ -18,6 +18,7 @@ from tests.support.crafted import (
     record_set,
     take_all,
 )
+from tests.support.for_each import for_each
 
 COUNT = 20
 
@@ -75,7 +76,7 @@ def test_append_time_of_the_broker_is_every_records_timestamp() -> None:
     assert taken[0].timestamp > FIRST_TIMESTAMP + 7 * COUNT
 
 
-@pytest.mark.parametrize("codec", LEGACY)
+@for_each(LEGACY)
 def test_messages_of_magic_0_are_read(codec: str) -> None:
     kafka = record_set(fixture(f"magic0-{codec}"))
     taken = take_all(kafka, 6)
@@ -87,7 +88,7 @@ def test_messages_of_magic_0_are_read(codec: str) -> None:
     assert kafka.next_offset == 100 + COUNT
 
 
-@pytest.mark.parametrize("codec", LEGACY)
+@for_each(LEGACY)
 def test_messages_of_magic_1_are_read(codec: str) -> None:
     taken = take_all(record_set(fixture(f"magic1-{codec}")), 6)
     assert_is_what_was_produced(taken)
@@ -114,7 +115,7 @@ def test_lz4_frame_of_an_old_producer_has_the_wrong_checksum_this_test_is_about(
         cramjam.lz4.decompress(bytes(wrapper[26:]))
 
 
-@pytest.mark.parametrize("name", ["magic0-gzip", "magic1-lz4", "magic1-none", "magic2-zstd"])
+@for_each(["magic0-gzip", "magic1-lz4", "magic1-none", "magic2-zstd"])
 def test_records_below_the_fetch_offset_are_passed_over(name: str) -> None:
     first = 0 if name.startswith("magic2") else 100
     taken = take_all(record_set(fixture(name), fetch_offset=first + 13))

@@ -465,7 +465,7 @@ def test_streams_hold_what_was_compressed(maker: str, content: str) -> None:
     assert whole.startswith(CONTENTS[content])
 
 
-@pytest.mark.parametrize("maker", MAKERS)
+@for_each(MAKERS)
 def test_broken_streams_are_broken_either_way(maker: str) -> None:
     codec, made_of = MAKERS[maker]
     rng = random.Random(1)

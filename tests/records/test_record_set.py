@@ -35,6 +35,7 @@ from tests.support.crafted import (
     record_set,
     take_all,
 )
+from tests.support.for_each import for_each
 
 pytestmark = pytest.mark.usefixtures("decoder")
 
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("decoder")
 # --- taking --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@for_each(CODECS)
 def test_batch_is_taken_in_parts(codec: str) -> None:
     taken_in_parts = record_set(batch(10, base_offset=5, codec=codec))
     assert offsets(taken_in_parts.take(4)) == [5, 6, 7, 8]
@@ -132,7 +133,7 @@ def test_records_own_their_bytes_when_the_scratch_buffer_is_used_again() -> None
 # --- decompression -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", CODECS[1:])
+@for_each(CODECS[1:])
 def test_batch_is_inflated_ahead_in_another_thread(codec: str) -> None:
     ahead = record_set(batch(3) + batch(100, base_offset=3, codec=codec))
     assert ahead.inflate_estimate_s == 0  # the first batch is not compressed
@@ -149,7 +150,7 @@ def test_batch_is_inflated_ahead_in_another_thread(codec: str) -> None:
     assert ahead.inflated_bytes == 0
 
 
-@pytest.mark.parametrize("codec", CODECS[1:])
+@for_each(CODECS[1:])
 def test_decompression_takes_long_of_many_bytes_with_gzip_and_of_many_records(codec: str) -> None:
     large = records.build_batch([(1, None, os.urandom(100_000), ())], codec=codec)
     many = records.build_batch([(1, None, None, ())] * 10_000, codec=codec)
@@ -175,7 +176,7 @@ def test_error_of_inflate_is_raised_by_take() -> None:
 # --- what is passed over -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@for_each(CODECS)
 def test_records_below_the_fetch_offset_are_passed_over(codec: str) -> None:
     started = record_set(batch(10, base_offset=10, codec=codec), fetch_offset=17)
     assert offsets(started.take(2)) == [17, 18]
@@ -264,7 +265,7 @@ def test_control_record_without_a_type_is_corrupt_for_who_has_to_know_it() -> No
 # --- transactions --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at_a_time", [1, 3, 100])
+@for_each([1, 3, 100])
 def test_reader_of_committed_records_sees_exactly_the_committed_ones(at_a_time: int) -> None:
     unsorted = [(1, 10), (99, 0), (2, 2)]
     reader = record_set(interleaved(), aborted=unsorted)
@@ -299,7 +300,7 @@ def test_cut_batch_behind_aborted_ones_is_not_too_large() -> None:
 # --- errors come after the records ahead of them -------------------------------------------------
 
 
-@pytest.mark.parametrize("good", [0, 1, 2])
+@for_each([0, 1, 2])
 def test_batches_ahead_of_a_wrong_checksum_are_delivered(good: int) -> None:
     content = b"".join(batch(3, base_offset=3 * number) for number in range(good))
     broken = record_set(content + corrupted(batch(3, base_offset=3 * good)))
@@ -339,7 +340,7 @@ def test_records_ahead_of_a_malformed_one_are_delivered() -> None:
     assert caught.value.offset == 2
 
 
-@pytest.mark.parametrize("magic", [3, 127, 128, 255])
+@for_each([3, 127, 128, 255])
 def test_batch_of_an_unknown_format_is_refused(magic: int) -> None:
     content = bytearray(batch(3, base_offset=3))
     content[16] = magic
@@ -350,7 +351,7 @@ def test_batch_of_an_unknown_format_is_refused(magic: int) -> None:
     assert caught.value.offset == 3
 
 
-@pytest.mark.parametrize("codec", [5, 6, 7])
+@for_each([5, 6, 7])
 def test_batch_of_an_unknown_codec_is_refused(codec: int) -> None:
     broken = record_set(batch(3) + raw_batch(b"?" * 9, count=1, base_offset=3, attributes=codec))
     assert len(broken.take(100)) == 3

@@ -17,6 +17,7 @@ from aiokafka_lite.sasl.scram import (
     ServerFinal,
     ServerFirst,
 )
+from tests.support.for_each import for_each
 
 # RFC 7677 section 3. (No RFC has vectors for SHA-512: other clients tell, in
 # tests/broker/security/test_clients.py.)
@@ -139,7 +140,7 @@ BAD_CLIENT_FIRST = [
 ]
 
 
-@pytest.mark.parametrize("token", BAD_CLIENT_FIRST)
+@for_each(BAD_CLIENT_FIRST)
 def test_malformed_client_first_is_refused(token: bytes) -> None:
     with pytest.raises(KafkaProtocolError):
         ClientFirst.parse(token)
@@ -158,7 +159,7 @@ BAD_CLIENT_FINAL = [
 ]
 
 
-@pytest.mark.parametrize("token", BAD_CLIENT_FINAL)
+@for_each(BAD_CLIENT_FINAL)
 def test_malformed_client_final_is_refused(token: bytes) -> None:
     with pytest.raises(KafkaProtocolError):
         ClientFinal.parse(token)
@@ -177,7 +178,7 @@ BAD_SERVER_FIRST = [
 ]
 
 
-@pytest.mark.parametrize("token", BAD_SERVER_FIRST)
+@for_each(BAD_SERVER_FIRST)
 def test_malformed_server_first_is_refused(token: bytes) -> None:
     with pytest.raises(KafkaProtocolError):
         ServerFirst.parse(token)
