@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite.broker.groups.kip848 import re2
+from tests.support.for_each import for_each
 
 LEGAL = string.ascii_letters + string.digits + "._-"
 
 
-@pytest.mark.parametrize(
-    ("regex", "matching", "other"),
+@for_each(
     [
         ("a.*", "abc", "ba"),
         ("(?i)ABC", "abc", "abx"),
@@ -52,7 +52,7 @@ LEGAL = string.ascii_letters + string.digits + "._-"
         ("a.b", "a-b", "a\nb"),
         ("", "", "a"),
         ("()", "", "a"),
-    ],
+    ]
 )
 def test_whole_names_match(regex: str, matching: str, other: str) -> None:
     pattern = re2.compile(regex)
@@ -97,8 +97,7 @@ def test_nothing_backtracks() -> None:
     assert time.monotonic() - begin < 5  # Python's takes longer than the sun will last
 
 
-@pytest.mark.parametrize(
-    ("regex", "why"),
+@for_each(
     [
         ("a{2,1}", "min repeat greater than max repeat at position 2"),
         ("(?i)(a", "missing ), unterminated subpattern at position 4"),
@@ -114,7 +113,7 @@ def test_nothing_backtracks() -> None:
         ("a" * 10_001, "it is too large"),
         ("(" * 101 + "a" + ")" * 101, "it has more than 100 nested groups"),
         ("(" * 5_000, "it has more than 100 nested groups"),
-    ],
+    ]
 )
 def test_other_regular_expressions_are_refused(regex: str, why: str) -> None:
     with pytest.raises(re2.RegexError, match=re.escape(why)):
