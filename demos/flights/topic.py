@@ -50,9 +50,6 @@ class FlightsTopic:
     """A topic; each partition has a leader that answers."""
 
     name: str
-    topic_id: bytes
-    leaders: Mapping[int, int]
-    """Node that leads each partition."""
     ranges: Mapping[int, LogRange]
     """Offsets that each partition holds."""
 
@@ -155,7 +152,7 @@ class TopicAdmin:
                     if not error.retriable:
                         raise
                 else:
-                    return FlightsTopic(self.name, topic.topic_id, leaders, ranges)
+                    return FlightsTopic(self.name, ranges)
             await asyncio.sleep(_POLL_S)
 
     async def _offset_ranges(self, leaders: Mapping[int, int]) -> dict[int, LogRange]:
