@@ -45,7 +45,7 @@ from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.attempts import Attempts
-from aiokafka_lite.consumer.processing.breaker import Breaker
+from aiokafka_lite.consumer.processing.breaker import Breaker, BreakerState
 from aiokafka_lite.consumer.processing.calls import asker, awaited
 from aiokafka_lite.consumer.processing.lanes import Job
 
@@ -56,7 +56,7 @@ cdef Py_ssize_t assignment_processing = slot_offset(Assignment, "processing")
 cdef Py_ssize_t assignment_totals = slot_offset(Assignment, "processing_totals")
 cdef Py_ssize_t attempts_breaker = slot_offset(Attempts, "breaker")
 cdef Py_ssize_t attempts_success_count = slot_offset(Attempts, "success_count")
-cdef Py_ssize_t breaker_is_closed = slot_offset(Breaker, "is_closed")
+cdef Py_ssize_t breaker_state = slot_offset(Breaker, "state")
 cdef Py_ssize_t gate_holds = slot_offset(Gate, "holds")
 cdef Py_ssize_t job_attempts = slot_offset(Job, "attempts")
 cdef Py_ssize_t job_began_at = slot_offset(Job, "began_at")
@@ -71,6 +71,8 @@ cdef Py_ssize_t job_record = slot_offset(Job, "record")
 cdef Py_ssize_t job_success_count = slot_offset(Job, "success_count")
 cdef Py_ssize_t progress_handed_out = slot_offset(Progress, "_handed_out")
 cdef Py_ssize_t progress_unfinished = slot_offset(Progress, "_unfinished")
+
+cdef object CLOSED = BreakerState.CLOSED
 
 # Memory of jobs that are gone, for those to come, as many as a get makes. So jobs do not count
 # towards the next garbage collection: those of one get would each time begin one, and it would look
@@ -234,7 +236,7 @@ cdef class Steps:
             or cursor.is_revoking
             or not cursor.is_assigned
             or is_true(self.allowance, allowance_is_exact)
-            or (self.breaker is not None and not is_true(self.breaker, breaker_is_closed))
+            or (self.breaker is not None and get(self.breaker, breaker_state) is not CLOSED)
             or get(self.gate, gate_holds)
         ):
             return None

@@ -1,32 +1,44 @@
-"""When what handlers depend on is down, nothing is tried but one record now and then.
+"""A circuit breaker: pauses the handlers while a system that they depend on seems to be down.
 
-::
+==========  =====================================  ===============================================
+state       records that may be tried              next state
+==========  =====================================  ===============================================
+CLOSED      all                                    OPEN: many calls fail
+                                                   SUSPECTING: one record's last attempt fails
+SUSPECTING  a new one at once, or a failed one     ASKING, RETRYING: it is tried
+            after the pause
+ASKING      none: a new record is being tried      OPEN: it fails
+RETRYING    none: a failed record is being tried   SUSPECTING: it fails
+OPEN        any one after the pause                PROBING: it is tried
+PROBING     none: one is being tried               OPEN: it fails
+==========  =====================================  ===============================================
 
-    CLOSED ──many failures, or one record's last─> OPEN ──the pause is over─> PROBING
-      ^                                             ^                           │
-      │                                             └──the probe fails──────────┤
-      └───────────────────────the probe succeeds────────────────────────────────┘
+The record that is being tried is the probe. A success of the probe closes the breaker. If the probe
+is cancelled, its state is followed by the one before it. `MOVES` has this as data.
 
 A record that has failed for the last time looks the same whether it is bad, or the database is
-down. What tells them apart is whether another record has succeeded since. If none has, the breaker
-opens on a suspicion, and the record waits. The next record that has not failed yet is tried at
-once: if it succeeds, the first one is bad. So does any success of a call that began before. When a
-second record has failed, it is more than a suspicion, and only a probe's success counts. Failures
-while the breaker is not closed say nothing of the record, and are not its attempts.
+down. The difference shows when another record succeeds. Until then the breaker suspects the
+database, and the record waits. A new record (one that has not failed yet) is tried at once: if it
+succeeds, the first record is bad. Any success of a call that began before proves the same. When a
+second record has failed, only a probe's success closes the breaker. Failures while the breaker is
+not closed do not count as attempts of the record.
 
-Records that have not failed yet are tried first. If the database is down they fail as well, and the
-breaker stays open as long as there are such. When only records are left that have failed, time has
-to tell, and there is an end to the pause: a record that is the only one to fail counts as bad after
-`probes` more tries. Several do when nothing has succeeded for `give_up_ms`. Pauses go on growing
-after that, until something succeeds.
+New records are tried first. If the database is down, they fail as well, and the breaker stays open
+as long as there are new records. Once only failed records are left, the pause has an end: a record
+that is the only one to fail counts as bad after `probes` more tries. Several failed records count
+as bad when no call has succeeded for `give_up_ms`. Pauses grow until a call succeeds.
 
-Plain data; the times are the loop's, given by whoever calls.
+Plain data. The caller passes the loop's time.
 """
 
 from __future__ import annotations
 
+import enum
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from aiokafka_lite._arguments import check_fields
 from aiokafka_lite.client.backoff import delay_after
@@ -79,6 +91,42 @@ class CircuitBreaker:
             )
 
 
+class BreakerState(enum.Enum):
+    """Which records may be tried. The table is in the module's docstring."""
+
+    CLOSED = enum.auto()
+    SUSPECTING = enum.auto()
+    ASKING = enum.auto()
+    RETRYING = enum.auto()
+    OPEN = enum.auto()
+    PROBING = enum.auto()
+
+
+MOVES: Final[Mapping[BreakerState, frozenset[BreakerState]]] = MappingProxyType(
+    {
+        BreakerState.CLOSED: frozenset({BreakerState.SUSPECTING, BreakerState.OPEN}),
+        BreakerState.SUSPECTING: frozenset(
+            {BreakerState.ASKING, BreakerState.RETRYING, BreakerState.CLOSED}
+        ),
+        BreakerState.ASKING: frozenset(
+            {BreakerState.SUSPECTING, BreakerState.OPEN, BreakerState.CLOSED}
+        ),
+        BreakerState.RETRYING: frozenset({BreakerState.SUSPECTING, BreakerState.CLOSED}),
+        BreakerState.OPEN: frozenset({BreakerState.PROBING, BreakerState.CLOSED}),
+        BreakerState.PROBING: frozenset({BreakerState.OPEN, BreakerState.CLOSED}),
+    }
+)
+# For each state with a probe, the states after the probe was cancelled, and after it failed.
+AFTER_PROBE: Final[Mapping[BreakerState, tuple[BreakerState, BreakerState]]] = MappingProxyType(
+    {
+        BreakerState.ASKING: (BreakerState.SUSPECTING, BreakerState.OPEN),
+        BreakerState.RETRYING: (BreakerState.SUSPECTING, BreakerState.SUSPECTING),
+        BreakerState.PROBING: (BreakerState.OPEN, BreakerState.OPEN),
+    }
+)
+SUSPICION: Final = frozenset({BreakerState.SUSPECTING, BreakerState.ASKING, BreakerState.RETRYING})
+
+
 class Breaker:
     """The state of one circuit breaker.
 
@@ -87,11 +135,9 @@ class Breaker:
         rng: For the lengths of pauses.
 
     Attributes:
-        is_closed: Whether everything may be tried. Written here only, as the others.
-        is_probing: Whether it is not, and one record is being tried.
-        is_suspicion: Whether one record alone has failed since it was closed.
+        state: Which records may be tried. This class alone writes it, and the others.
         since: The loop time since when it is not closed.
-        probe_at: The loop time from which on one record may be tried, while it is open.
+        probe_at: The loop time at which the pause ends.
         reason: Why it opened, or did not close.
     """
 
@@ -100,26 +146,21 @@ class Breaker:
         "_failed_probes",
         "_failing_since",
         "_failures",
-        "_is_probe_new",
         "_rng",
         "_settings",
         "_succeeded_before",
         "_succeeded_before_failures",
         "_window_ends_at",
-        "is_closed",
-        "is_probing",
-        "is_suspicion",
         "probe_at",
         "reason",
         "since",
+        "state",
     )
 
     def __init__(self, settings: CircuitBreaker, rng: random.Random) -> None:
         self._settings = settings
         self._rng = rng
-        self.is_closed = True
-        # The last: whether the probe is a record that has not failed before.
-        self.is_probing = self.is_suspicion = self._is_probe_new = False
+        self.state = BreakerState.CLOSED
         self.since = 0.0
         self.probe_at = 0.0
         self.reason = ""
@@ -132,23 +173,50 @@ class Breaker:
         self._failing_since = self._failed_at = 0.0
         self._failed_probes = 0
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether all records may be tried."""
+        return self.state is BreakerState.CLOSED
+
+    @property
+    def is_suspicion(self) -> bool:
+        """Whether one record alone has failed since the breaker was closed."""
+        return self.state in SUSPICION
+
+    @property
+    def is_probing(self) -> bool:
+        """Whether a record is being tried while the breaker is not closed."""
+        return self.state in AFTER_PROBE
+
+    def _enter(self, state: BreakerState) -> None:
+        if state is not self.state and state not in MOVES[self.state]:
+            raise AssertionError(
+                f"a breaker cannot change its state from {self.state.name} to {state.name}"
+            )
+        self.state = state
+
     def admits(self, now: float, *, has_failed: bool) -> bool:
-        """Whether a record may be tried while it is not closed: no other then, until it ends."""
-        is_due = now >= self.probe_at or (self.is_suspicion and not has_failed)
-        if is_due and not self.is_probing:
-            self.is_probing = True
-            self._is_probe_new = not has_failed
-            return True
-        return False
+        """Whether a record may be tried while the breaker is not closed; then it is the probe."""
+        if self.state is BreakerState.SUSPECTING and not has_failed:
+            self._enter(BreakerState.ASKING)
+        elif self.is_probing or now < self.probe_at:
+            return False
+        elif self.state is BreakerState.SUSPECTING:
+            self._enter(BreakerState.RETRYING)
+        else:
+            self._enter(BreakerState.PROBING)
+        return True
 
     def may_probe(self, now: float) -> bool:
-        """Whether a record may be tried now that has not failed yet, while it is not closed."""
-        return not self.is_probing and (self.is_suspicion or now >= self.probe_at)
+        """Whether a new record may be tried now, while the breaker is not closed."""
+        return self.state is BreakerState.SUSPECTING or (
+            self.state is BreakerState.OPEN and now >= self.probe_at
+        )
 
     def succeeded(self, *, is_probe: bool) -> bool:
         """Note a call that succeeded while it is not closed; whether all may be tried again."""
         if not (is_probe or self.is_suspicion):
-            return False  # it began before, which says nothing of now
+            return False  # the call began before the breaker opened, and proves nothing
         self._close()
         return True
 
@@ -193,7 +261,7 @@ class Breaker:
         self._close()
 
     def _close(self) -> None:
-        self.is_closed, self.is_probing = True, False
+        self._enter(BreakerState.CLOSED)
         self._window_ends_at = 0.0
 
     def failed(self, now: float, reason: str, success_count: int, *, is_probe: bool) -> bool:
@@ -207,9 +275,9 @@ class Breaker:
         """
         if not self.is_closed:
             if is_probe:
-                self.is_suspicion = self.is_suspicion and not self._is_probe_new
                 self._failed_probes += 1
-                self._pause(now, reason)
+                _, state = AFTER_PROBE[self.state]
+                self._pause(state, now, reason)
             return False
         settings = self._settings
         if now >= self._window_ends_at:
@@ -227,19 +295,19 @@ class Breaker:
         return True
 
     def abandoned(self, now: float) -> None:
-        """Note that the probe came to no end: it was cut off."""
+        """Note that the probe, if there is one, was cancelled."""
         if self.is_probing:
-            self._pause(now, self.reason)
+            state, _ = AFTER_PROBE[self.state]
+            self._pause(state, now, self.reason)
 
     def open(self, now: float, reason: str, *, is_suspicion: bool) -> None:
-        """Try nothing for a while."""
+        """Try no failed record for a while."""
         self.since = now
-        self.is_suspicion = is_suspicion
-        self._pause(now, reason)
+        self._pause(BreakerState.SUSPECTING if is_suspicion else BreakerState.OPEN, now, reason)
 
-    def _pause(self, now: float, reason: str) -> None:
+    def _pause(self, state: BreakerState, now: float, reason: str) -> None:
         settings = self._settings
-        self.is_closed = self.is_probing = False
+        self._enter(state)
         self.reason = reason
         self.probe_at = now + delay_after(
             self._failed_probes,
