@@ -47,7 +47,7 @@ from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.attempts import Attempts
 from aiokafka_lite.consumer.processing.breaker import Breaker, BreakerState
 from aiokafka_lite.consumer.processing.calls import asker, awaited
-from aiokafka_lite.consumer.processing.lanes import Job
+from aiokafka_lite.consumer.processing.lanes import Job, JobState
 
 cdef Py_ssize_t allowance_is_exact = slot_offset(Allowance, "is_exact")
 cdef Py_ssize_t assignment_gate = slot_offset(Assignment, "gate")
@@ -63,16 +63,17 @@ cdef Py_ssize_t job_began_at = slot_offset(Job, "began_at")
 cdef Py_ssize_t job_cursor = slot_offset(Job, "cursor")
 cdef Py_ssize_t job_error = slot_offset(Job, "error")
 cdef Py_ssize_t job_follower = slot_offset(Job, "follower")
-cdef Py_ssize_t job_is_alone = slot_offset(Job, "is_alone")
-cdef Py_ssize_t job_is_dead = slot_offset(Job, "is_dead")
 cdef Py_ssize_t job_lane = slot_offset(Job, "lane")
 cdef Py_ssize_t job_name = slot_offset(Job, "name")
 cdef Py_ssize_t job_record = slot_offset(Job, "record")
+cdef Py_ssize_t job_state = slot_offset(Job, "state")
 cdef Py_ssize_t job_success_count = slot_offset(Job, "success_count")
 cdef Py_ssize_t progress_handed_out = slot_offset(Progress, "_handed_out")
 cdef Py_ssize_t progress_unfinished = slot_offset(Progress, "_unfinished")
 
 cdef object CLOSED = BreakerState.CLOSED
+cdef object DEAD = JobState.DEAD
+cdef object LISTED = JobState.LISTED
 
 # Memory of jobs that are gone, for those to come, as many as a get makes. So jobs do not count
 # towards the next garbage collection: those of one get would each time begin one, and it would look
@@ -121,8 +122,7 @@ def new_job(cursor, lane, error, record):
     put(job, job_attempts, 0)
     put(job, job_began_at, None)
     put(job, job_error, error)
-    put(job, job_is_dead, error is not None)
-    put(job, job_is_alone, error is not None)
+    put(job, job_state, LISTED if error is None else DEAD)
     put(job, job_success_count, 0)
     return job
 
@@ -203,7 +203,7 @@ cdef class Steps:
         if (
             cursor.is_revoking
             or cursor.is_paused
-            or is_true(job, job_is_dead)
+            or get(job, job_state) is DEAD
         ):
             return None
         progress = cursor.progress

@@ -10,7 +10,7 @@ from typing import Any, Final
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.attempts import Attempts
-from aiokafka_lite.consumer.processing.lanes import Job, Lanes
+from aiokafka_lite.consumer.processing.lanes import DEAD, Job, Lanes
 
 new_job = Job
 
@@ -68,7 +68,7 @@ class Steps:
             return None
         job = ready[0]
         cursor = job.cursor
-        if cursor.is_revoking or cursor.is_paused or job.is_dead or not job.is_current:
+        if cursor.is_revoking or cursor.is_paused or job.state is DEAD or not job.is_current:
             return None
         ready.popleft()
         job.began_at = now

@@ -26,7 +26,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, RecordDead
 from aiokafka_lite.consumer.processing.breaker import Breaker
 from aiokafka_lite.consumer.processing.handling import Handling
-from aiokafka_lite.consumer.processing.lanes import Job
+from aiokafka_lite.consumer.processing.lanes import DEAD, LISTED, Job
 
 log = logging.getLogger(__name__)
 
@@ -122,12 +122,12 @@ class Attempts:
 
     def is_free(self, job: Job) -> bool:
         """Whether a record waits for no probe."""
-        return job.is_dead or self._is_proven(job)
+        return job.state is DEAD or self._is_proven(job)
 
     def is_alone(self, job: Job) -> bool:
         """Whether a record shares no list with others."""
         is_closed = self.breaker is None or self.breaker.is_closed
-        return job.is_alone or job.is_dead or not is_closed
+        return job.state is not LISTED or not is_closed
 
     def _is_proven(self, job: Job) -> bool:
         """Whether others have succeeded since a record was first tried, and it has failed.
@@ -207,7 +207,7 @@ class Attempts:
             self._suspects[job] = 1
             self._wait_for_probe(job)
             return "again"
-        job.is_dead = True
+        job.enter(DEAD)
         return "dead"
 
     def count_failure(self, job: Job, error: BaseException) -> bool:

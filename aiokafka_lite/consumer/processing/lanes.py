@@ -11,8 +11,10 @@ back, follow a record of before that is still being worked on.
 
 from __future__ import annotations
 
+import enum
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, Literal
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
@@ -22,10 +24,33 @@ Order = Literal["key", "partition"] | None
 Lane = dict[Hashable, "Job"]
 
 
+class JobState(enum.Enum):
+    """How the next attempt at a record is made."""
+
+    # By a handler, in a list with others if `batch_size` is set.
+    LISTED = enum.auto()
+    # By a handler, in no list: a list with the record has failed.
+    ALONE = enum.auto()
+    # By no handler: only the dead letter is still to be written.
+    DEAD = enum.auto()
+
+
+MOVES: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
+    {
+        JobState.LISTED: frozenset({JobState.ALONE, JobState.DEAD}),
+        JobState.ALONE: frozenset({JobState.DEAD}),
+        JobState.DEAD: frozenset(),
+    }
+)
+# Compared for each record, and an enum looks its members up in Python.
+LISTED: Final = JobState.LISTED
+DEAD: Final = JobState.DEAD
+
+
 class Job:
     """One record on its way through a handler.
 
-    It counts only while it is what its partition's table has at its offset (`is_current`).
+    It counts only while its partition's table has it at its offset (`is_current`).
 
     Attributes:
         record: What the handler gets.
@@ -36,8 +61,7 @@ class Job:
         attempts: How often a handler has failed on it.
         began_at: The loop time at which its latest attempt began; None: none did.
         error: What the latest attempt failed by.
-        is_dead: Nothing is left but the dead letters.
-        is_alone: A list that it was in has failed: it is tried by itself.
+        state: How its next attempt is made; `enter` changes it.
         success_count: How many calls had succeeded when it was first tried.
     """
 
@@ -47,11 +71,10 @@ class Job:
         "cursor",
         "error",
         "follower",
-        "is_alone",
-        "is_dead",
         "lane",
         "name",
         "record",
+        "state",
         "success_count",
     )
 
@@ -70,8 +93,20 @@ class Job:
         self.attempts = 0
         self.began_at: float | None = None
         self.error = error
-        self.is_dead = self.is_alone = error is not None
+        self.state = LISTED if error is None else DEAD
         self.success_count = 0
+
+    def enter(self, state: JobState) -> None:
+        """Change the state.
+
+        Raises:
+            AssertionError: `MOVES` has no such move.
+        """
+        if state is not self.state and state not in MOVES[self.state]:
+            raise AssertionError(
+                f"a job cannot change its state from {self.state.name} to {state.name}"
+            )
+        self.state = state
 
     @property
     def is_current(self) -> bool:
@@ -163,7 +198,7 @@ class Lanes:
         """
         found = [first]
         while len(found) < most and (follower := found[-1].follower) is not None:
-            if follower.is_alone or not follower.is_current:
+            if follower.state is not LISTED or not follower.is_current:
                 break
             found.append(follower)
         return found

@@ -62,7 +62,7 @@ from aiokafka_lite.consumer.processing.calls import (
 )
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.intake import OneByOne
-from aiokafka_lite.consumer.processing.lanes import Job, Lanes
+from aiokafka_lite.consumer.processing.lanes import DEAD, Job, JobState, Lanes
 from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
 from aiokafka_lite.consumer.processing.steps import Calls, Steps, new_job
 from aiokafka_lite.errors import (
@@ -550,7 +550,7 @@ class Run:
                 continue
             flights[job], calls.job = task, job
             try:
-                if not job.is_dead:
+                if job.state is not DEAD:
                     try:
                         call = handler(job.record)
                         outputs = await (
@@ -565,7 +565,7 @@ class Run:
                         self._failed(calls.job, error)
                     else:
                         self._succeeded(calls.job, outputs)
-                if calls.job.is_dead:
+                if calls.job.state is DEAD:
                     await self._bury(calls.job)
             except asyncio.CancelledError:
                 self._cancelled(calls.job)
@@ -596,7 +596,7 @@ class Run:
             for job in jobs:
                 flights[job] = task
             try:
-                if not jobs[0].is_dead:
+                if jobs[0].state is not DEAD:
                     try:
                         call = handler([job.record for job in jobs])
                         outputs = await (in_copy_of(base, call) if self._steps.isolates else call)
@@ -609,7 +609,7 @@ class Run:
                         self._list_failed(chains, error)
                     else:
                         self._list_succeeded(chains, outputs)
-                if jobs[0].is_dead:
+                if jobs[0].state is DEAD:
                     await self._bury(jobs[0])
             except asyncio.CancelledError:
                 for chain in chains:
@@ -654,7 +654,7 @@ class Run:
         self._attempts.count_failure(chains[0][0], error)
         for chain in chains:
             for job in chain:
-                job.is_alone = True
+                job.enter(JobState.ALONE)
         self._lanes.ready.extendleft(chain[0] for chain in reversed(chains))
         self._offer()
 
@@ -770,7 +770,7 @@ class Run:
         """Take a record for dead whose outputs cannot be written; of several, try each alone."""
         if len(jobs) > 1:
             for job in jobs:
-                job.is_alone = True
+                job.enter(JobState.ALONE)
             self.handle_again(jobs)
             return
         (job,) = jobs
@@ -779,7 +779,7 @@ class Run:
         if self._handling.dead_letter is None:
             self._stop_at(job, error)
         else:
-            job.is_dead = True
+            job.enter(DEAD)
             self.handle_again(jobs)
 
     def handle_again(self, jobs: Sequence[Job]) -> None:
@@ -920,7 +920,7 @@ class Run:
         job = None if progress is None else progress.holder_of_first()
         if progress is None or not isinstance(job, Job):
             return ""
-        if job.is_dead:
+        if job.state is DEAD:
             doing = "waits for its dead letter to be written"
         elif job in self._flights and job.began_at is not None:
             doing = (

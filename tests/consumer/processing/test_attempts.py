@@ -12,6 +12,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.processing.attempts import Attempts, Fate
 from aiokafka_lite.consumer.processing.breaker import Breaker
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
+from aiokafka_lite.consumer.processing.lanes import JobState
 from aiokafka_lite.processing import CircuitBreaker, Retry
 from aiokafka_lite.structs import TopicPartition
 
@@ -28,9 +29,12 @@ class Job:
         self.tp = TopicPartition("t", 0)
         self.is_assigned = self.is_current = True
         self.error: BaseException | None = None
-        self.is_dead = self.is_alone = False
+        self.state = JobState.LISTED
         self.attempts = self.success_count = 0
         self.began_at: float | None = None
+
+    def enter(self, state: JobState) -> None:
+        self.state = state
 
 
 class Tries:
@@ -125,7 +129,7 @@ async def test_without_a_breaker_only_what_is_dead_is_put_before_others() -> Non
     tries.fail(tries.begin(job))
     tries.succeed()
     assert not tries.is_free(job)
-    job.is_dead = True
+    job.enter(JobState.DEAD)
     assert tries.is_free(job)
 
 
