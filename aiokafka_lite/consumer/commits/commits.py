@@ -27,11 +27,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import itertools
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from math import inf
+from types import MappingProxyType
 from typing import Final
 
 from aiokafka_lite._compat import timeout_at
@@ -73,11 +75,75 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 
+class CommitKind(enum.Enum):
+    """Who makes a commit, and of which offsets.
+
+    A commit of the application waits for rebalances. The others give way to it.
+    """
+
+    # The application, of its positions: `commit()`.
+    POSITIONS = enum.auto()
+    # The application, of offsets that it names: all of them are committed, or the commit fails.
+    NAMED = enum.auto()
+    # The consumer.
+    AUTOMATIC = enum.auto()
+    # The consumer, before partitions are revoked.
+    LAST = enum.auto()
+    # The consumer, of partitions that the application has given up, or before the consumer stops.
+    DEPARTED = enum.auto()
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether the application makes it."""
+        return self in (CommitKind.POSITIONS, CommitKind.NAMED)
+
+
+class CommitState(enum.Enum):
+    """Whether a commit has waited for a rebalance, and whether the coordinator may have it."""
+
+    MADE = enum.auto()
+    # It has waited, and was not sent.
+    WAITED = enum.auto()
+    # It was sent. Perhaps only the response was lost.
+    SENT = enum.auto()
+    # It was sent, and has waited before or since.
+    SENT_LATE = enum.auto()
+    # The coordinator has refused it, because of a rebalance that the member may not know of yet.
+    PUT_OFF = enum.auto()
+
+    @property
+    def has_waited(self) -> bool:
+        """Whether the commit has waited for a rebalance."""
+        return self not in (CommitState.MADE, CommitState.SENT)
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether the coordinator may have the commit."""
+        return self not in (CommitState.MADE, CommitState.WAITED)
+
+
+MOVES: Final[Mapping[CommitState, frozenset[CommitState]]] = MappingProxyType(
+    {
+        CommitState.MADE: frozenset({CommitState.WAITED, CommitState.SENT}),
+        CommitState.WAITED: frozenset({CommitState.SENT_LATE}),
+        CommitState.SENT: frozenset({CommitState.SENT_LATE, CommitState.PUT_OFF}),
+        CommitState.SENT_LATE: frozenset({CommitState.PUT_OFF}),
+        CommitState.PUT_OFF: frozenset(),
+    }
+)
+
+
 class PendingCommit:
     """A commit on its way.
 
-    One that the application asked for waits for rebalances, and says what it says. Those that
-    the consumer makes by itself do not wait, and give way to what the application committed.
+    Args:
+        sequence: Its number among all commits.
+        offsets: The offsets to commit.
+        made_as: As whom the partitions are held; None: they are lost.
+        kind: Who makes it.
+        cursors: The assigned partitions.
+        view: The metadata with the ids of the topics.
+        exact: The partitions of which exactly the named offset is committed, whatever is finished.
     """
 
     def __init__(
@@ -85,15 +151,14 @@ class PendingCommit:
         sequence: int,
         offsets: Offsets,
         made_as: Identity | None,
+        kind: CommitKind,
         *,
         cursors: Mapping[TopicPartition, Cursor],
         view: ClusterView,
-        is_asked_for: bool,
-        names_partitions: bool = False,
         exact: Collection[TopicPartition] = (),
-        is_departed: bool = False,
-        is_last: bool = False,
     ) -> None:
+        self.kind: Final = kind
+        self.state = CommitState.MADE
         self.left = dict(offsets)
         # When each offset was said: a later one is never overtaken by an earlier one.
         self.said_at = dict.fromkeys(offsets, sequence)
@@ -109,25 +174,40 @@ class PendingCommit:
         self._truncations = {
             tp: cursor.next_truncation for tp, cursor in self.cursors.items() if cursor is not None
         }
-        # As whom the partitions were held at the call, and later; None: they were lost already.
         self.made_as = made_as
-        self.is_asked_for = is_asked_for
-        # By the application: then each of them is committed, or the commit fails.
-        self.names_partitions = names_partitions
-        # What is committed of these is what the application has named, whatever is finished by now.
         self.exact = {*exact}
-        # The application has given the partitions up since, or stops the consumer: there is no
-        # other one after it.
-        self.is_departed = is_departed
-        # There is no other one of this assignment after it.
-        self.is_last = is_last or is_departed
-        # The coordinator is in the middle of a rebalance that this member may not know of yet.
-        self.was_put_off = False
-        # The broker may have it: perhaps only the answer was lost.
-        self.was_sent = False
         # Of the application's `commit()`: revoked since, and not committed before that.
         self.revoked: dict[TopicPartition, OffsetAndMetadata] = {}
 
+    @property
+    def is_departed(self) -> bool:
+        """Whether no other commit of its partitions follows, as they are given up."""
+        return self.kind is CommitKind.DEPARTED
+
+    # --- Its state ------------------------------------------------------------------------
+    def note_wait(self) -> None:
+        """Note that it waits for the end of a rebalance."""
+        if not self.state.has_waited:
+            self._enter(CommitState.SENT_LATE if self.state.was_sent else CommitState.WAITED)
+
+    def note_sent(self) -> None:
+        """Note that the coordinator may have it from now on."""
+        if not self.state.was_sent:
+            self._enter(CommitState.SENT_LATE if self.state.has_waited else CommitState.SENT)
+
+    def put_off(self) -> None:
+        """Note that the coordinator has refused it because of a rebalance."""
+        if self.state is not CommitState.PUT_OFF:
+            self._enter(CommitState.PUT_OFF)
+
+    def _enter(self, state: CommitState) -> None:
+        if state not in MOVES[self.state]:
+            raise AssertionError(
+                f"a commit cannot change its state from {self.state.name} to {state.name}"
+            )
+        self.state = state
+
+    # --- What it says ---------------------------------------------------------------------
     def say(self, tp: TopicPartition, offset: OffsetAndMetadata, sequence: int) -> None:
         """Commit another offset of a partition, of what is finished by now."""
         self.left[tp], self.said_at[tp] = offset, sequence
@@ -186,8 +266,6 @@ class Commits(CommittedReader):
         self._auto_commit = AutoCommit(config, state, member, self)
         # Where an answer was lost the broker has what it says: nothing may go back behind it.
         self._pending: set[PendingCommit] = set()
-        # Commits that waited for the end of a rebalance, until they are done.
-        self._waiting: set[PendingCommit] = set()
 
     # --- Committing -----------------------------------------------------------------------
     async def commit(self, offsets: object = None, *, timeout_s: float | None = None) -> None:
@@ -247,10 +325,9 @@ class Commits(CommittedReader):
                 next(self._sequence),
                 wanted,
                 self.assigned_as,
+                CommitKind.POSITIONS if offsets is None else CommitKind.NAMED,
                 cursors=self._state.assignment,
                 view=self._cluster.view,
-                is_asked_for=True,
-                names_partitions=offsets is not None,
                 exact=exact,
             )
             await self._commit(commit, self._deadline(timeout_s))
@@ -287,10 +364,7 @@ class Commits(CommittedReader):
         """Wait for commits that the application makes: the coordinator takes none afterwards."""
         try:
             async with timeout_at(deadline):
-                while any(
-                    commit.is_asked_for and (commit not in self._waiting or self._is_taken(commit))
-                    for commit in self._pending
-                ):
+                while any(map(self._is_under_way, self._pending)):
                     await self._member.wait_for_change()
         except asyncio.TimeoutError:  # they fail by themselves
             pass
@@ -303,7 +377,7 @@ class Commits(CommittedReader):
     ) -> Offsets:
         if not offsets:
             return {}
-        commit = self._make(offsets, departed, is_last=True)
+        commit = self._make(offsets, departed, CommitKind.LAST)
         try:
             await self._commit(commit, deadline)
         except KafkaError as error:
@@ -334,11 +408,13 @@ class Commits(CommittedReader):
     def is_committing(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether a commit of theirs, by the application, is on its way: not one put off."""
         return any(
-            commit.is_asked_for
-            and (commit not in self._waiting or self._is_taken(commit))
-            and not commit.left.keys().isdisjoint(partitions)
+            self._is_under_way(commit) and not commit.left.keys().isdisjoint(partitions)
             for commit in self._pending
         )
+
+    def _is_under_way(self, commit: PendingCommit) -> bool:
+        """Whether the application makes a commit, and no rebalance holds it up."""
+        return commit.kind.is_asked_for and (not commit.state.has_waited or self._is_taken(commit))
 
     @property
     def has_departed(self) -> bool:
@@ -373,7 +449,7 @@ class Commits(CommittedReader):
         Raises:
             KafkaError: The coordinator refuses, or does not answer.
         """
-        await self._attempt(self._make(offsets, None), self._deadline(None))
+        await self._attempt(self._make(offsets), self._deadline(None))
 
     def alone(self) -> asyncio.Lock:
         """Return a block within which no commit is sent, whatever the group does meanwhile."""
@@ -453,18 +529,19 @@ class Commits(CommittedReader):
         }
 
     def _make(
-        self, offsets: Offsets, departed: Departed | None, *, is_last: bool = False
+        self,
+        offsets: Offsets,
+        departed: Departed | None = None,
+        kind: CommitKind = CommitKind.AUTOMATIC,
     ) -> PendingCommit:
         """Make a commit that nobody asked for."""
         return PendingCommit(
             next(self._sequence),
             offsets,
             self.assigned_as if departed is None else departed.assigned_as,
+            kind if departed is None else CommitKind.DEPARTED,
             cursors=self._state.assignment if departed is None else departed.cursors,
             view=self._cluster.view,
-            is_asked_for=False,
-            is_departed=departed is not None,
-            is_last=is_last,
         )
 
     async def _commit(self, commit: PendingCommit, deadline: float) -> None:
@@ -478,7 +555,7 @@ class Commits(CommittedReader):
                 )
         except KafkaError as error:
             left = {**commit.left, **commit.revoked}
-            failed = CommitFailed(left, error, is_auto=not commit.is_asked_for)
+            failed = CommitFailed(left, error, is_auto=not commit.kind.is_asked_for)
             self.failed_at = failed.at_s
             self._state.events.publish(failed)
             raise
@@ -487,13 +564,13 @@ class Commits(CommittedReader):
             self.failed_at = None
         finally:
             self._pending.discard(commit)
-            self._waiting.discard(commit)
-            if commit.is_asked_for:  # only those may wait, or are waited for
+            if commit.kind.is_asked_for:  # only those may wait, or are waited for
                 self._member.notify()
 
     @property
     def is_settling(self) -> bool:
-        return bool(self._waiting or self._auto_commit.departed)
+        has_waited = any(commit.state.has_waited for commit in self._pending)
+        return has_waited or bool(self._auto_commit.departed)
 
     async def _carry_through(self, commit: PendingCommit, deadline: float) -> None:
         """Try until all is committed, or overtaken by later commits, or the deadline."""
@@ -543,7 +620,7 @@ class Commits(CommittedReader):
         for tp, said_at in commit.said_at.items():
             if self._latest.get(tp, said_at) > said_at:
                 commit.left.pop(tp, None)
-        if commit.is_asked_for:
+        if commit.kind.is_asked_for:
             self._catch_up_with_later_ones(commit)
         else:
             commit.left = self.not_committed_yet(commit.left)
@@ -553,7 +630,7 @@ class Commits(CommittedReader):
                 self._keep_in_step(commit)
             self._say_what_was_asked_for(commit)
         self._leave_out_former_logs(commit)
-        if not commit.names_partitions:
+        if commit.kind is not CommitKind.NAMED:
             self._leave_out_what_is_in_doubt(commit)
             self._leave_out_what_went(commit)
         self._say_what_is_finished(commit)
@@ -569,7 +646,7 @@ class Commits(CommittedReader):
         }
         if not entries:
             raise self._member.why_lost()
-        commit.was_sent = True
+        commit.note_sent()
         try:
             response = await self._coordinator.request(
                 commit_request(self._member, identity, entries, ids),
@@ -609,7 +686,7 @@ class Commits(CommittedReader):
                 former.append(tp)
         if not former:
             return
-        if commit.names_partitions:
+        if commit.kind is CommitKind.NAMED:
             raise _of_another_log(f"the offsets of {sorted(former)}")
         log.warning(
             "group %s: these offsets were not committed, because their topics were deleted and "
@@ -665,9 +742,9 @@ class Commits(CommittedReader):
 
         What was not committed before that, as without auto-commit, fails the commit in the end.
         """
-        if not commit.is_asked_for or self.assigned_as is None:
+        if not commit.kind.is_asked_for or self.assigned_as is None:
             return
-        now, has_waited = self._state.assignment, commit in self._waiting
+        now, has_waited = self._state.assignment, commit.state.has_waited
         for tp in tuple(commit.left):
             cursor = commit.cursors[tp]
             if tp in now and (has_waited or now[tp] is cursor):
@@ -697,7 +774,7 @@ class Commits(CommittedReader):
 
     def _catch_up_with_later_ones(self, commit: PendingCommit) -> None:
         """Say what later commits said that are not done but may have arrived: never go back."""
-        for other in [each for each in self._pending if each.was_sent]:
+        for other in [each for each in self._pending if each.state.was_sent]:
             for tp in commit.left.keys() & other.left.keys():
                 if other.said_at[tp] > commit.said_at[tp]:
                     commit.take_over(tp, other)
@@ -738,7 +815,7 @@ class Commits(CommittedReader):
     def _say_what_was_asked_for(self, commit: PendingCommit) -> None:
         """Take over the metadata of a commit of the same offset, which this one overtakes."""
         for asked in self._pending:
-            if asked.is_asked_for:
+            if asked.kind.is_asked_for:
                 for tp in commit.left.keys() & asked.left.keys():
                     if commit.left[tp].offset == asked.left[tp].offset:
                         commit.take_over(tp, asked)
@@ -755,7 +832,7 @@ class Commits(CommittedReader):
         if made_as == NOBODY and (commit.is_departed or self.assigned_as == NOBODY):
             return NOBODY
         sender = None
-        has_waited = commit in self._waiting
+        has_waited = commit.state.has_waited
         if commit.is_departed or self.assigned_as != NOBODY:
             sender = self._member.commits_as(
                 made_as, has_waited=has_waited, is_departed=commit.is_departed
@@ -814,14 +891,14 @@ class Commits(CommittedReader):
     def _is_worth_another_try(self, commit: PendingCommit, error: KafkaError) -> bool:
         recovery = recovery_for(error)
         if commit.is_departed or self._can_wait(commit):
-            if recovery is Recovery.REBALANCE and commit.is_asked_for:
-                commit.was_put_off = True
-                self._waiting.add(commit)
+            if recovery is Recovery.REBALANCE and commit.kind.is_asked_for:
+                commit.put_off()
                 self._member.notify()
                 return True
             is_of_another = recovery in (Recovery.REBALANCE, Recovery.LOST_GENERATION)
             if is_of_another and self._is_between_generations(commit):
-                commit.was_put_off |= commit.is_departed
+                if commit.is_departed:
+                    commit.put_off()
                 return True
         if recovery is Recovery.FENCED:  # not to be mended by reading the records again
             return False
@@ -849,7 +926,7 @@ class Commits(CommittedReader):
 
     async def _is_all_gone(self, commit: PendingCommit, deadline: float) -> bool:
         """Drop the partitions that brokers and coordinator alike do not know; whether all go."""
-        if commit.names_partitions:
+        if commit.kind is CommitKind.NAMED:
             return False
         try:
             async with timeout_at(deadline):
@@ -870,7 +947,7 @@ class Commits(CommittedReader):
         """Wait until a commit can be sent: no other is on its way, and no rebalance refuses it."""
         while True:
             while not self._is_taken(commit):
-                self._waiting.add(commit)
+                commit.note_wait()
                 await self._member.wait_for_change()
                 self._cluster.raise_if_closed()
             while self._waits_for_transaction(commit):
@@ -888,7 +965,7 @@ class Commits(CommittedReader):
         A last one does, and one of offsets by name. The others leave out what it may commit.
         """
         return (
-            (commit.is_last or commit.names_partitions)
+            commit.kind in (CommitKind.NAMED, CommitKind.LAST, CommitKind.DEPARTED)
             and any(
                 each is not None and each.has_stored_offsets for each in commit.cursors.values()
             )
@@ -898,13 +975,13 @@ class Commits(CommittedReader):
     def _is_taken(self, commit: PendingCommit) -> bool:
         """Whether the coordinator takes a commit now, as far as known; or it cannot wait."""
         return not self._can_wait(commit) or self._member.takes_commits(
-            was_put_off=commit.was_put_off, is_departed=commit.is_departed
+            was_put_off=commit.state is CommitState.PUT_OFF, is_departed=commit.is_departed
         )
 
     @staticmethod
     def _can_wait(commit: PendingCommit) -> bool:
         """Whether a commit waits for a rebalance: but that waits for its callbacks."""
-        return (commit.is_asked_for or commit.is_departed) and not is_in_callback()
+        return (commit.kind.is_asked_for or commit.is_departed) and not is_in_callback()
 
 
 def _of_another_log(what: str) -> CommitFailedError:

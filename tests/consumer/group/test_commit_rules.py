@@ -12,7 +12,7 @@ from aiokafka_lite import errors
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer.commits.auto_commit import Departed
-from aiokafka_lite.consumer.commits.commits import PendingCommit
+from aiokafka_lite.consumer.commits.commits import CommitKind, PendingCommit
 from aiokafka_lite.consumer.commits.committed import pause
 from aiokafka_lite.consumer.commits.confirmed import CONFIRMED_S, ConfirmedTopics
 from aiokafka_lite.consumer.commits.requests import (
@@ -610,9 +610,9 @@ def test_an_offset_that_is_taken_over_was_named_if_the_other_commit_names_it(
             0,
             {A: at(1), B: at(2)},
             FIRST,
+            CommitKind.NAMED,
             cursors={},
             view=ClusterView(),
-            is_asked_for=True,
             exact=named,
         )
         for named in (own, others)
