@@ -1,0 +1,43 @@
+"""The tables of legal moves: every state has a row and can be entered."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from aiokafka_lite.consumer.commits import commits
+from aiokafka_lite.consumer.commits.commits import CommitState
+from aiokafka_lite.consumer.processing import breaker, lanes
+from aiokafka_lite.consumer.processing.breaker import BreakerState
+from aiokafka_lite.consumer.processing.lanes import Job, JobState
+
+Moves = Mapping[enum.Enum, frozenset[enum.Enum]]
+
+
+@pytest.mark.parametrize(
+    ("moves", "first", "final"),
+    [
+        (breaker.MOVES, BreakerState.CLOSED, set()),
+        (lanes.MOVES, JobState.LISTED, {JobState.DEAD}),
+        (commits.MOVES, CommitState.MADE, {CommitState.PUT_OFF}),
+    ],
+)
+def test_every_state_is_reached_from_the_first_and_only_final_ones_are_never_left(
+    moves: Moves, first: enum.Enum, final: set[enum.Enum]
+) -> None:
+    assert moves.keys() == set(type(first))
+    reached, more = {first}, {first}
+    while more:
+        more = {after for state in more for after in moves[state]} - reached
+        reached |= more
+    assert reached == set(type(first))
+    assert {state for state, after in moves.items() if not after} == final
+
+
+def test_a_job_without_attempts_left_is_not_handled_again() -> None:
+    job = Job(cast(Any, None), None, ValueError("dead from the beginning"), cast(Any, None))
+    with pytest.raises(AssertionError, match="from DEAD to ALONE"):
+        job.enter(JobState.ALONE)
