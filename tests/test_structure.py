@@ -1,4 +1,4 @@
-"""What tests may reach for: read from their sources."""
+"""What tests may reach for, and how modules import: read from their sources."""
 
 from __future__ import annotations
 
@@ -146,3 +146,10 @@ def test_what_tests_of_several_areas_use_is_in_support() -> None:
         if imported.split(".")[1] not in ("support", "conftest", module.path.split("/")[0])
     ]
     assert not found
+
+
+def test_the_layers_of_the_broker_hold_for_types_too() -> None:
+    """Import-linter ignores imports for type checking. They once formed a circle of 20 files."""
+    broker = PACKAGE.parent / "broker"
+    found = {file.name for file in broker.rglob("*.py") if "TYPE_CHECKING" in file.read_text()}
+    assert found == {"cluster_security.py", "server.py"}, "these import optional parts only"
