@@ -20,6 +20,7 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle
 from tests.support.reading import reading
+from tests.support.states import State
 
 A, B, C, D = (TopicPartition("t", number) for number in range(4))
 PATIENCE_S = 20
@@ -27,9 +28,9 @@ PATIENCE_S = 20
 
 # --- The cursors -------------------------------------------------------------------------------
 @pytest.fixture
-def assignment() -> Assignment:
+def assignment() -> State:
     """A and B, of which records up to 5 were handed out."""
-    assignment = Assignment()
+    assignment = State()
     assignment.change((), [A, B])
     for tp in (A, B):
         cursor = assignment.partition(tp)
@@ -43,7 +44,7 @@ def looks(cursor: Cursor) -> tuple[object, ...]:
     return cursor.position, cursor.fetched, cursor.loan, cursor.is_paused, cursor.is_fetchable
 
 
-def test_what_stays_is_not_touched(assignment: Assignment) -> None:
+def test_what_stays_is_not_touched(assignment: State) -> None:
     kept = assignment.partition(A)
     kept.buffered(9)
     loan = kept.lend(1)
@@ -59,7 +60,7 @@ def test_what_stays_is_not_touched(assignment: Assignment) -> None:
 
 
 def test_what_goes_is_fetched_no_more_and_its_position_stays_readable(
-    assignment: Assignment,
+    assignment: State,
 ) -> None:
     going = assignment.partition(B)
     loan = going.lend(1)
@@ -74,7 +75,7 @@ def test_what_goes_is_fetched_no_more_and_its_position_stays_readable(
         assignment.partition(B)
 
 
-def test_what_is_given_back_starts_afresh(assignment: Assignment) -> None:
+def test_what_is_given_back_starts_afresh(assignment: State) -> None:
     before = assignment.partition(B)
     assignment.begin_revocation([B])
     assignment.change([B], [B])
@@ -86,7 +87,7 @@ def test_what_is_given_back_starts_afresh(assignment: Assignment) -> None:
     assert not after.is_revoking
 
 
-def test_what_is_named_for_nothing_counts_for_nothing(assignment: Assignment) -> None:
+def test_what_is_named_for_nothing_counts_for_nothing(assignment: State) -> None:
     cursors = dict(assignment.assignment)
     assignment.change([C], [A])
     assert assignment.assignment == cursors
@@ -96,7 +97,7 @@ def test_what_is_named_for_nothing_counts_for_nothing(assignment: Assignment) ->
 
 
 @pytest.mark.parametrize("is_going", [False, True], ids=["stays", "goes and comes back"])
-def test_a_seek_meanwhile_holds(assignment: Assignment, is_going: bool) -> None:
+def test_a_seek_meanwhile_holds(assignment: State, is_going: bool) -> None:
     moved = B if is_going else A
     assignment.begin_revocation([B])
     assignment.seek(assignment.partition(moved), 2)
@@ -107,9 +108,7 @@ def test_a_seek_meanwhile_holds(assignment: Assignment, is_going: bool) -> None:
 
 @pytest.mark.parametrize("is_going", [False, True], ids=["stays", "goes and comes back"])
 @pytest.mark.parametrize("begins", ["before", "meanwhile"])
-def test_a_search_for_a_position_goes_on(
-    assignment: Assignment, begins: str, is_going: bool
-) -> None:
+def test_a_search_for_a_position_goes_on(assignment: State, begins: str, is_going: bool) -> None:
     moved = B if is_going else A
     if begins == "meanwhile":
         assignment.begin_revocation([B])
@@ -124,7 +123,7 @@ def test_a_search_for_a_position_goes_on(
 
 @pytest.mark.parametrize("to", ["committed", "policy", "unknown commit", "another log"])
 def test_a_position_that_the_application_has_not_asked_for_is_looked_up_again(
-    assignment: Assignment, to: str
+    assignment: State, to: str
 ) -> None:
     assignment.begin_revocation([B])
     moved = assignment.partition(B)
@@ -146,7 +145,7 @@ def test_a_position_that_the_application_has_not_asked_for_is_looked_up_again(
 
 
 @pytest.mark.parametrize("is_going", [False, True], ids=["stays", "goes and comes back"])
-def test_a_pause_meanwhile_holds(assignment: Assignment, is_going: bool) -> None:
+def test_a_pause_meanwhile_holds(assignment: State, is_going: bool) -> None:
     stopped = B if is_going else A
     assignment.begin_revocation([B])
     assignment.pause(assignment.partition(stopped))
@@ -155,7 +154,7 @@ def test_a_pause_meanwhile_holds(assignment: Assignment, is_going: bool) -> None
 
 
 def test_a_pause_from_before_ends_with_what_goes_and_stays_with_what_stays(
-    assignment: Assignment,
+    assignment: State,
 ) -> None:
     for tp in (A, B):
         assignment.pause(assignment.partition(tp))
@@ -166,7 +165,7 @@ def test_a_pause_from_before_ends_with_what_goes_and_stays_with_what_stays(
 
 
 def test_records_that_run_has_of_what_was_sought_and_came_back_are_not_processed(
-    assignment: Assignment,
+    assignment: State,
 ) -> None:
     assignment.open_processing(cast(Any, object()))
 
@@ -185,14 +184,14 @@ def test_records_that_run_has_of_what_was_sought_and_came_back_are_not_processed
     assert assignment.processed_offsets()[B].offset == 6
 
 
-def test_a_seek_in_what_others_may_have_had_meanwhile_is_forgotten(assignment: Assignment) -> None:
+def test_a_seek_in_what_others_may_have_had_meanwhile_is_forgotten(assignment: State) -> None:
     assignment.begin_revocation([B])
     assignment.seek(assignment.partition(B), 2)
     assignment.change([B], [B])
     assert assignment.partition(B).position is None
 
 
-def test_a_seek_in_what_goes_for_good_is_forgotten(assignment: Assignment) -> None:
+def test_a_seek_in_what_goes_for_good_is_forgotten(assignment: State) -> None:
     assignment.begin_revocation([B])
     assignment.seek(assignment.partition(B), 2)
     assignment.change([B], ())
@@ -201,7 +200,7 @@ def test_a_seek_in_what_goes_for_good_is_forgotten(assignment: Assignment) -> No
 
 
 def test_what_is_in_work_of_what_stays_is_processed_with_the_next_get(
-    assignment: Assignment,
+    assignment: State,
 ) -> None:
     for tp in (A, B):
         assignment.hand_out(assignment.partition(tp), 5, 8, ((0, 3),))

@@ -8,7 +8,6 @@ from typing import cast
 
 import pytest
 
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.bad_records import ChunkErrors
 from aiokafka_lite.consumer.buffer.chunk import PACKED, Chunk, ChunkState
 from aiokafka_lite.consumer.buffer.decode import (
@@ -21,6 +20,7 @@ from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.deserializers import BatchDeserializer, Serialized
 from aiokafka_lite.records.decoders import Columns
+from tests.support.states import State
 from tests.support.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.virtual_time
@@ -71,7 +71,7 @@ class Decoding:
     """A decoder of slow records."""
 
     def __init__(self, record_s: float = 0.0, value_deserializer: AnyDeserializer | None = None):
-        state = SubscriptionState()
+        state = State()
         config = ConsumerConfig(value_deserializer=value_deserializer)
         delivery = make_delivery(config, state.events)
         self.decoder = ChunkDecoder(state, cast("ChunkErrors", None), delivery)

@@ -7,8 +7,8 @@ import pytest
 from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.support.states import State
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 
@@ -44,7 +44,7 @@ class Returned:
     """Two partitions of which five records were returned."""
 
     def __init__(self) -> None:
-        self.state = SubscriptionState()
+        self.state = State()
         self.state.assign_from_user([A, B])
         self.a, self.b = self.state.assignment.values()
         for cursor in (self.a, self.b):

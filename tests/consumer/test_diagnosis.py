@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP, ConsumerConfig
 from aiokafka_lite.consumer.life import Stage
 from aiokafka_lite.consumer.membership.protocol import AwaitedWork, GroupStatus
@@ -25,6 +24,7 @@ from aiokafka_lite.consumer.monitoring.health import (
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
 from tests.support.scripted_sources import view
+from tests.support.states import State
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 NOW = 100.0
@@ -39,7 +39,7 @@ class Examined:
     """
 
     def __init__(self, *, has_group: bool = False) -> None:
-        self.state = SubscriptionState()
+        self.state = State()
         if has_group:
             self.state.subscribe(["t"])
         else:

@@ -7,7 +7,6 @@ import itertools
 
 import pytest
 
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.gate import Gate, Hold
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
@@ -16,6 +15,7 @@ from aiokafka_lite.errors import (
     KafkaTimeoutError,
 )
 from tests.support.buffers import Buffers, batch
+from tests.support.states import State
 
 
 def stopped() -> ConsumerStoppedError:
@@ -23,12 +23,12 @@ def stopped() -> ConsumerStoppedError:
 
 
 @pytest.fixture
-def state() -> SubscriptionState:
-    return SubscriptionState()
+def state() -> State:
+    return State()
 
 
 @pytest.fixture
-def gate(state: SubscriptionState) -> Gate:
+def gate(state: State) -> Gate:
     return state.gate
 
 
@@ -79,7 +79,7 @@ async def test_a_get_waits_for_the_last_of_two_reasons() -> None:
 
 
 def test_what_is_posted_is_raised_once_and_the_same_of_two_only_once(
-    state: SubscriptionState, gate: Gate
+    state: State, gate: Gate
 ) -> None:
     assert not gate.is_troubled
     gate.check()

@@ -17,7 +17,6 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer, consumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker, NewRecord
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.decode import make_delivery
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.life import MOVES, OVER, WITH_PARTS, Engine, Life, Stage
@@ -38,6 +37,7 @@ from tests.support.cluster import KafkaHandle
 from tests.support.for_each import for_each
 from tests.support.listeners import Acting
 from tests.support.reading import consumer_of
+from tests.support.states import State
 from tests.support.virtual_time import VirtualTimeLoop
 from tests.support.waiting import until
 
@@ -66,8 +66,8 @@ def path_to(stage: Stage) -> list[Stage]:
     raise LookupError(stage)
 
 
-def life_in(stage: Stage) -> tuple[Life, SubscriptionState]:
-    state = SubscriptionState()
+def life_in(stage: Stage) -> tuple[Life, State]:
+    state = State()
     life = Life(state.gate)
     for each in path_to(stage):
         life.enter(each)
@@ -179,7 +179,7 @@ class Parts:
 
 
 def engine_with(parts: Parts, *stages: Stage) -> Engine:
-    config, state = ConsumerConfig(max_buffered_bytes=1_000), SubscriptionState()
+    config, state = ConsumerConfig(max_buffered_bytes=1_000), State()
     delivery = make_delivery(config, state.events)
     engine = Engine(config, state, delivery, LoopProbe(state), random.Random(1))
     for stage in stages:

@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.monitoring import loop_probe
 from aiokafka_lite.consumer.monitoring.loop_probe import BLOCKED_S, INTERVAL_S, LoopProbe
@@ -18,6 +17,7 @@ from tests.support.buffers import A, Buffers, batch
 from tests.support.cluster import KafkaHandle
 from tests.support.reading import reading
 from tests.support.rows import rows
+from tests.support.states import State
 from tests.support.virtual_time import VirtualTimeLoop
 
 
@@ -28,7 +28,7 @@ def block(duration_s: float) -> None:
     loop.pass_time(duration_s)
 
 
-async def next_event(state: SubscriptionState) -> LoopBlocked:
+async def next_event(state: State) -> LoopBlocked:
     subscription = state.events.subscribe()
     event: ConsumerEvent = await asyncio.wait_for(subscription.__anext__(), 60)
     assert isinstance(event, LoopBlocked)
@@ -88,7 +88,7 @@ async def test_the_latest_record_and_the_line_that_asks_for_more_are_named(
 @pytest.mark.virtual_time
 async def test_a_block_of_half_a_session_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    probe = LoopProbe(SubscriptionState(), session_timeout_s=2.0)
+    probe = LoopProbe(State(), session_timeout_s=2.0)
     probe.start()
     for blocked_s in (0.9, 1.2):
         await asyncio.sleep(1)
@@ -151,7 +151,7 @@ async def test_no_tasks_are_named_of_very_many(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.virtual_time
 async def test_the_lag_is_that_of_the_timer_that_is_late_by_now() -> None:
     now = asyncio.get_running_loop().time
-    probe = LoopProbe(SubscriptionState())
+    probe = LoopProbe(State())
     probe.start()
     assert probe.lag_now_s(now()) == 0.0
     block(INTERVAL_S + 0.5)
@@ -165,7 +165,7 @@ async def test_the_lag_is_that_of_the_timer_that_is_late_by_now() -> None:
 
 @pytest.mark.virtual_time
 async def test_short_turns_are_no_news() -> None:
-    state = SubscriptionState()
+    state = State()
     events = state.events.subscribe()
     probe = LoopProbe(state)
     probe.start()
@@ -187,7 +187,7 @@ async def test_short_turns_are_no_news() -> None:
 @pytest.mark.virtual_time
 async def test_probes_of_one_loop_share_a_timer_and_measure_each_for_itself() -> None:
     loop = asyncio.get_running_loop()
-    state = SubscriptionState()
+    state = State()
     probes = [LoopProbe(state) for _ in range(10)]
     probes[0].start()
     loop.call_later(INTERVAL_S / 2, block, 1.0)
@@ -208,7 +208,7 @@ async def test_probes_of_one_loop_share_a_timer_and_measure_each_for_itself() ->
 
 @pytest.mark.virtual_time
 async def test_a_probe_that_is_stopped_leaves_no_timer() -> None:
-    probe = LoopProbe(SubscriptionState())
+    probe = LoopProbe(State())
     probe.start()
     probe.stop()
     probe.stop()

@@ -12,7 +12,6 @@ import pytest
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import ClientConfig, Cluster, ClusterView
 from aiokafka_lite.client.view import PartitionView, TopicView
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import watch_topics
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import Assigned
@@ -21,6 +20,7 @@ from aiokafka_lite.structs import TopicPartition
 from tests.support.events import events_so_far
 from tests.support.rows import tps
 from tests.support.scripted_group import ScriptedBroker
+from tests.support.states import State
 from tests.support.waiting import until
 
 
@@ -34,7 +34,7 @@ class Loner:
     """A consumer's part that stands for the group, without a group."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.state = SubscriptionState()
+        self.state = State()
         self.state.observers.on_subscription_change(lambda: watch_topics(self.state, cluster))
         self.no_group = NoGroup(ConsumerConfig(), self.state, cluster)
 

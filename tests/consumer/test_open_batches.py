@@ -11,7 +11,6 @@ import pytest
 from aiokafka_lite._transaction import LATEST, BlockInTransaction
 from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.delivery.batch import Batch, BatchScope
 from aiokafka_lite.errors import (
     BatchRevokedError,
@@ -20,6 +19,7 @@ from aiokafka_lite.errors import (
     IllegalStateError,
 )
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
+from tests.support.states import State
 
 A, B = (TopicPartition("t", number) for number in range(2))
 
@@ -49,7 +49,7 @@ class Opened:
     """A batch of the records 0 to 4 of two partitions."""
 
     def __init__(self) -> None:
-        self.state = SubscriptionState()
+        self.state = State()
         self.state.assign_from_user([A, B])
         for tp in (A, B):
             self.state.start_at(self.state.partition(tp), 0)

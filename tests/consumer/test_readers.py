@@ -16,9 +16,9 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.assignment.readers import Hand, Readers
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.support import inside
+from tests.support.states import State
 from tests.support.waiting import eventually, until
 
 Record = ConsumerRecord[bytes | None, bytes | None]
@@ -521,7 +521,7 @@ class Reading:
     """Partitions that the test's task reads, and another one that it has not started."""
 
     def __init__(self) -> None:
-        self.state = SubscriptionState()
+        self.state = State()
         self.state.assign_from_user([A, B])
         for cursor in self.state.assignment.values():
             self.state.start_at(cursor, 0)

@@ -16,12 +16,12 @@ from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.finished_ranges import decode, encode
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.progress import Progress
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import match_pattern
 from aiokafka_lite.consumer.caller import Callback, enter
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
+from tests.support.states import State
 
 A = TopicPartition("t", 0)
 B = TopicPartition("t", 1)
@@ -32,14 +32,14 @@ def records(*offsets: int) -> list[ConsumerRecord[Any, Any]]:
 
 
 @pytest.fixture
-def state() -> SubscriptionState:
-    subscription = SubscriptionState()
+def state() -> State:
+    subscription = State()
     subscription.assign_from_user([A, B])
     return subscription
 
 
 def test_the_ways_to_subscribe_exclude_each_other() -> None:
-    state = SubscriptionState()
+    state = State()
     state.subscribe(["t"])
     with pytest.raises(IllegalStateError, match="unsubscribe"):
         state.subscribe_pattern(re.compile("t.*"))
@@ -52,7 +52,7 @@ def test_the_ways_to_subscribe_exclude_each_other() -> None:
 
 
 def test_every_change_of_the_subscription_raises_its_version_and_is_told() -> None:
-    state = SubscriptionState()
+    state = State()
     told: list[int] = []
     state.observers.on_subscription_change(lambda: told.append(state.subscription_version))
     state.subscribe(["t"])
@@ -71,7 +71,7 @@ def test_every_change_of_the_subscription_raises_its_version_and_is_told() -> No
 
 @pytest.mark.parametrize("way", ["topics", "pattern"])
 def test_partitions_that_a_new_subscription_leaves_out_are_fetched_no_more(way: str) -> None:
-    state = SubscriptionState()
+    state = State()
     if way == "topics":
         state.subscribe(["t", "u"])
     else:
@@ -87,7 +87,7 @@ def test_partitions_that_a_new_subscription_leaves_out_are_fetched_no_more(way: 
 
 @pytest.mark.parametrize("way", ["topics", "pattern"])
 def test_a_subscription_is_to_the_partitions_of_its_topics(way: str) -> None:
-    state = SubscriptionState()
+    state = State()
     other = TopicPartition("u", 0)
     assert not state.subscribes_any([A])
     assert state.topics == set()
@@ -102,7 +102,7 @@ def test_a_subscription_is_to_the_partitions_of_its_topics(way: str) -> None:
 
 
 def test_a_departure_is_told_of_the_partitions_that_the_application_gives_up(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     told: list[Departure] = []
     state.observers.on_departure(told.append)
@@ -120,7 +120,7 @@ def test_a_departure_is_told_of_the_partitions_that_the_application_gives_up(
 
 @pytest.mark.parametrize("way", ["unsubscribed", "assigned by hand"])
 def test_partitions_that_the_application_gives_up_are_not_lost(way: str) -> None:
-    state = SubscriptionState()
+    state = State()
     if way == "unsubscribed":
         state.subscribe(["t"])
     state.change((), [A, B])
@@ -137,7 +137,7 @@ def test_partitions_that_the_application_gives_up_are_not_lost(way: str) -> None
 
 
 def test_all_partitions_are_lost_when_a_rebalance_took_the_last_one() -> None:
-    state = SubscriptionState()
+    state = State()
     assert not state.has_lost_any([])
     state.change((), [A, B])
     state.change([A], ())
@@ -149,7 +149,7 @@ def test_all_partitions_are_lost_when_a_rebalance_took_the_last_one() -> None:
 
 
 def test_matched_topics_count_only_when_they_change() -> None:
-    state = SubscriptionState()
+    state = State()
     state.subscribe(["t"])
     assert not state.set_matched_topics(["u"])
     assert state.subscription == {"t"}
@@ -165,7 +165,7 @@ def test_matched_topics_count_only_when_they_change() -> None:
 def test_a_pattern_matches_internal_topics_unless_they_are_excluded(
     matched: set[str], *, excludes: bool
 ) -> None:
-    state = SubscriptionState()
+    state = State()
     topics = [TopicView("t"), TopicView("t-internal", is_internal=True), TopicView("u")]
     seen = ClusterView(topics={topic.name: topic for topic in topics})
     match_pattern(state, seen, exclude_internal_topics=excludes)
@@ -175,7 +175,7 @@ def test_a_pattern_matches_internal_topics_unless_they_are_excluded(
     assert state.subscription == matched
 
 
-def test_assigning_keeps_what_stays_and_drops_what_goes(state: SubscriptionState) -> None:
+def test_assigning_keeps_what_stays_and_drops_what_goes(state: State) -> None:
     kept = state.partition(A)
     gone = state.partition(B)
     state.seek(kept, 7)
@@ -194,7 +194,7 @@ def test_assigning_keeps_what_stays_and_drops_what_goes(state: SubscriptionState
 
 
 def test_a_rebalance_keeps_positions_readable_and_then_starts_all_afresh(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     before = state.partition(A)
     state.seek(before, 7)
@@ -210,7 +210,7 @@ def test_a_rebalance_keeps_positions_readable_and_then_starts_all_afresh(
     assert not before.is_assigned
 
 
-def test_seek_and_reset_make_what_is_under_way_stale(state: SubscriptionState) -> None:
+def test_seek_and_reset_make_what_is_under_way_stale(state: State) -> None:
     partition = state.partition(A)
     discarded: list[Cursor] = []
     state.observers.on_discard(discarded.append)
@@ -231,7 +231,7 @@ def test_seek_and_reset_make_what_is_under_way_stale(state: SubscriptionState) -
 
 
 def test_a_paused_partition_is_not_fetchable_and_keeps_what_is_buffered(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     partition = state.partition(A)
     state.seek(partition, 5)
@@ -244,7 +244,7 @@ def test_a_paused_partition_is_not_fetchable_and_keeps_what_is_buffered(
 
 
 def test_only_what_was_handed_out_before_the_latest_get_is_processed(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     a, b = state.partition(A), state.partition(B)
     state.seek(a, 0)
@@ -261,7 +261,7 @@ def test_only_what_was_handed_out_before_the_latest_get_is_processed(
 
 
 def test_what_would_be_committed_says_of_each_record_that_it_is_finished(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     a = state.partition(A)
     a.topic_id = b"0123456789abcdef"
@@ -289,7 +289,7 @@ def test_what_would_be_committed_says_of_each_record_that_it_is_finished(
 
 
 def test_nothing_would_be_committed_of_a_partition_without_a_position(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     a = state.partition(A)
     a.track(Progress())
@@ -297,7 +297,7 @@ def test_nothing_would_be_committed_of_a_partition_without_a_position(
         state.offset_if_finished(a, {0})
 
 
-def test_offsets_that_hold_no_records_count_as_processed(state: SubscriptionState) -> None:
+def test_offsets_that_hold_no_records_count_as_processed(state: State) -> None:
     a = state.partition(A)
     state.seek(a, 0)
     state.begin_get()
@@ -311,9 +311,7 @@ def test_offsets_that_hold_no_records_count_as_processed(state: SubscriptionStat
 
 
 @pytest.mark.parametrize("offset", [4, 500])
-def test_a_seek_counts_as_processed_from_the_next_get_on(
-    state: SubscriptionState, offset: int
-) -> None:
+def test_a_seek_counts_as_processed_from_the_next_get_on(state: State, offset: int) -> None:
     a = state.partition(A)
     state.seek(a, 0)
     state.begin_get()
@@ -325,7 +323,7 @@ def test_a_seek_counts_as_processed_from_the_next_get_on(
     assert state.processed_offsets() == {A: OffsetAndMetadata(offset, "")}
 
 
-def test_a_seek_back_counts_at_once_when_nothing_is_worked_on(state: SubscriptionState) -> None:
+def test_a_seek_back_counts_at_once_when_nothing_is_worked_on(state: State) -> None:
     a = state.partition(A)
     state.seek(a, 0)
     state.begin_get()
@@ -336,7 +334,7 @@ def test_a_seek_back_counts_at_once_when_nothing_is_worked_on(state: Subscriptio
 
 
 def test_a_seek_behind_processed_records_counts_at_once_though_others_are_worked_on(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     a = read_to(state, A, 0, 5)
     state.begin_get()
@@ -346,7 +344,7 @@ def test_a_seek_behind_processed_records_counts_at_once_though_others_are_worked
 
 
 def test_what_is_worked_on_is_processed_at_the_next_get_though_the_position_is_looked_up(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     a = state.partition(A)
     state.seek(a, 0)
@@ -362,7 +360,7 @@ def test_what_is_worked_on_is_processed_at_the_next_get_though_the_position_is_l
 
 
 def test_a_return_to_the_committed_offset_counts_nothing_as_processed_that_is_in_hand(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     a = state.partition(A)
     state.seek(a, 0)
@@ -383,7 +381,7 @@ def test_a_return_to_the_committed_offset_counts_nothing_as_processed_that_is_in
 
 
 def test_a_position_lost_with_its_log_covers_nothing_of_what_is_worked_on(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     a = state.partition(A)
     state.seek(a, 0)
@@ -397,7 +395,7 @@ def test_a_position_lost_with_its_log_covers_nothing_of_what_is_worked_on(
 
 
 # --- What a change tells others ----------------------------------------------------------------
-MOVES: dict[str, Callable[[SubscriptionState, Cursor], object]] = {
+MOVES: dict[str, Callable[[State, Cursor], object]] = {
     "seek": lambda state, a: state.seek(a, 3),
     "seek to committed": lambda state, a: state.seek_to_committed(a, OffsetAndMetadata(3, "")),
     "skip": lambda state, a: state.skip_to(a, 3),
@@ -409,7 +407,7 @@ MOVES: dict[str, Callable[[SubscriptionState, Cursor], object]] = {
     "refetch": lambda state, a: state.refetch(a),
     "revocation": lambda state, a: state.begin_revocation([A]),
 }
-SWITCHES: dict[str, Callable[[SubscriptionState, Cursor], object]] = {
+SWITCHES: dict[str, Callable[[State, Cursor], object]] = {
     "validated": lambda state, a: state.validated(a, 3),
     "keep": lambda state, a: state.keep(a),
     "resume": lambda state, a: state.resume(a),
@@ -417,7 +415,7 @@ SWITCHES: dict[str, Callable[[SubscriptionState, Cursor], object]] = {
 
 
 @pytest.fixture
-def told(state: SubscriptionState) -> list[str]:
+def told(state: State) -> list[str]:
     """What is told of the first partition, which is at offset 1, in order."""
     state.seek(state.partition(A), 1)
     told: list[str] = []
@@ -429,13 +427,13 @@ def told(state: SubscriptionState) -> list[str]:
 
 @pytest.mark.parametrize("move", MOVES)
 def test_positions_are_settled_before_records_are_discarded_for_a_move(
-    state: SubscriptionState, told: list[str], move: str
+    state: State, told: list[str], move: str
 ) -> None:
     MOVES[move](state, state.partition(A))
     assert told == ["settled", "discarded 0", "moved 0"]
 
 
-QUESTIONS: dict[str, Callable[[SubscriptionState], object]] = {
+QUESTIONS: dict[str, Callable[[State], object]] = {
     "another assignment": lambda state: state.change([A], ()),
     "processed": lambda state: state.processed_offsets(),
     "returned": lambda state: state.handed_out_offsets(),
@@ -452,27 +450,27 @@ QUESTIONS: dict[str, Callable[[SubscriptionState], object]] = {
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_positions_are_settled_before_they_count(
-    state: SubscriptionState, told: list[str], question: str
+    state: State, told: list[str], question: str
 ) -> None:
     QUESTIONS[question](state)
     assert told[0] == "settled"
 
 
-def test_positions_are_settled_before_a_pause(state: SubscriptionState, told: list[str]) -> None:
+def test_positions_are_settled_before_a_pause(state: State, told: list[str]) -> None:
     state.pause(state.partition(A))
     assert told == ["settled", "moved 0"]
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_a_partition_that_may_be_fetched_again_is_told(
-    state: SubscriptionState, told: list[str], switch: str
+    state: State, told: list[str], switch: str
 ) -> None:
     SWITCHES[switch](state, state.partition(A))
     assert told == ["moved 0"]
 
 
 # --- Records that others may have --------------------------------------------------------------
-def read_to(state: SubscriptionState, tp: TopicPartition, first: int, end: int) -> Cursor:
+def read_to(state: State, tp: TopicPartition, first: int, end: int) -> Cursor:
     """Begin a partition at an offset, and return records of it."""
     cursor = state.partition(tp)
     state.start_at(cursor, first)
@@ -480,7 +478,7 @@ def read_to(state: SubscriptionState, tp: TopicPartition, first: int, end: int) 
     return cursor
 
 
-def test_records_without_a_commit_are_lost_with_their_partition(state: SubscriptionState) -> None:
+def test_records_without_a_commit_are_lost_with_their_partition(state: State) -> None:
     unread, foreign = TopicPartition("t", 2), TopicPartition("u", 0)
     state.add_from_user([unread])
     read_to(state, A, 0, 5)
@@ -492,14 +490,14 @@ def test_records_without_a_commit_are_lost_with_their_partition(state: Subscript
 
 
 def test_records_of_a_replaced_log_are_lost_if_they_are_not_committed(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     state.replace_log(read_to(state, A, 0, 5), b"other")
     assert state.delivery().lost == {A}
 
 
 def test_offsets_behind_records_of_an_earlier_assignment_are_of_that() -> None:
-    state = SubscriptionState()
+    state = State()
     state.subscribe(["t"])
     state.change((), [A])
     read_to(state, A, 10, 15)
@@ -520,7 +518,7 @@ def test_offsets_behind_records_of_an_earlier_assignment_are_of_that() -> None:
     assert of_earlier() == [11, 12, 13, 14, 15]
 
 
-def test_offsets_behind_records_of_a_replaced_log_are_of_that(state: SubscriptionState) -> None:
+def test_offsets_behind_records_of_a_replaced_log_are_of_that(state: State) -> None:
     a = read_to(state, A, 10, 12)
     state.replace_log(a, b"other")
     read_to(state, A, 20, 22)
@@ -539,7 +537,7 @@ def test_offsets_behind_records_of_a_replaced_log_are_of_that(state: Subscriptio
 
 @pytest.mark.parametrize("is_in_work", [True, False])
 def test_records_before_a_position_sought_in_a_rebalance_are_processed_at_the_next_get(
-    state: SubscriptionState, *, is_in_work: bool
+    state: State, *, is_in_work: bool
 ) -> None:
     read_to(state, A, 0, 10)
     if not is_in_work:
@@ -553,7 +551,7 @@ def test_records_before_a_position_sought_in_a_rebalance_are_processed_at_the_ne
 
 
 def test_nothing_is_being_processed_of_a_partition_that_was_taken_away(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     read_to(state, A, 0, 5)
     assert state.being_processed() == {A: (0, 5)}
@@ -562,7 +560,7 @@ def test_nothing_is_being_processed_of_a_partition_that_was_taken_away(
 
 
 def test_a_partition_sought_to_its_commit_in_a_rebalance_starts_from_what_is_committed_then(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     state.begin_revocation([A])
     state.seek_to_committed(state.partition(A), OffsetAndMetadata(3, ""))
@@ -571,7 +569,7 @@ def test_a_partition_sought_to_its_commit_in_a_rebalance_starts_from_what_is_com
 
 
 def test_what_is_finished_behind_a_commit_that_is_sought_is_compared_with_a_newer_leader(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     a, topic_id = state.partition(A), b"0123456789abcdef"
     a.read_from(None, 5, topic_id)
@@ -585,14 +583,14 @@ def test_what_is_finished_behind_a_commit_that_is_sought_is_compared_with_a_newe
     assert a.search.sought is Sought.VALIDATION
 
 
-def test_a_partition_that_is_assigned_again_is_not_paused(state: SubscriptionState) -> None:
+def test_a_partition_that_is_assigned_again_is_not_paused(state: State) -> None:
     state.pause(state.partition(B))
     state.change([A, B], [A, B])
     assert not any(cursor.is_paused for cursor in state.assignment.values())
 
 
 def test_a_partition_that_nobody_has_moved_in_a_rebalance_starts_from_its_commit(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     read_to(state, A, 0, 10)
     state.change([A], [A], is_unbroken=True)
@@ -601,7 +599,7 @@ def test_a_partition_that_nobody_has_moved_in_a_rebalance_starts_from_its_commit
 
 # --- What is being worked on -------------------------------------------------------------------
 def test_what_the_latest_get_returned_is_unfinished_in_whichever_partitions(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     tps = [TopicPartition("t", number) for number in range(40)]
     state.assign_from_user(tps)
@@ -629,7 +627,7 @@ class Transaction:
 
 
 def test_what_an_open_transaction_decides_on_is_unfinished_and_not_committed(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     for tp in (A, B):
         read_to(state, tp, 0, 10)
@@ -665,7 +663,7 @@ def test_what_an_open_transaction_decides_on_is_unfinished_and_not_committed(
     ],
 )
 def test_transactions_from_before_a_rebalance_decide_nothing_once_it_starts_anew(
-    state: SubscriptionState, move: Callable[..., object], *, is_forgotten: bool
+    state: State, move: Callable[..., object], *, is_forgotten: bool
 ) -> None:
     before = read_to(state, A, 0, 10)
     state.begin_get()
@@ -678,7 +676,7 @@ def test_transactions_from_before_a_rebalance_decide_nothing_once_it_starts_anew
 
 
 def test_offsets_that_a_transaction_commits_count_for_the_assignment_of_the_records(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     a, before = read_to(state, A, 0, 5), read_to(state, B, 0, 5)
     state.change([B], [B])
@@ -692,7 +690,7 @@ def test_offsets_that_a_transaction_commits_count_for_the_assignment_of_the_reco
 
 
 def test_an_offset_that_commit_would_commit_is_committed_with_what_is_finished_behind_it(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     a = read_to(state, A, 0, 5)
     a.topic_id = b"0123456789abcdef"
@@ -712,7 +710,7 @@ def test_an_offset_that_commit_would_commit_is_committed_with_what_is_finished_b
 
 
 def test_rebalances_are_told_that_the_application_has_finished_something(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     told: list[str] = []
     state.observers.of_gets.append(lambda: told.append("acted"))
@@ -727,9 +725,7 @@ def test_rebalances_are_told_that_the_application_has_finished_something(
 
 
 @pytest.mark.parametrize("why", ["latest get", "work", "transaction", "nothing"])
-def test_a_start_behind_records_that_are_worked_on_is_not_committed(
-    state: SubscriptionState, why: str
-) -> None:
+def test_a_start_behind_records_that_are_worked_on_is_not_committed(state: State, why: str) -> None:
     a = read_to(state, A, 5, 10)
     if why != "latest get":
         state.begin_get()
@@ -748,7 +744,7 @@ def test_a_start_behind_records_that_are_worked_on_is_not_committed(
     ("refused", "most"), [(3_501, 3_500), (3_500, 1_750), (128, 64), (127, 0), (1, 0)]
 )
 def test_metadata_that_were_refused_are_half_as_long_next_time(
-    state: SubscriptionState, refused: int, most: int
+    state: State, refused: int, most: int
 ) -> None:
     state.limit_metadata(refused)
     assert state.most_metadata == most
@@ -756,7 +752,7 @@ def test_metadata_that_were_refused_are_half_as_long_next_time(
 
 # --- Records that handlers have ----------------------------------------------------------------
 @pytest.fixture
-def handled(state: SubscriptionState) -> Cursor:
+def handled(state: State) -> Cursor:
     """A partition of which handlers have as many records as they may: 0 to 4."""
     state.remove_from_user([A])
     state.add_from_user([A])  # behind one of which they have none
@@ -770,7 +766,7 @@ def handled(state: SubscriptionState) -> Cursor:
 
 
 def test_records_are_processed_up_to_the_first_that_a_handler_has(
-    state: SubscriptionState, handled: Cursor
+    state: State, handled: Cursor
 ) -> None:
     moved: list[Cursor] = []
     state.observers.on_partition_change(moved.append)
@@ -795,7 +791,7 @@ def test_records_are_processed_up_to_the_first_that_a_handler_has(
 
 
 def test_a_partition_with_enough_is_fetched_again_when_its_handlers_have_finished(
-    state: SubscriptionState, handled: Cursor
+    state: State, handled: Cursor
 ) -> None:
     moved: list[Cursor] = []
     state.observers.on_partition_change(moved.append)
@@ -810,7 +806,7 @@ def test_a_partition_with_enough_is_fetched_again_when_its_handlers_have_finishe
 
 
 def test_a_seek_before_all_that_handlers_have_makes_room_for_others(
-    state: SubscriptionState, handled: Cursor
+    state: State, handled: Cursor
 ) -> None:
     state.seek(handled, 3)
     assert handled.has_enough
@@ -821,7 +817,7 @@ def test_a_seek_before_all_that_handlers_have_makes_room_for_others(
 
 @pytest.mark.parametrize("how", ["sought", "skipped to", "found"])
 def test_records_behind_a_new_position_are_given_to_handlers_again(
-    state: SubscriptionState, handled: Cursor, how: str
+    state: State, handled: Cursor, how: str
 ) -> None:
     if how == "sought":
         state.seek(handled, 3)
@@ -836,7 +832,7 @@ def test_records_behind_a_new_position_are_given_to_handlers_again(
     assert state.processed_offsets()[A].offset == 3
 
 
-def test_a_handler_commits_its_own_records_and_no_others(state: SubscriptionState) -> None:
+def test_a_handler_commits_its_own_records_and_no_others(state: State) -> None:
     a = state.partition(A)
     state.seek(a, 0)
     state.open_processing(cast(Any, SimpleNamespace(own_records=lambda: {a: {0: 0, 1: 1}})))
@@ -857,7 +853,7 @@ def test_a_handler_commits_its_own_records_and_no_others(state: SubscriptionStat
 
 
 def test_records_of_a_partition_that_came_back_are_the_handlers_alone(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     run = cast(Any, SimpleNamespace(undone=lambda partitions: {}))
     state.seek(state.partition(A), 0)
@@ -875,7 +871,7 @@ def test_records_of_a_partition_that_came_back_are_the_handlers_alone(
 
 
 def test_records_of_a_partition_that_is_taken_away_are_nobodys(
-    state: SubscriptionState, handled: Cursor
+    state: State, handled: Cursor
 ) -> None:
     state.change([A], ())
     assert handled.progress is not None
@@ -883,7 +879,7 @@ def test_records_of_a_partition_that_is_taken_away_are_nobodys(
 
 
 def test_what_was_returned_before_a_run_is_processed_when_it_begins(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     read_to(state, A, 0, 5)
     state.open_processing(cast(Any, object()))
@@ -891,7 +887,7 @@ def test_what_was_returned_before_a_run_is_processed_when_it_begins(
 
 
 def test_records_returned_since_a_seek_stay_in_hand_though_a_commit_before_it_is_unknown(
-    state: SubscriptionState, handled: Cursor
+    state: State, handled: Cursor
 ) -> None:
     state.seek(handled, 3)
     state.hand_out_each(handled, records(3, 4), (), lambda record: record.offset)
@@ -904,7 +900,7 @@ def test_records_returned_since_a_seek_stay_in_hand_though_a_commit_before_it_is
 
 @pytest.mark.parametrize("is_looked_up", [True, False])
 def test_what_lies_before_a_seek_is_taken_from_handlers_whose_commit_is_unknown(
-    state: SubscriptionState, handled: Cursor, *, is_looked_up: bool
+    state: State, handled: Cursor, *, is_looked_up: bool
 ) -> None:
     state.seek(handled, 3)
     if is_looked_up:
@@ -915,7 +911,7 @@ def test_what_lies_before_a_seek_is_taken_from_handlers_whose_commit_is_unknown(
     assert state.processed_offsets()[A].offset == 3
 
 
-def test_one_run_at_a_time_takes_all_records(state: SubscriptionState, handled: Cursor) -> None:
+def test_one_run_at_a_time_takes_all_records(state: State, handled: Cursor) -> None:
     with pytest.raises(IllegalStateError, match="already active"):
         state.open_processing(cast(Any, object()))
     run, failure = state.processing, ValueError("no")
@@ -934,7 +930,7 @@ def test_one_run_at_a_time_takes_all_records(state: SubscriptionState, handled: 
 
 
 async def test_tasks_that_read_the_records_of_a_run_are_no_readers(
-    state: SubscriptionState, handled: Cursor
+    state: State, handled: Cursor
 ) -> None:
     async def read() -> None:
         state.note_reader()
@@ -945,7 +941,7 @@ async def test_tasks_that_read_the_records_of_a_run_are_no_readers(
     assert not state.has_several_readers
 
 
-async def test_idle_time_is_that_between_gets(state: SubscriptionState) -> None:
+async def test_idle_time_is_that_between_gets(state: State) -> None:
     state.restart_idle(100.0)
     assert state.idle_s(101.0) == 1.0
     state.enter_get()
@@ -955,7 +951,7 @@ async def test_idle_time_is_that_between_gets(state: SubscriptionState) -> None:
 
 
 async def test_reads_of_a_rebalance_listener_finish_no_records_and_end_no_idle_time(
-    state: SubscriptionState,
+    state: State,
 ) -> None:
     read_to(state, A, 0, 10)
     assert state.idle_s(100.0) == 0.0
@@ -976,7 +972,7 @@ async def test_reads_of_a_rebalance_listener_finish_no_records_and_end_no_idle_t
     assert state.processed_offsets()[A].offset == 10
 
 
-def test_a_hand_out_without_a_get_of_its_own_ends_the_idle_time(state: SubscriptionState) -> None:
+def test_a_hand_out_without_a_get_of_its_own_ends_the_idle_time(state: State) -> None:
     state.seek(state.partition(A), 0)
     state.restart_idle(100.0)
     state.set_settler(lambda: state.hand_out(state.partition(A), 0, 1, ()))
@@ -988,7 +984,7 @@ def test_a_hand_out_without_a_get_of_its_own_ends_the_idle_time(state: Subscript
 def test_a_get_costs_as_much_for_each_of_many_partitions() -> None:
     def took_s(count: int) -> float:
         tps = [TopicPartition("t", number) for number in range(count)]
-        state = SubscriptionState()
+        state = State()
         state.assign_from_user(tps)
         cursors = [state.partition(tp) for tp in tps]
         for cursor in cursors:

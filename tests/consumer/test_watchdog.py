@@ -12,7 +12,6 @@ import pytest
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
 from aiokafka_lite.consumer.positions import watchdog
 from aiokafka_lite.consumer.positions.log_ends import STALE_S, LogEnds
@@ -23,6 +22,7 @@ from tests.support import inside, tuning
 from tests.support.cluster import KafkaHandle
 from tests.support.events import next_event
 from tests.support.reading import reading
+from tests.support.states import State
 
 TIMEOUT_S = 20.0
 
@@ -79,7 +79,7 @@ class Looked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(watchdog, "TICK_S", 1.0)
-        self.state = SubscriptionState()
+        self.state = State()
         self.state.assign_from_user(TopicPartition("t", number) for number in range(5))
         self.cursors = list(self.state.assignment.values())
         self.stale = set(self.cursors)

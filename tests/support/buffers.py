@@ -8,7 +8,6 @@ from typing import Literal, NoReturn
 from aiokafka_lite import records
 from aiokafka_lite.bad_records import OnBadRecord
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse
@@ -20,6 +19,7 @@ from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
 from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
 from aiokafka_lite.records.batch import reseal
 from aiokafka_lite.structs import TopicPartition
+from tests.support.states import State
 
 A = TopicPartition("t", 0)
 B = TopicPartition("t", 1)
@@ -68,7 +68,7 @@ class Buffers:
         ack_mode: Literal["implicit", "explicit"] = "implicit",
         max_uncommitted: int = DEFAULT_MAX_UNCOMMITTED,
     ) -> None:
-        self.state = SubscriptionState()
+        self.state = State()
         self.taken: list[int] = []
         self._sources: dict[int, FedByHand] = {}
         self.budget = ByteBudget(budget_bytes, lambda: None)

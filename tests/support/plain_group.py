@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any, Final, cast
 
 from aiokafka_lite.client.view import ClusterView, TopicView
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.commits.auto_commit import Departed
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -28,6 +27,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.scripted_group import commit_answer
+from tests.support.states import State
 
 A: Final = TopicPartition("t", 0)
 B: Final = TopicPartition("t", 1)
@@ -183,7 +183,7 @@ class Group:
 
     def __init__(self, **settings: Any) -> None:
         self.member, self.cluster, self.coordinator = Member(), Cluster(), Coordinator()
-        self.state = SubscriptionState()
+        self.state = State()
         self.state.subscribe(["t"])
         self.give(A, B)
         self.posted: list[KafkaError] = []

@@ -10,7 +10,6 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Lane
 from aiokafka_lite.client.cluster import Cluster, MovesListener
 from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.decode import make_delivery
@@ -28,6 +27,7 @@ from aiokafka_lite.protocol.messages.fetch import (
 )
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
+from tests.support.states import State
 
 TOPIC_ID = bytes(range(16))
 
@@ -334,7 +334,7 @@ class Fetching:
         arguments: dict[str, object] = {"retry_backoff_ms": 10, **settings}
         self.config = ConsumerConfig(**arguments)  # type: ignore[arg-type]
         self.cluster = cluster
-        self.state = SubscriptionState()
+        self.state = State()
         self.scope = TaskScope("fetch", on_failure=self.state.gate.die)
         self.budget = ByteBudget(self.config.max_buffered_bytes, self._released)
         self.buffer = Buffer(

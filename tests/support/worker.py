@@ -13,7 +13,6 @@ from aiokafka_lite._compat import Self, timeout
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client import ClientConfig, Cluster
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import watch_topics
 from aiokafka_lite.consumer.assignors import RebalanceProtocol, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.commits.commits import Commits
@@ -28,6 +27,7 @@ from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembersh
 from aiokafka_lite.consumer.membership.protocol import GroupMember, Membership
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from tests.support.states import State
 from tests.support.waiting import PATIENCE_S
 
 MemberT = TypeVar("MemberT", bound=GroupMember)
@@ -61,7 +61,7 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
         )
         self.failed = asyncio.Event()
         self.scope = TaskScope(group_id, on_failure=lambda _: self.failed.set())
-        self.state = SubscriptionState()
+        self.state = State()
         if topics:
             self.state.subscribe(topics, listener)
         rng = random.Random(0)

@@ -8,7 +8,6 @@ from typing import cast
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignors import AbstractPartitionAssignor, RangePartitionAssignor
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -38,6 +37,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.events import GroupProtocolChanged
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.events import events_so_far
+from tests.support.states import State
 from tests.support.waiting import is_woken
 
 TP = TopicPartition("t", 0)
@@ -91,7 +91,7 @@ class Choosing:
 
     def __init__(self) -> None:
         self.first, self.second = Played("first", 1), Played("second", 2)
-        self.state = SubscriptionState()
+        self.state = State()
         self.scope = TaskScope("g")
         self.either = EitherMembership(
             self._make_first,

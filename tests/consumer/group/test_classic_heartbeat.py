@@ -13,7 +13,6 @@ from aiokafka_lite import errors
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.view import Node
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
@@ -24,6 +23,7 @@ from aiokafka_lite.consumer.membership.stand_in import Outcome, StandIn
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tests.support.pulses import Thread
+from tests.support.states import State
 from tests.support.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.virtual_time
@@ -75,7 +75,7 @@ class Beating:
         self.coordinator = ScriptedCoordinator(self.loop)
         self.coordinator.script += script
         self.member = Member("g", "one", is_cooperative=is_cooperative)
-        self.state = SubscriptionState()
+        self.state = State()
         self.state.subscribe(["t"])
         self.state.restart_idle(self.loop.time())
         self.errors = list[KafkaError]()

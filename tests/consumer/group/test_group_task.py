@@ -12,7 +12,6 @@ from aiokafka_lite._compat import Never
 from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.group_task import (
@@ -28,6 +27,7 @@ from aiokafka_lite.errors import (
     KafkaError,
 )
 from aiokafka_lite.structs import TopicPartition
+from tests.support.states import State
 from tests.support.waiting import is_woken
 
 pytestmark = pytest.mark.virtual_time
@@ -41,7 +41,7 @@ class Running:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.state = SubscriptionState()
+        self.state = State()
         self.state.subscribe(["t"])
         self.state.restart_idle(0.0)
         self.scope = TaskScope("g")

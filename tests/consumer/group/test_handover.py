@@ -14,7 +14,6 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster
 from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import Assigned, ListenerFailed, Lost
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
@@ -30,6 +29,7 @@ from aiokafka_lite.errors import KafkaTimeoutError
 from aiokafka_lite.structs import TopicPartition
 from tests.support.events import events_so_far
 from tests.support.listeners import Losing
+from tests.support.states import State
 
 pytestmark = pytest.mark.virtual_time
 
@@ -96,7 +96,7 @@ class Changing:
     def __init__(self, *assigned: TopicPartition) -> None:
         self.loop = asyncio.get_running_loop()
         self.listener = Acting()
-        self.state = SubscriptionState()
+        self.state = State()
         self.state.subscribe(["t"], self.listener)
         self.state.change((), assigned)
         self.listener_errors = list[Exception]()

@@ -28,7 +28,6 @@ from aiokafka_lite.client import Cluster
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Hold
@@ -68,6 +67,7 @@ from tests.support.events import events_so_far
 from tests.support.listeners import Losing
 from tests.support.rows import tps
 from tests.support.scripted_group import ScriptedBroker, refused_commit
+from tests.support.states import State
 from tests.support.waiting import until
 from tests.support.worker import EpochWorker
 
@@ -626,7 +626,7 @@ def joining_heartbeat(
     fall_back: Callable[[KafkaError], None] | None = None,
 ) -> Heartbeat:
     """The heartbeats of a static member that wants to be let in."""
-    state = SubscriptionState()
+    state = State()
     config = ConsumerConfig(group_id="g", group_instance_id="one", session_timeout_ms=6000)
     member = ConsumerMember("g", "one")
     member.enter(MemberState.JOINING)

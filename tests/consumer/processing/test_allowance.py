@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Limits
 from aiokafka_lite.consumer.processing.allowance import Allowance
@@ -16,6 +15,7 @@ from aiokafka_lite.consumer.processing.intake import OneByOne
 from aiokafka_lite.consumer.processing.lanes import Job
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.buffers import Buffers, batch
+from tests.support.states import State
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 
@@ -24,7 +24,7 @@ class Handed:
     """Hands out records of some partitions, and finishes them."""
 
     def __init__(self, *tps: TopicPartition, most: int = 1000, limit_bytes: int = 80_000) -> None:
-        self.state = SubscriptionState()
+        self.state = State()
         self.state.assign_from_user(tps or (A, B))
         for tp in self.state.assignment:
             self.state.start_at(self.state.partition(tp), 0)

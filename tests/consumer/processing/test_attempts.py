@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.processing.attempts import Attempts, Fate
 from aiokafka_lite.consumer.processing.breaker import Breaker
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.lanes import JobState
 from aiokafka_lite.processing import CircuitBreaker, Retry
 from aiokafka_lite.structs import TopicPartition
+from tests.support.states import State
 
 pytestmark = pytest.mark.virtual_time
 
@@ -45,7 +45,7 @@ class Tries:
         self.looks = 0
         handling = Handling(1, None, None, 1_000, retry or Retry(), self._bury, breaker)
         self.attempts = Attempts(
-            SubscriptionState(),
+            State(),
             handling,
             random.Random(1),
             again=cast("Any", self.again.append),

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.processing import _steps_py, steps
 from aiokafka_lite.consumer.processing.allowance import Allowance
@@ -24,6 +23,7 @@ from aiokafka_lite.consumer.processing.handling import Handling
 from aiokafka_lite.consumer.processing.lanes import Job, Lanes, Order
 from aiokafka_lite.consumer.processing.retry import Retry
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from tests.support.states import State
 
 A: Final = TopicPartition("t", 0)
 HANDLING: Final = Handling(1, None, None, 1_000, Retry(), None, None)
@@ -35,7 +35,7 @@ def record(offset: int, key: object) -> ConsumerRecord[Any, Any]:
     return ConsumerRecord("t", 0, offset, 0, 0, key, b"", None, 0, 1, ())
 
 
-async def attempts_of(state: SubscriptionState) -> Attempts:
+async def attempts_of(state: State) -> Attempts:
     """Return attempts of a loop, which a step does not ask."""
     return Attempts(state, HANDLING, random.Random(1), again=ignore, look_again=ignore)
 
@@ -48,7 +48,7 @@ class Course:
     """Records of one partition on their way, and what there is to see of it."""
 
     def __init__(self, way: ModuleType, order: Order) -> None:
-        self.state = SubscriptionState()
+        self.state = State()
         self.state.assign_from_user([A])
         self.cursor = self.state.partition(A)
         self.state.start_at(self.cursor, 0)
