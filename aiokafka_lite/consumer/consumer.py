@@ -57,6 +57,7 @@ from aiokafka_lite.consumer.events.stream import (
     DEFAULT_BUFFERED_EVENTS,
     EventSubscription,
 )
+from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
 from aiokafka_lite.consumer.wrapped_gets import (
@@ -167,6 +168,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._group_id = config.group_id
         self._source_traceback = traceback.extract_stack() if self._loop.get_debug() else None
         self._state = SubscriptionState()
+        # Whether gets return records, and which error the next one raises.
+        self._gate = Gate(self._state.note_raised)
         # The callables and the listener often refer to this consumer, so only it holds them:
         # background tasks must not keep it alive.
         self._delivery = make_delivery(self._config, self._state.events)
@@ -174,16 +177,17 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             self._engine = Engine(
                 self._config.without_callables(),
                 self._state,
+                self._gate,
                 lend(self._delivery, self._state.events),
                 LoopProbe(
                     self._state,
+                    self._gate,
                     has_deserializers=self._delivery.has_deserializers,
                     session_timeout_s=self._config.session_timeout_s,
                 ),
                 _rng,
             )
         self._ready, self._gets = self._engine.ready, self._engine.gets
-        self._gate = self._engine.gate
         self._choose_way()
         # Set by `start`: the wrappers of `getmany`.
         self._wrapped_poll: (
@@ -842,6 +846,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         run = Run(
             self._state,
             self._engine.buffer,
+            self._gate,
             handler,
             settings,
             budget=self._engine.budget,

@@ -207,6 +207,7 @@ class Engine:
     Args:
         config: The settings, without what is called for each record.
         state: What the consumer subscribes and assigns.
+        gate: Of its gets.
         delivery: What is called for each record; held by the consumer.
         probe: Measures how late the event loop is, from start to stop.
         rng: For delays.
@@ -216,17 +217,19 @@ class Engine:
         self,
         config: ConsumerConfig,
         state: SubscriptionState,
+        gate: Gate,
         delivery: AnyDelivery,
         probe: LoopProbe,
         rng: random.Random,
     ) -> None:
         self.config = config
         self.state = state
-        self.gate = state.gate
+        self.gate = gate
         self.life = Life(self.gate)
         self.budget = ByteBudget(config.max_buffered_bytes, self._budget_released)
         self.buffer = Buffer(
             self.state,
+            gate,
             on_error=lambda: self._state_changed.set(),
             on_blocked=self._budget_released,
             on_sought=self._sought_changed,
@@ -256,15 +259,15 @@ class Engine:
 
     def _make_gets(self, rng: random.Random) -> tuple[ReadyRecords, Gets]:
         """Make what takes records out of the buffer, and what is read one by one."""
-        state, buffer = self.state, self.buffer
+        state, buffer, gate = self.state, self.buffer, self.gate
         if self.config.ack_mode != "explicit":
-            ready = ReadyRecords(state, buffer)
-            return ready, Gets(state, buffer, ready, self.gate.check_poll)
+            ready = ReadyRecords(state, buffer, gate)
+            return ready, Gets(state, buffer, ready, gate.check_poll)
         # Imported where it is used: most consumers have no use for it.
         from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
 
-        acks = Acks(state, buffer, DEFAULT_MAX_UNCOMMITTED, rng, self.deliver)
-        return acks.ready, AckedGets(state, buffer, self.gate.check_poll, acks)
+        acks = Acks(state, buffer, gate, DEFAULT_MAX_UNCOMMITTED, rng, self.deliver)
+        return acks.ready, AckedGets(state, buffer, gate.check_poll, acks)
 
     # --- Deliveries -----------------------------------------------------------------------
     def in_transactions(self) -> OffsetsInTransaction:

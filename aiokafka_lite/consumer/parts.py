@@ -159,11 +159,19 @@ class Running:
             config, group_id, known_as=_known_as(config, engine.parts)
         )
         commits = Commits(
-            config, state, self.cluster, coordinator, member, rng=rng, on_error=engine.gate.post
+            config,
+            state,
+            engine.gate,
+            self.cluster,
+            coordinator,
+            member,
+            rng=rng,
+            on_error=engine.gate.post,
         )
         around = Surroundings(
             config,
             state,
+            engine.gate,
             self.cluster,
             coordinator,
             commits,

@@ -181,7 +181,9 @@ class Parts:
 def engine_with(parts: Parts, *stages: Stage) -> Engine:
     config, state = ConsumerConfig(max_buffered_bytes=1_000), State()
     delivery = make_delivery(config, state.events)
-    engine = Engine(config, state, delivery, LoopProbe(state), random.Random(1))
+    engine = Engine(
+        config, state, state.gate, delivery, LoopProbe(state, state.gate), random.Random(1)
+    )
     for stage in stages:
         engine.life.enter(stage)
     engine.parts = engine.current = cast("Any", parts)

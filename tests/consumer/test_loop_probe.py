@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 import time
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,10 @@ def block(duration_s: float) -> None:
     loop.pass_time(duration_s)
 
 
+def probe_of(state: State, **settings: Any) -> LoopProbe:
+    return LoopProbe(state, state.gate, **settings)
+
+
 async def next_event(state: State) -> LoopBlocked:
     subscription = state.events.subscribe()
     event: ConsumerEvent = await asyncio.wait_for(subscription.__anext__(), 60)
@@ -39,7 +44,7 @@ async def next_event(state: State) -> LoopBlocked:
 async def test_what_the_application_did_with_a_record_is_named() -> None:
     buffers = Buffers(A)
     buffers.put({A: batch(0, 5)})
-    probe = LoopProbe(buffers.state)
+    probe = probe_of(buffers.state)
 
     async def handle_records() -> None:
         while True:
@@ -63,7 +68,7 @@ async def test_the_latest_record_and_the_line_that_asks_for_more_are_named(
 ) -> None:
     buffers = Buffers(A)
     buffers.put({A: batch(0, 5)})
-    probe = LoopProbe(buffers.state)
+    probe = probe_of(buffers.state)
 
     async def handle_records() -> None:
         while True:
@@ -88,7 +93,7 @@ async def test_the_latest_record_and_the_line_that_asks_for_more_are_named(
 @pytest.mark.virtual_time
 async def test_a_block_of_half_a_session_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    probe = LoopProbe(State(), session_timeout_s=2.0)
+    probe = probe_of(State(), session_timeout_s=2.0)
     probe.start()
     for blocked_s in (0.9, 1.2):
         await asyncio.sleep(1)
@@ -102,7 +107,7 @@ async def test_a_block_of_half_a_session_is_a_warning(caplog: pytest.LogCaptureF
 @pytest.mark.virtual_time
 async def test_without_a_hand_out_the_application_is_not_blamed() -> None:
     buffers = Buffers(A)
-    probe = LoopProbe(buffers.state)
+    probe = probe_of(buffers.state)
     probe.start()
     asyncio.get_running_loop().call_later(1, block, 0.5)
     event = await next_event(buffers.state)
@@ -118,7 +123,7 @@ async def test_without_a_hand_out_the_application_is_not_blamed() -> None:
 async def test_deserialisers_are_named_where_there_are_any() -> None:
     buffers = Buffers(A)
     buffers.put({A: batch(0, 2)})
-    probe = LoopProbe(buffers.state, has_deserializers=True)
+    probe = probe_of(buffers.state, has_deserializers=True)
     probe.start()
     await buffers.gets.one(())
     block(1.0)
@@ -134,7 +139,7 @@ async def test_no_tasks_are_named_of_very_many(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(loop_probe, "MAX_TASKS", 1)
     buffers = Buffers(A)
     buffers.put({A: batch(0, 1)})
-    probe = LoopProbe(buffers.state)
+    probe = probe_of(buffers.state)
     probe.start()
 
     async def handle_records() -> None:
@@ -151,7 +156,7 @@ async def test_no_tasks_are_named_of_very_many(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.virtual_time
 async def test_the_lag_is_that_of_the_timer_that_is_late_by_now() -> None:
     now = asyncio.get_running_loop().time
-    probe = LoopProbe(State())
+    probe = probe_of(State())
     probe.start()
     assert probe.lag_now_s(now()) == 0.0
     block(INTERVAL_S + 0.5)
@@ -167,7 +172,7 @@ async def test_the_lag_is_that_of_the_timer_that_is_late_by_now() -> None:
 async def test_short_turns_are_no_news() -> None:
     state = State()
     events = state.events.subscribe()
-    probe = LoopProbe(state)
+    probe = probe_of(state)
     probe.start()
     loop = asyncio.get_running_loop()
     for turn in range(50):
@@ -188,7 +193,7 @@ async def test_short_turns_are_no_news() -> None:
 async def test_probes_of_one_loop_share_a_timer_and_measure_each_for_itself() -> None:
     loop = asyncio.get_running_loop()
     state = State()
-    probes = [LoopProbe(state) for _ in range(10)]
+    probes = [probe_of(state) for _ in range(10)]
     probes[0].start()
     loop.call_later(INTERVAL_S / 2, block, 1.0)
     await asyncio.sleep(2)
@@ -208,7 +213,7 @@ async def test_probes_of_one_loop_share_a_timer_and_measure_each_for_itself() ->
 
 @pytest.mark.virtual_time
 async def test_a_probe_that_is_stopped_leaves_no_timer() -> None:
-    probe = LoopProbe(State())
+    probe = probe_of(State())
     probe.start()
     probe.stop()
     probe.stop()

@@ -61,7 +61,7 @@ def test_records_come_in_order_and_once(iteration: Iteration) -> None:
 async def test_only_the_task_that_reads_takes_its_own(iteration: Iteration) -> None:
     buffers = Buffers(A)
     cursor = iteration.cursor(time.monotonic, SLICE_S, NEVER)
-    cursor.belong_to(buffers.state, buffers.buffer, buffers.ready)
+    cursor.belong_to(buffers.state, buffers.state.gate, buffers.buffer, buffers.ready)
 
     async def take() -> Record | None:
         return cursor.take_own()

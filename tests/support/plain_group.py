@@ -190,6 +190,7 @@ class Group:
         self.commits = Commits(
             ConsumerConfig(retry_backoff_ms=20, **settings),
             self.state,
+            self.state.gate,
             cast("Any", self.cluster),
             cast("Any", self.coordinator),
             cast("Any", self.member),

@@ -339,12 +339,13 @@ class Fetching:
         self.budget = ByteBudget(self.config.max_buffered_bytes, self._released)
         self.buffer = Buffer(
             self.state,
+            self.state.gate,
             on_blocked=self._released,
             on_sought=lambda: self.sources.choose_anew(),
             budget=self.budget,
             delivery=make_delivery(self.config, self.state.events),
         )
-        self.ready = ReadyRecords(self.state, self.buffer)
+        self.ready = ReadyRecords(self.state, self.buffer, self.state.gate)
         self.gets = Gets(self.state, self.buffer, self.ready)
         stand_in: Cluster = cluster  # type: ignore[assignment]
         self.sources = Sources(

@@ -82,6 +82,7 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
         self.commits = Commits(
             self.config,
             self.state,
+            self.state.gate,
             self.cluster,
             coordinator,
             self.member,
@@ -92,6 +93,7 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
             Surroundings(
                 self.config,
                 self.state,
+                self.state.gate,
                 self.cluster,
                 coordinator,
                 self.commits,

@@ -35,7 +35,6 @@ from aiokafka_lite.consumer.assignment.readers import UNKNOWN, Readers, Task, Ta
 from aiokafka_lite.consumer.assignment.work import Processing, Work
 from aiokafka_lite.consumer.caller import callbacks, is_in_callback
 from aiokafka_lite.consumer.events.stream import Events
-from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
@@ -75,7 +74,6 @@ class Assignment:
         "_settle",
         "_taken",
         "events",
-        "gate",
         "most_metadata",
         "observers",
         "processing",
@@ -126,8 +124,6 @@ class Assignment:
         self._run_failure: tuple[BaseException, int] | None = None
         # What a get raised last, and how much had been handed out by then.
         self._raised: tuple[str, int] = ("", -1)
-        # Whether gets hand out anything, and what the next one raises.
-        self.gate = Gate(self.note_raised)
 
     def set_settler(self, settle: Callable[[], None], close: Callable[[], None] = _nothing) -> None:
         """Set what brings positions up to date before they are read, and what ends that.

@@ -41,6 +41,7 @@ from aiokafka_lite.consumer.buffer.chunk import (
 )
 from aiokafka_lite.consumer.buffer.decode import AnyDelivery, ChunkDecoder
 from aiokafka_lite.consumer.config import DEFAULT_MAX_BUFFERED_BYTES
+from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import IllegalStateError, KafkaError
 from aiokafka_lite.structs import TopicPartition
 
@@ -134,6 +135,7 @@ class Buffer:
     def __init__(
         self,
         state: SubscriptionState,
+        gate: Gate,
         *,
         on_error: Callable[[], None] | None = None,
         on_blocked: Callable[[], None] | None = None,
@@ -143,7 +145,7 @@ class Buffer:
         most_held_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
     ) -> None:
         self._state = state
-        self._gate = state.gate
+        self._gate = gate
         self._on_error = on_error or _do_nothing
         self._on_blocked = on_blocked or _do_nothing
         self._on_sought = on_sought or _do_nothing
@@ -175,7 +177,7 @@ class Buffer:
         state.observers.on_discard(self.drop)
         state.observers.on_assignment_change(self.wake)
         state.observers.on_partition_change(self._partition_changed)
-        state.gate.on_change(self.wake)
+        gate.on_change(self.wake)
 
     def on_take(self, close_reader: Callable[[], None]) -> None:
         """Set what is called before a get takes anything.
@@ -233,7 +235,7 @@ class Buffer:
         When memory is short, what takes none comes first.
         """
         found: list[Cursor] = []
-        if self._state.gate.holds:
+        if self._gate.holds:
             return found
         # Most consumers read nothing that has to be decompressed: then it is never tight.
         is_tight = self._budget.headroom_bytes and self._budget.is_tight
@@ -359,7 +361,7 @@ class Buffer:
             is_behind: The fetch is known to bring records.
         """
         awaited: frozenset[TopicPartition] = frozenset()
-        if not self._state.gate.holds:
+        if not self._gate.holds:
             awaited = frozenset(self.awaited())
         are_others_dropped = is_behind and bool(awaited) and awaited == self.sought
         for partition in tuple(self._turns):

@@ -57,6 +57,7 @@ from aiokafka_lite.consumer.commits.requests import (
 )
 from aiokafka_lite.consumer.config import ConsumerConfig, check_offsets
 from aiokafka_lite.consumer.events.kinds import CommitFailed
+from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NOBODY, GroupMember, Identity, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
@@ -245,6 +246,7 @@ class Commits(CommittedReader):
         self,
         config: ConsumerConfig,
         state: SubscriptionState,
+        gate: Gate,
         cluster: Cluster,
         coordinator: Coordinator,
         member: GroupMember,
@@ -252,7 +254,7 @@ class Commits(CommittedReader):
         rng: random.Random,
         on_error: Callable[[KafkaError], None],
     ) -> None:
-        super().__init__(config, state, cluster, coordinator, member, rng)
+        super().__init__(config, state, gate, cluster, coordinator, member, rng)
         self._on_error = on_error
         self.topics = ConfirmedTopics(cluster, self._backoff)
         self._sending = asyncio.Lock()

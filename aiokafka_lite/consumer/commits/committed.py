@@ -23,7 +23,7 @@ from aiokafka_lite.consumer.commits.requests import (
     fetch_results,
 )
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.gate import Hold
+from aiokafka_lite.consumer.gate import Gate, Hold
 from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
 from aiokafka_lite.consumer.membership.protocol import GroupMember, Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
@@ -46,6 +46,7 @@ class CommittedReader(ABC):
         self,
         config: ConsumerConfig,
         state: SubscriptionState,
+        gate: Gate,
         cluster: Cluster,
         coordinator: Coordinator,
         member: GroupMember,
@@ -53,6 +54,7 @@ class CommittedReader(ABC):
     ) -> None:
         self._config = config
         self._state = state
+        self._gate = gate
         self._cluster = cluster
         self._coordinator = coordinator
         self._member = member
@@ -186,7 +188,7 @@ class CommittedReader(ABC):
     def note_refusal(self, sent_as: Identity, error: KafkaError) -> None:
         """Note what the refusal of a request says of the membership; a transaction's, too."""
         if self._member.note_refusal(sent_as, error):
-            self._state.gate.hold(Hold.LOST)  # until the group task has dropped what is lost
+            self._gate.hold(Hold.LOST)  # until the group task has dropped what is lost
 
     async def _fetch(
         self, partitions: set[TopicPartition], deadline: float

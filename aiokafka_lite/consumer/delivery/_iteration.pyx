@@ -163,9 +163,9 @@ cdef class RecordCursor:
         self.next_look_at = self.taken_count + self.stride
         return 0
 
-    def belong_to(self, state, buffer, ready):
+    def belong_to(self, state, gate, buffer, ready):
         """Set whose records these are; iterators can wait for more of them without a coroutine."""
-        self.steady = SteadyGets(state, buffer, ready, self)
+        self.steady = SteadyGets(state, gate, buffer, ready, self)
 
     def close(self):
         """Hand out no more records."""
@@ -289,9 +289,9 @@ cdef class SteadyGets:
     cdef Py_ssize_t ready_is_full
     cdef Py_ssize_t ready_settled_count
 
-    def __init__(self, state, buffer, ready, RecordCursor cursor):
+    def __init__(self, state, gate, buffer, ready, RecordCursor cursor):
         require(state, Assignment)
-        require(state.gate, Gate)
+        require(gate, Gate)
         require(buffer, Buffer)
         require(buffer.decoder, ChunkDecoder)
         require(buffer._budget, ByteBudget)
@@ -299,7 +299,7 @@ cdef class SteadyGets:
         self.buffer = buffer
         self.ready = ready
         self.cursor = cursor
-        self.gate = state.gate
+        self.gate = gate
         self.budget = buffer._budget
         self.decoder = buffer.decoder
         self.loop = buffer._loop

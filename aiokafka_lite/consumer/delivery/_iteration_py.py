@@ -78,7 +78,7 @@ class RecordCursor:
         self._looked_at_s = monotonic()
         self._next_look_at = self.taken_count + self._stride
 
-    def belong_to(self, state: Assignment, buffer: object, ready: object) -> None:
+    def belong_to(self, state: Assignment, gate: object, buffer: object, ready: object) -> None:
         """Set whose records these are; here iterators always wait for more by a coroutine."""
         self._state, self._loop = state, get_running_loop()
 

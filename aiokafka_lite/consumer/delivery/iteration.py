@@ -16,6 +16,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
 from aiokafka_lite.consumer.buffer.decode import TIME_SLICE_S, ChunkDecoder
+from aiokafka_lite.consumer.gate import Gate
 
 try:
     from aiokafka_lite.consumer.delivery._iteration import RecordCursor, RecordIterator
@@ -49,7 +50,7 @@ class ReadyRecords:
     is_for_one: Final = True
     decodes: Final = False
 
-    def __init__(self, state: SubscriptionState, buffer: Buffer) -> None:
+    def __init__(self, state: SubscriptionState, buffer: Buffer, gate: Gate) -> None:
         # The per-message path knows nothing but this.
         self.cursor = RecordCursor(asyncio.get_running_loop().time, TIME_SLICE_S, STALL_S)
         self._chunk: Chunk | None = None
@@ -58,12 +59,12 @@ class ReadyRecords:
         self._settled_count = 0
         self._state = state
         self._buffer = buffer
-        self.cursor.belong_to(state, buffer, self)
+        self.cursor.belong_to(state, gate, buffer, self)
         buffer.on_take(self.close)
         state.set_settler(self.settle, self.close)
         state.observers.on_discard(self._discard)
         state.observers.on_partition_change(self._park_if_paused)
-        state.gate.on_change(self.close)
+        gate.on_change(self.close)
 
     # --- What the buffer asks -------------------------------------------------------------
     def take(self, chunk: Chunk, limit: int | None, decoder: ChunkDecoder) -> Taken | None:

@@ -18,6 +18,7 @@ from aiokafka_lite.client import Cluster
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import GroupMember, LastCommits
 from aiokafka_lite.consumer.membership.stand_in import OpenCluster
@@ -35,6 +36,7 @@ class Surroundings(NamedTuple):
     """What a membership is made of, beside its member.
 
     Attributes:
+        gate: Of the consumer's gets.
         commits: Makes the last commits.
         scope: Supervises its tasks.
         on_error: Told what keeps the member from joining and will not pass by itself.
@@ -44,6 +46,7 @@ class Surroundings(NamedTuple):
 
     config: ConsumerConfig
     state: SubscriptionState
+    gate: Gate
     cluster: Cluster
     coordinator: Coordinator
     commits: LastCommits

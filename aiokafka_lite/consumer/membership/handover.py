@@ -40,6 +40,7 @@ class Handover:
 
     def __init__(self, around: Surroundings, member: GroupMember, *, why_lost: WhyLost) -> None:
         self._config, self._state, self._commits = around.config, around.state, around.commits
+        self._gate = around.gate
         self._on_listener_error = around.on_listener_error
         self._member = member
         self._why_lost = why_lost
@@ -232,7 +233,7 @@ class Handover:
         if not has_ended:
             assigned = self._state.assignment
             self._untold |= {assigned[tp] for tp in new & assigned.keys()}
-            self._state.gate.leave_untold(self._why_untold)
+            self._gate.leave_untold(self._why_untold)
 
     def _why_untold(self) -> KafkaTimeoutError | None:
         """Return what gets raise while the listener did not finish taking what is assigned."""

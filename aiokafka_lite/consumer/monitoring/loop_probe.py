@@ -23,7 +23,7 @@ from typing import Final
 
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.delivery.iteration import RecordIterator
-from aiokafka_lite.consumer.gate import Hold
+from aiokafka_lite.consumer.gate import Gate, Hold
 
 INTERVAL_S: Final = 0.1
 # A lag that is worth an event. A block of this and an interval is never missed, and is measured to
@@ -106,6 +106,7 @@ class LoopProbe:
     def __init__(
         self,
         state: SubscriptionState,
+        gate: Gate,
         *,
         has_deserializers: bool = False,
         session_timeout_s: float = math.inf,
@@ -115,6 +116,7 @@ class LoopProbe:
         self.blocked_s = 0.0
         self.blocked_at: float | None = None
         self._state = state
+        self._gate = gate
         self._warn_s = min(WARN_S, session_timeout_s / 2)
         # They run within the gets: what is slow may be theirs.
         self._also = " or its deserialisers" if has_deserializers else ""
@@ -173,7 +175,7 @@ class LoopProbe:
                 f"the application{self._also}, after it received records of "
                 f"{partition.tp.topic}/{partition.tp.partition} up to offset {offset}{where}"
             )
-        if Hold.LISTENER in state.gate.holds:
+        if Hold.LISTENER in self._gate.holds:
             return "the rebalance listener, or other code in this process"
         return "other code in this process (set PYTHONASYNCIODEBUG=1 and asyncio logs this code)"
 

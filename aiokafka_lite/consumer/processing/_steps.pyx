@@ -50,7 +50,6 @@ from aiokafka_lite.consumer.processing.calls import asker, awaited
 from aiokafka_lite.consumer.processing.lanes import Job, JobState
 
 cdef Py_ssize_t allowance_is_exact = slot_offset(Allowance, "is_exact")
-cdef Py_ssize_t assignment_gate = slot_offset(Assignment, "gate")
 cdef Py_ssize_t assignment_observers = slot_offset(Assignment, "observers")
 cdef Py_ssize_t assignment_processing = slot_offset(Assignment, "processing")
 cdef Py_ssize_t assignment_totals = slot_offset(Assignment, "processing_totals")
@@ -150,12 +149,13 @@ cdef class Steps:
     cdef object popleft
     cdef object append
 
-    def __init__(self, state, lanes, attempts, allowance, begin_slice):
+    def __init__(self, state, gate, lanes, attempts, allowance, begin_slice):
         require(state, Assignment)
+        require(gate, Gate)
         require(attempts, Attempts)
         require(allowance, Allowance)
         self.state = state
-        self.gate = get(state, assignment_gate)
+        self.gate = gate
         self.totals = get(state, assignment_totals)
         self.attempts = attempts
         self.breaker = get(attempts, attempts_breaker)

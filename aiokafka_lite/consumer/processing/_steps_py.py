@@ -20,6 +20,7 @@ class Steps:
 
     Args:
         state: Whose records these are.
+        gate: Says whether they may begin.
         lanes: Has those that may begin.
         attempts: Counts calls that succeed, and knows whether the breaker is closed.
         allowance: Knows whether it has to be told of each record.
@@ -38,6 +39,7 @@ class Steps:
     def __init__(
         self,
         state: Assignment,
+        gate: object,
         lanes: Lanes,
         attempts: Attempts,
         allowance: Allowance,

@@ -20,6 +20,7 @@ from aiokafka_lite.consumer.buffer.buffer import Buffer, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk
 from aiokafka_lite.consumer.buffer.decode import ChunkDecoder
 from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
+from aiokafka_lite.consumer.gate import Gate
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.processing.acks import Acks, RecordReceipt
@@ -37,14 +38,14 @@ class AckedRecords(ReadyRecords):
     #: Records of the open chunk before those that are returned: they were finished before.
     _passed_over_count: int
 
-    def __init__(self, state: SubscriptionState, buffer: Buffer, acks: Acks) -> None:
+    def __init__(self, state: SubscriptionState, buffer: Buffer, gate: Gate, acks: Acks) -> None:
         self._acks = acks
         # Whose records are open; None: nothing is.
         self.partition: Cursor | None = None
         self._receipts: list[RecordReceipt] = []
         # When the time slice began in which records are returned.
         self._began_at = 0.0
-        super().__init__(state, buffer)
+        super().__init__(state, buffer, gate)
 
     # --- What is open -----------------------------------------------------------------------
     @override

@@ -22,6 +22,7 @@ from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Wanted
 from aiokafka_lite.consumer.delivery.gets import Gets
+from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.processing.acked_records import MOST_AT_A_TIME, AckedRecords
 from aiokafka_lite.consumer.processing.intake import OneByOne
 from aiokafka_lite.consumer.processing.refusals import Refusals
@@ -128,18 +129,20 @@ class Acks:
         self,
         state: SubscriptionState,
         buffer: Buffer,
+        gate: Gate,
         max_uncommitted: int,
         rng: random.Random,
         deliver: Callable[[DeliveredRecords], DeliveryToCommit],
     ) -> None:
         self._state = state
         self._buffer = buffer
+        self._gate = gate
         self._most = max_uncommitted
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._refusals = Refusals(buffer.wake, rng)
         # What is read one by one.
-        self.ready = AckedRecords(state, buffer, self)
+        self.ready = AckedRecords(state, buffer, gate, self)
         # The stop waits for acknowledgements.
         self._is_wanted = False
         self.is_over = False
@@ -256,7 +259,7 @@ class Acks:
             is_wanted = (not wanted or cursor.tp in wanted) and cursor.tp not in served
             return is_wanted and not cursor.is_paused and not cursor.is_revoking
 
-        return None if self._state.gate.holds else self._refusals.first(may_be_served)
+        return None if self._gate.holds else self._refusals.first(may_be_served)
 
     def is_turn_of_refused(self, wanted: Wanted) -> bool:
         """Whether refused records are due, and come before what is buffered."""
@@ -267,7 +270,7 @@ class Acks:
     async def pause_for_refused(self) -> None:
         """Go once round the loop: nothing else makes reads of refused records let others run."""
         await self._buffer.let_others_run()
-        self._state.gate.check()
+        self._gate.check()
 
     def open_refused(self, wanted: Wanted, most: int) -> None:
         """Have refused records of one partition read one by one, if some are due."""

@@ -51,6 +51,7 @@ from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
+from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.attempts import Attempts, one_line, place_of
 from aiokafka_lite.consumer.processing.calls import (
@@ -139,6 +140,7 @@ class Run:
     Args:
         state: Whose records these are.
         buffer: Has them.
+        gate: Says whether they may begin.
         handler: Is awaited for each record, or for lists of them.
         handling: How.
         budget: For the bytes that handlers hold.
@@ -155,6 +157,7 @@ class Run:
         self,
         state: SubscriptionState,
         buffer: Buffer,
+        gate: Gate,
         handler: Callable[..., Awaitable[Any]],
         handling: Handling,
         *,
@@ -168,6 +171,7 @@ class Run:
         self._deliver = deliver
         self._state = state
         self._buffer = buffer
+        self._gate = gate
         self._handler = handler
         self._handling = handling
         self._end_s = hold_s if end_s is None else end_s
@@ -180,7 +184,9 @@ class Run:
             state, handling, rng, again=self._begin_again, look_again=self._offer
         )
         self._allowance = Allowance(state, budget, handling.max_uncommitted)
-        self._steps = Steps(state, self._lanes, self._attempts, self._allowance, self._begin_slice)
+        self._steps = Steps(
+            state, gate, self._lanes, self._attempts, self._allowance, self._begin_slice
+        )
         # Of whoever has called `run`.
         self._context = copy_context()
         self._context.run(HANDLED.set, self._delivery_of)
@@ -237,7 +243,7 @@ class Run:
         state.open_processing(self)
         state.observers.on_partition_change(self._partition_changed)
         state.observers.on_assignment_change(self._assignment_changed)
-        state.gate.on_change(self._offer)
+        self._gate.on_change(self._offer)
         try:
             yield
         except Exception as error:
@@ -247,7 +253,7 @@ class Run:
         finally:
             state.observers.forget(self._partition_changed)
             state.observers.forget(self._assignment_changed)
-            state.gate.forget(self._offer)
+            self._gate.forget(self._offer)
             state.close_processing(self, self._error)
             self._allowance.close()
 
@@ -455,7 +461,7 @@ class Run:
 
     def _begin_slice(self, now: float) -> None:
         """Limit what begins in this turn of the loop: handlers may never wait."""
-        self._state.gate.look()  # a handler that was ready runs right after a block, before timers
+        self._gate.look()  # a handler that was ready runs right after a block, before timers
         self._steps.slice_ends_at = now + SLICE_S
         self._loop.call_soon(self._end_slice)
 
@@ -471,7 +477,7 @@ class Run:
             self._begin_slice(now)
         elif now >= slice_ends_at:
             return None
-        if self._steps.is_finishing or self._state.gate.holds:
+        if self._steps.is_finishing or self._gate.holds:
             return None
         if self._outbox is not None and self._outbox.is_full and not self._is_awaited_first():
             return None

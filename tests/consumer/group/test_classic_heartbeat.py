@@ -86,6 +86,7 @@ class Beating:
             self.member,
             cast("Coordinator", self.coordinator),
             self.state,
+            self.state.gate,
             Backoff(self.config.retry_backoff_s, 1.0, random.Random(1)),
             scope=self.scope,
             on_error=self.errors.append,

@@ -54,6 +54,7 @@ class Running:
         around = Surroundings(
             config,
             self.state,
+            self.state.gate,
             cast("Cluster", None),
             cast("Coordinator", None),
             cast("LastCommits", None),

@@ -113,6 +113,7 @@ class Changing:
         around = Surroundings(
             config,
             self.state,
+            self.state.gate,
             cast("Cluster", None),
             cast("Coordinator", None),
             cast("LastCommits", self),

@@ -87,6 +87,7 @@ class Member:
         self.commits = Commits(
             worker.config,
             worker.state,
+            worker.state.gate,
             worker.cluster,
             Coordinator(worker.cluster, "g", worker.state.events),
             self.member,

@@ -114,6 +114,7 @@ class Course:
         run = Run(
             self.buffers.state,
             self.buffers.buffer,
+            self.buffers.state.gate,
             self.handle,
             self.handling,
             budget=self.buffers.budget,

@@ -56,6 +56,7 @@ async def handle_all(
     run = Run(
         buffers.state,
         buffers.buffer,
+        buffers.state.gate,
         handle,
         handling,
         budget=buffers.budget,

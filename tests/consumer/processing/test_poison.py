@@ -84,6 +84,7 @@ class Case:
         self.run = Run(
             self.buffers.state,
             self.buffers.buffer,
+            self.buffers.state.gate,
             self._handle,
             handling,
             budget=self.buffers.budget,

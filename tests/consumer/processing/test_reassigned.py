@@ -48,6 +48,7 @@ class Case:
         self.run = Run(
             self.buffers.state,
             self.buffers.buffer,
+            self.buffers.state.gate,
             self._handle,
             Handling(**arguments),
             budget=self.buffers.budget,

@@ -51,6 +51,7 @@ def run_of(
     return Run(
         buffers.state,
         buffers.buffer,
+        buffers.state.gate,
         handle,
         handling,
         budget=buffers.budget,

@@ -14,7 +14,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.stream import LogLimit
-from aiokafka_lite.consumer.gate import Hold
+from aiokafka_lite.consumer.gate import Gate, Hold
 from aiokafka_lite.consumer.membership.classic.member import (
     Interruption,
     Member,
@@ -80,6 +80,7 @@ class Heartbeat:
         member: Member,
         coordinator: Coordinator,
         state: SubscriptionState,
+        gate: Gate,
         backoff: Backoff,
         *,
         scope: TaskScope,
@@ -90,6 +91,7 @@ class Heartbeat:
         self._member = member
         self._coordinator = coordinator
         self._state = state
+        self._gate = gate
         self._backoff = backoff
         self._scope = scope
         self._on_error = on_error
@@ -100,7 +102,7 @@ class Heartbeat:
         )
         self.lease = Lease(
             config.session_timeout_s,
-            state.gate,
+            gate,
             hands_out=lambda: self._hands_out,
             elsewhere=self.stand_in.ear(lambda: member.identity),
         )
@@ -145,7 +147,7 @@ class Heartbeat:
 
     def note_counted_in(self) -> None:
         """Hand out again: a join was answered, whatever a heartbeat was told meanwhile."""
-        self._state.gate.release(Hold.LOST)
+        self._gate.release(Hold.LOST)
 
     @property
     def _hands_out(self) -> bool:
@@ -183,7 +185,7 @@ class Heartbeat:
             if outcome.sent_as == member.identity:
                 self.stand_in.rest()
                 if self._hands_out:
-                    self._state.gate.hold(Hold.LOST)
+                    self._gate.hold(Hold.LOST)
             member.interrupt(outcome.sent_as, interruption)
         elif error is None or interruption is not None:
             self.note_contact(sent_at)
@@ -251,7 +253,7 @@ class Heartbeat:
                 else:
                     if interruption.is_loss and self._hands_out:
                         # Until the group task has dropped it all, or a join has been answered.
-                        self._state.gate.hold(Hold.LOST)
+                        self._gate.hold(Hold.LOST)
                     return interruption
             else:
                 self.beat_count += 1

@@ -57,6 +57,7 @@ class ClassicMembership(GroupedMembership[Member]):
             member,
             around.coordinator,
             around.state,
+            around.gate,
             Backoff(config.retry_backoff_s, RETRY_BACKOFF_MAX_S, around.rng),
             scope=around.scope,
             on_error=self._task.surface,
@@ -211,7 +212,7 @@ class ClassicMembership(GroupedMembership[Member]):
                     else:
                         member.lose_membership()
                     # The application may read partitions that it has assigned itself.
-                    self._state.gate.release(Hold.LOST)
+                    self._gate.release(Hold.LOST)
                     member.enter(MemberState.UNJOINED)
                 else:
                     await member.wait_for_change()
@@ -252,7 +253,7 @@ class ClassicMembership(GroupedMembership[Member]):
         deadline = loop.time() + self._config.rebalance_timeout_s
         if is_subscribed(state):
             state.begin_revocation(self._not_kept(leaves=leaves))
-        state.gate.release(Hold.LISTENER, Hold.LOST)  # there is nothing left to hand out
+        self._gate.release(Hold.LISTENER, Hold.LOST)  # there is nothing left to hand out
         async with self._heartbeat.kept_alive():
             await self._handover.settle_departed(reason, deadline)
             if is_subscribed(state):
@@ -400,7 +401,7 @@ class ClassicMembership(GroupedMembership[Member]):
 
     async def _hold(self, assigned: AssignedPartitions) -> Interruption:
         """Be stable: assign the partitions, send heartbeats, and return what ends it."""
-        member, state = self._member, self._state
+        member = self._member
         has_given_back = False
         log.info(
             "group %s: partitions assigned to this member in generation %d: %s",
@@ -413,9 +414,9 @@ class ClassicMembership(GroupedMembership[Member]):
         else:
             await self._take_all(assigned.partitions)
         if member.interruption is not None and member.interruption.is_loss:
-            state.gate.hold(Hold.LOST)
+            self._gate.hold(Hold.LOST)
         self._lease.look()
-        state.gate.release(Hold.LISTENER)
+        self._gate.release(Hold.LISTENER)
         self._assigned_version = self._joined_version
         member.notify()
         if has_given_back and member.is_member:
@@ -432,7 +433,7 @@ class ClassicMembership(GroupedMembership[Member]):
     async def _take_all(self, partitions: frozenset[TopicPartition]) -> None:
         """Assign partitions in place of those before, and tell the listener."""
         member, state = self._member, self._state
-        state.gate.hold(Hold.LISTENER)
+        self._gate.hold(Hold.LISTENER)
         state.change(state.assignment, partitions, is_unbroken=member.is_of_the_next_generation)
         state.restart_idle(asyncio.get_running_loop().time())
         member.take_assignment()

@@ -89,7 +89,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         )
         self._lease = Lease(
             config.group_session_s,
-            state.gate,
+            around.gate,
             hands_out=lambda: member.is_member and is_subscribed(state),
             elsewhere=self._stand_in.ear(lambda: member.identity),
         )
@@ -99,7 +99,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             self._beats,
             around.coordinator,
             self._lease,
-            state.gate,
+            around.gate,
             rng=around.rng,
             wish=self._wish,
             held=lambda: self._held,
@@ -458,7 +458,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._settled_version = None
         await self._handover.lose()
         self._held.clear()
-        self._state.gate.release(Hold.LOST)
+        self._gate.release(Hold.LOST)
         if loss is Loss.INSTANCE:
             member.enter(MemberState.REFUSED)
             raise member.why_lost()
