@@ -55,6 +55,7 @@ from aiokafka_lite.consumer.config import (
 from aiokafka_lite.consumer.delivery.iteration import RecordIterator
 from aiokafka_lite.consumer.events.stream import (
     DEFAULT_BUFFERED_EVENTS,
+    Events,
     EventSubscription,
 )
 from aiokafka_lite.consumer.gate import Gate
@@ -170,18 +171,21 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._state = SubscriptionState()
         # Whether gets return records, and which error the next one raises.
         self._gate = Gate(self._state.note_raised)
+        self._events = Events()
         # The callables and the listener often refer to this consumer, so only it holds them:
         # background tasks must not keep it alive.
-        self._delivery = make_delivery(self._config, self._state.events)
+        self._delivery = make_delivery(self._config, self._events)
         with as_if_running(self._loop):
             self._engine = Engine(
                 self._config.without_callables(),
                 self._state,
                 self._gate,
-                lend(self._delivery, self._state.events),
+                self._events,
+                lend(self._delivery, self._events),
                 LoopProbe(
                     self._state,
                     self._gate,
+                    self._events,
                     has_deserializers=self._delivery.has_deserializers,
                     session_timeout_s=self._config.session_timeout_s,
                 ),
@@ -847,6 +851,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             self._state,
             self._engine.buffer,
             self._gate,
+            self._events,
             handler,
             settings,
             budget=self._engine.budget,
@@ -1496,7 +1501,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             ForkedError: The consumer was created in another process.
         """
         self._engine.owner.check_now()
-        return self._state.events.subscribe(max_buffered)
+        return self._events.subscribe(max_buffered)
 
     def health(self) -> Health:
         """Return a verdict on the consumer, with reasons and advice.

@@ -49,6 +49,7 @@ from aiokafka_lite.consumer.caller import Owner
 from aiokafka_lite.consumer.config import DEFAULT_MAX_UNCOMMITTED, ConsumerConfig
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.iteration import ReadyRecords
+from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import (
     CommitFailedError,
@@ -208,6 +209,7 @@ class Engine:
         config: The settings, without what is called for each record.
         state: What the consumer subscribes and assigns.
         gate: Of its gets.
+        events: Where its parts tell what happens.
         delivery: What is called for each record; held by the consumer.
         probe: Measures how late the event loop is, from start to stop.
         rng: For delays.
@@ -218,6 +220,7 @@ class Engine:
         config: ConsumerConfig,
         state: SubscriptionState,
         gate: Gate,
+        events: Events,
         delivery: AnyDelivery,
         probe: LoopProbe,
         rng: random.Random,
@@ -225,6 +228,7 @@ class Engine:
         self.config = config
         self.state = state
         self.gate = gate
+        self.events = events
         self.life = Life(self.gate)
         self.budget = ByteBudget(config.max_buffered_bytes, self._budget_released)
         self.buffer = Buffer(
@@ -323,7 +327,7 @@ class Engine:
         """Tell that a broker cannot be reached any more, or can again."""
         from aiokafka_lite.consumer.events.kinds import BrokerDown, BrokerUp
 
-        self.state.events.publish(
+        self.events.publish(
             BrokerUp(node_id, address, down_s)
             if error is None
             else BrokerDown(node_id, address, error)
@@ -335,7 +339,7 @@ class Engine:
 
         scopes = () if self.parts is None else self.parts.scopes
         name = next((scope.name for scope in scopes if scope.failure is error), "unknown")
-        self.state.events.publish(TaskFailed(name, error))
+        self.events.publish(TaskFailed(name, error))
         if self.life.stage in (Stage.STARTING, Stage.RUNNING):
             self._enter(Stage.DEAD)
         if self.life.stage in (Stage.DEAD, Stage.FINISHING):
@@ -345,7 +349,7 @@ class Engine:
         """Tell that a task failed by what may pass, and is tried again."""
         from aiokafka_lite.consumer.events.kinds import TaskRestarted
 
-        self.state.events.publish(TaskRestarted(name, error))
+        self.events.publish(TaskRestarted(name, error))
 
     # --- Parts ----------------------------------------------------------------------------
     @property
@@ -600,7 +604,7 @@ class Engine:
                 await self._until_undone(deadline)
         finally:
             self._enter(Stage.STOPPED)
-            self.state.events.close()
+            self.events.close()
             self._stopped.set()
 
     async def _end_parts(
@@ -666,7 +670,7 @@ class Engine:
             parts.give_up()
             parts.observers.close()
             self.buffer.clear()
-        self.state.events.close()
+        self.events.close()
 
     # --- Waiting for a state --------------------------------------------------------------
     async def wait_until(self, is_reached: Callable[[], bool], deadline: float) -> bool:

@@ -104,7 +104,7 @@ class Running:
         )
         self.cluster.pool.on_reachability = engine.on_reachability
         self.lookup = OffsetLookup(config, self.cluster, self.scopes.connecting, rng)
-        self.topic_changes = TopicChanges(state, engine.buffer)
+        self.topic_changes = TopicChanges(state, engine.events, engine.buffer)
         self.cluster.add_listener(self.topic_changes.view_changed, on_moves=ignore_moves)
         self.commits: Commits | NoCommits
         self._commit_starts: CommitStarts | None
@@ -112,17 +112,25 @@ class Running:
         if config.group_id is None:
             self.commits = NoCommits()
             self._commit_starts = None
-            self.membership = NoGroup(config, state, self.cluster)
+            self.membership = NoGroup(config, state, engine.events, self.cluster)
         else:
             commits, self.membership = self._make_group(engine, config.group_id, rng)
             self.commits = commits
             self._commit_starts = commits.commit_by_itself if config.enable_auto_commit else None
         self.sources = Sources(
-            config, state, self.cluster, engine.buffer, engine.budget, self.scopes.fetching, rng
+            config,
+            state,
+            engine.events,
+            self.cluster,
+            engine.buffer,
+            engine.budget,
+            self.scopes.fetching,
+            rng,
         )
         self.resolver = PositionResolver(
             config,
             state,
+            engine.events,
             engine.buffer,
             self.cluster,
             self.lookup,
@@ -154,7 +162,7 @@ class Running:
         from aiokafka_lite.consumer.membership.group_task import Surroundings
 
         config, state = engine.config, engine.state
-        coordinator = Coordinator(self.cluster, group_id, state.events)
+        coordinator = Coordinator(self.cluster, group_id, engine.events)
         member, make_membership = member_of(
             config, group_id, known_as=_known_as(config, engine.parts)
         )
@@ -162,6 +170,7 @@ class Running:
             config,
             state,
             engine.gate,
+            engine.events,
             self.cluster,
             coordinator,
             member,
@@ -172,6 +181,7 @@ class Running:
             config,
             state,
             engine.gate,
+            engine.events,
             self.cluster,
             coordinator,
             commits,

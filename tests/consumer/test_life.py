@@ -182,7 +182,13 @@ def engine_with(parts: Parts, *stages: Stage) -> Engine:
     config, state = ConsumerConfig(max_buffered_bytes=1_000), State()
     delivery = make_delivery(config, state.events)
     engine = Engine(
-        config, state, state.gate, delivery, LoopProbe(state, state.gate), random.Random(1)
+        config,
+        state,
+        state.gate,
+        state.events,
+        delivery,
+        LoopProbe(state, state.gate, state.events),
+        random.Random(1),
     )
     for stage in stages:
         engine.life.enter(stage)

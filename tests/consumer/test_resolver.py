@@ -82,6 +82,7 @@ class Starting:
         self.resolver = PositionResolver(
             config,
             self.state,
+            self.state.events,
             self.buffer,
             cast("Any", self),
             cast("Any", self),

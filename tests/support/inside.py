@@ -304,12 +304,12 @@ def meet_error(consumer: AIOKafkaConsumer, error: KafkaError) -> None:
 # --- What is told -----------------------------------------------------------------------------
 def publish(consumer: AIOKafkaConsumer, event: ConsumerEvent) -> None:
     """Tell an event."""
-    consumer._engine.state.events.publish(event)
+    consumer._engine.events.publish(event)
 
 
 def event_counts(consumer: AIOKafkaConsumer) -> Mapping[str, int]:
     """How many events were told, by their names."""
-    return consumer._engine.state.events.counts
+    return consumer._engine.events.counts
 
 
 def cause(consumer: AIOKafkaConsumer, tp: TopicPartition) -> Cause:

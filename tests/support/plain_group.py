@@ -191,6 +191,7 @@ class Group:
             ConsumerConfig(retry_backoff_ms=20, **settings),
             self.state,
             self.state.gate,
+            self.state.events,
             cast("Any", self.cluster),
             cast("Any", self.coordinator),
             cast("Any", self.member),

@@ -351,6 +351,7 @@ class Fetching:
         self.sources = Sources(
             self.config,
             self.state,
+            self.state.events,
             stand_in,
             self.buffer,
             self.budget,

@@ -34,7 +34,6 @@ from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.readers import UNKNOWN, Readers, Task, TaskRef, read_as
 from aiokafka_lite.consumer.assignment.work import Processing, Work
 from aiokafka_lite.consumer.caller import callbacks, is_in_callback
-from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
@@ -73,7 +72,6 @@ class Assignment:
         "_seen_hand_out_count",
         "_settle",
         "_taken",
-        "events",
         "most_metadata",
         "observers",
         "processing",
@@ -110,8 +108,6 @@ class Assignment:
         self.observers = Observers()
         # Characters of metadata that brokers take with a commit.
         self.most_metadata = MOST_CHARACTERS
-        # Where the consumer's parts tell what happens.
-        self.events = Events()
         # For max_poll_interval, which counts only the time between gets.
         self._gets_in_progress = 0
         # The task that has read last, while it is the only one that reads; and those that do.

@@ -57,6 +57,7 @@ from aiokafka_lite.consumer.commits.requests import (
 )
 from aiokafka_lite.consumer.config import ConsumerConfig, check_offsets
 from aiokafka_lite.consumer.events.kinds import CommitFailed
+from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NOBODY, GroupMember, Identity, Offsets
@@ -247,6 +248,7 @@ class Commits(CommittedReader):
         config: ConsumerConfig,
         state: SubscriptionState,
         gate: Gate,
+        events: Events,
         cluster: Cluster,
         coordinator: Coordinator,
         member: GroupMember,
@@ -255,6 +257,7 @@ class Commits(CommittedReader):
         on_error: Callable[[KafkaError], None],
     ) -> None:
         super().__init__(config, state, gate, cluster, coordinator, member, rng)
+        self._events = events
         self._on_error = on_error
         self.topics = ConfirmedTopics(cluster, self._backoff)
         self._sending = asyncio.Lock()
@@ -559,7 +562,7 @@ class Commits(CommittedReader):
             left = {**commit.left, **commit.revoked}
             failed = CommitFailed(left, error, is_auto=not commit.kind.is_asked_for)
             self.failed_at = failed.at_s
-            self._state.events.publish(failed)
+            self._events.publish(failed)
             raise
         else:
             self.commit_count += 1

@@ -1,6 +1,6 @@
 """Publishes events to subscribers.
 
-The parts of a consumer reach it as `state.events`. Publishing is synchronous and never fails. Each
+A consumer has one, which it passes to its parts. Publishing is synchronous and never fails. Each
 subscriber has a bounded buffer of unread events.
 """
 

@@ -26,6 +26,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.fetching.leader_search import LeaderSearch
 from aiokafka_lite.consumer.fetching.replicas import ReplicaChoice
@@ -63,6 +64,7 @@ class Sources:
         self,
         config: ConsumerConfig,
         state: SubscriptionState,
+        events: Events,
         cluster: Cluster,
         buffer: Buffer,
         budget: ByteBudget,
@@ -80,7 +82,7 @@ class Sources:
             isolation_level=config.isolation_level_code,
         )
         self.replicas = ReplicaChoice(config)
-        self.events = state.events
+        self.events = events
         self._state = state
         self._scope = scope
         # By node id; they outlive the node's tasks.

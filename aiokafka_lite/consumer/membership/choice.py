@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignors import RebalanceProtocol
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import GroupProtocolChanged
+from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.protocol import (
     GroupMember,
@@ -118,7 +118,7 @@ class EitherMembership:
         second: Makes the one that takes over.
         group_id: The group.
         scope: Whose task starts that.
-        state: Its observers are told when it does.
+        events: Tell when it does.
     """
 
     def __init__(
@@ -128,13 +128,13 @@ class EitherMembership:
         *,
         group_id: str,
         scope: TaskScope,
-        state: SubscriptionState,
+        events: Events,
     ) -> None:
         self._first = first(self._fall_back)
         self._second = second
         self._group_id = group_id
         self._scope = scope
-        self._state = state
+        self._events = events
         self.now: Membership = self._first
         self._kept_classic_by = ""
         self._starting: asyncio.Task[None] | None = None
@@ -149,7 +149,7 @@ class EitherMembership:
             self._group_id,
             reason,
         )
-        self._state.events.publish(GroupProtocolChanged("classic", reason))
+        self._events.publish(GroupProtocolChanged("classic", reason))
         self.now = self._second()
         self._first.stop_trying()
         self._starting = self._scope.spawn(self.now.start(), name="group protocol")
@@ -250,7 +250,7 @@ def member_of(
             lambda: make_second(around),
             group_id=group_id,
             scope=around.scope,
-            state=around.state,
+            events=around.events,
         )
 
     return either, make_either

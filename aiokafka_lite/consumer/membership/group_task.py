@@ -18,6 +18,7 @@ from aiokafka_lite.client import Cluster
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import GroupMember, LastCommits
@@ -37,6 +38,7 @@ class Surroundings(NamedTuple):
 
     Attributes:
         gate: Of the consumer's gets.
+        events: Where it tells what happens.
         commits: Makes the last commits.
         scope: Supervises its tasks.
         on_error: Told what keeps the member from joining and will not pass by itself.
@@ -47,6 +49,7 @@ class Surroundings(NamedTuple):
     config: ConsumerConfig
     state: SubscriptionState
     gate: Gate
+    events: Events
     cluster: Cluster
     coordinator: Coordinator
     commits: LastCommits

@@ -43,6 +43,7 @@ class GroupedMembership(ABC, Generic[MemberT]):
         self._config = around.config
         self._state = around.state
         self._gate = around.gate
+        self._events = around.events
         self._cluster = around.cluster
         self._coordinator = around.coordinator
         self._commits = around.commits

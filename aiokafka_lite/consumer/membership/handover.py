@@ -40,14 +40,14 @@ class Handover:
 
     def __init__(self, around: Surroundings, member: GroupMember, *, why_lost: WhyLost) -> None:
         self._config, self._state, self._commits = around.config, around.state, around.commits
-        self._gate = around.gate
+        self._gate, self._events = around.gate, around.events
         self._on_listener_error = around.on_listener_error
         self._member = member
         self._why_lost = why_lost
         self._loop = asyncio.get_running_loop()
         self.calls = ListenerCalls(around.scope, self._listener_failed)
         self._revocation = Revocation(
-            around.config, around.state, member, around.commits, self.calls
+            around.config, around.state, around.events, member, around.commits, self.calls
         )
         # What is being given back.
         self._going: Partitions = frozenset()
@@ -185,7 +185,7 @@ class Handover:
         if then is not None:
             then()
         generation = self._member.identity.generation
-        state.events.publish(Assigned(frozenset(state.assignment), generation))
+        self._events.publish(Assigned(frozenset(state.assignment), generation))
         log.info(
             "group %s: in generation %d, this member was assigned more partitions: %s. The member "
             "now has %d partitions",
@@ -248,6 +248,6 @@ class Handover:
         )
 
     def _listener_failed(self, callback: str, error: Exception | None) -> None:
-        self._state.events.publish(ListenerFailed(callback, error))
+        self._events.publish(ListenerFailed(callback, error))
         if error is not None:
             self._on_listener_error(error)

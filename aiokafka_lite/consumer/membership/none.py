@@ -12,6 +12,7 @@ from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed, match_pattern
 from aiokafka_lite.consumer.config import ConsumerConfig
+from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, NO_MEMBER_ID, Offsets
 from aiokafka_lite.errors import IllegalOperation, KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -29,9 +30,12 @@ class NoGroup:
     coordinator_id: int | None = None
     status: None = None
 
-    def __init__(self, config: ConsumerConfig, state: SubscriptionState, cluster: Cluster) -> None:
+    def __init__(
+        self, config: ConsumerConfig, state: SubscriptionState, events: Events, cluster: Cluster
+    ) -> None:
         self._config = config
         self._state = state
+        self._events = events
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
 
@@ -102,7 +106,7 @@ class NoGroup:
 
             self._state.change(gone, every)
             # The application may have called this while the loop stands still.
-            self._state.events.publish(Assigned(frozenset(every), at_s=self._loop.time()))
+            self._events.publish(Assigned(frozenset(every), at_s=self._loop.time()))
 
 
 class NoCommits:

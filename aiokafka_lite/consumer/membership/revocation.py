@@ -30,6 +30,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.work import Work
 from aiokafka_lite.consumer.config import HOLD_MARGIN, ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import Lost, OffsetRange, Revoked, WorkAwaited
+from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.membership.listener import ListenerCalls
 from aiokafka_lite.consumer.membership.protocol import (
     AwaitedWork,
@@ -64,6 +65,7 @@ class Revocation:
     Args:
         config: Says how long to wait, and whether to commit.
         state: Whose partitions these are.
+        events: Tell what becomes of them.
         member: As whom they are held. Its `notify` has to be called when it loses them.
         commits: Makes the last commit.
         listener_calls: Runs the listener's callbacks.
@@ -73,12 +75,14 @@ class Revocation:
         self,
         config: ConsumerConfig,
         state: SubscriptionState,
+        events: Events,
         member: GroupMember,
         commits: LastCommits,
         listener_calls: ListenerCalls,
     ) -> None:
         self._config = config
         self._state = state
+        self._events = events
         self._member = member
         self._commits = commits
         self._listener_calls = listener_calls
@@ -157,11 +161,11 @@ class Revocation:
         if why is not None:
             self._state.give_up_work(gone, asyncio.get_running_loop().time())
             log.warning("group %s: lost partitions %s: %s", group_id, sorted(gone), why or reason)
-            self._state.events.publish(Lost(gone, why or reason))
+            self._events.publish(Lost(gone, why or reason))
         else:
             log.info("group %s: revoking %s", group_id, sorted(gone))
             if gone:
-                self._state.events.publish(Revoked(gone, reason))
+                self._events.publish(Revoked(gone, reason))
         if listener is None:
             return
         name = "on_partitions_revoked" if why is None else "on_partitions_lost"
@@ -180,7 +184,7 @@ class Revocation:
         awaited, now = self.awaited_work, limits.now
         if awaited is not None and awaited.offsets:
             offsets = {tp: OffsetRange(*each) for tp, each in awaited.offsets.items()}
-            self._state.events.publish(WorkAwaited(offsets, awaited.until - now))
+            self._events.publish(WorkAwaited(offsets, awaited.until - now))
         try:
             while until is not None and why_lost() is None:
                 try:

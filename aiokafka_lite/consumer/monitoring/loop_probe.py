@@ -23,6 +23,7 @@ from typing import Final
 
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.delivery.iteration import RecordIterator
+from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate, Hold
 
 INTERVAL_S: Final = 0.1
@@ -107,6 +108,7 @@ class LoopProbe:
         self,
         state: SubscriptionState,
         gate: Gate,
+        events: Events,
         *,
         has_deserializers: bool = False,
         session_timeout_s: float = math.inf,
@@ -117,6 +119,7 @@ class LoopProbe:
         self.blocked_at: float | None = None
         self._state = state
         self._gate = gate
+        self._events = events
         self._warn_s = min(WARN_S, session_timeout_s / 2)
         # They run within the gets: what is slow may be theirs.
         self._also = " or its deserialisers" if has_deserializers else ""
@@ -160,7 +163,7 @@ class LoopProbe:
         from aiokafka_lite.consumer.events.kinds import LoopBlocked
 
         self.blocked_s, self.blocked_at = blocked_s, now
-        self._state.events.publish(
+        self._events.publish(
             LoopBlocked(blocked_s, self._blocker(has_handed_out=has_handed_out)),
             level=logging.WARNING if blocked_s >= self._warn_s else logging.INFO,
         )

@@ -43,7 +43,7 @@ def measure(engine: Engine, now: float) -> Row:
     latency_sum_s = sum(c.latency_sum_s for c in counts)
     lag_s = engine.probe.lag_now_s(now)
     status = None if latest is None else latest.membership.status
-    lost_offsets, skipped_offsets = engine.state.events.lost_offsets
+    lost_offsets, skipped_offsets = engine.events.lost_offsets
     return {
         "client_id": engine.config.client_id,
         "group_id": engine.config.group_id,
@@ -74,7 +74,7 @@ def measure(engine: Engine, now: float) -> Row:
         "skipped_offsets_total": skipped_offsets,
         **{f"processing_{name}": count for name, count in _processing(state).items()},
         "processing_paused": int(state.processing is not None and state.processing.is_paused),
-        **{name: state.events.counts.get(event, 0) for name, event in EVENT_COUNTERS.items()},
+        **{name: engine.events.counts.get(event, 0) for name, event in EVENT_COUNTERS.items()},
         "partitions": [
             _partition_row(engine, partition, now) for partition in state.assignment.values()
         ],

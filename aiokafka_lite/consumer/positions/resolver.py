@@ -51,6 +51,7 @@ from aiokafka_lite.consumer.config import (
     LATEST_TIMESTAMP,
     ConsumerConfig,
 )
+from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.positions.leader_lookup import (
     EpochEnd,
     EpochEndLookup,
@@ -102,6 +103,7 @@ class PositionResolver:
         self,
         config: ConsumerConfig,
         state: SubscriptionState,
+        events: Events,
         buffer: Buffer,
         cluster: Cluster,
         lookup: OffsetLookup,
@@ -115,6 +117,7 @@ class PositionResolver:
     ) -> None:
         self._config = config
         self._state = state
+        self._events = events
         self._buffer = buffer
         self._cluster = cluster
         self._lookup = lookup
@@ -456,7 +459,7 @@ class PositionResolver:
         """
         from aiokafka_lite.consumer.events.kinds import OffsetRange, OffsetReset
 
-        events = self._state.events
+        events = self._events
         lost = skipped = None
         if before is not None and before < after:
             lost = OffsetRange(before, after)

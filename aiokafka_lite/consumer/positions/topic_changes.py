@@ -25,6 +25,7 @@ from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.view import GONE_AFTER_S, TopicView
 from aiokafka_lite.consumer.assignment.cursor import NO_IDS, Cursor, Sought
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.errors import KafkaError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from aiokafka_lite.structs import TopicPartition
 
@@ -58,8 +59,9 @@ class _KnownTopic:
 class TopicChanges:
     """Follows the topics that are subscribed or assigned."""
 
-    def __init__(self, state: SubscriptionState, buffer: Buffer) -> None:
+    def __init__(self, state: SubscriptionState, events: Events, buffer: Buffer) -> None:
         self._state = state
+        self._events = events
         self._buffer = buffer
         # Set by whoever knows where reading starts.
         self.reset_by_policy: ResetByPolicy | None = None
@@ -149,7 +151,7 @@ class TopicChanges:
         if count > known.count:
             from aiokafka_lite.consumer.events.kinds import PartitionsAdded
 
-            self._state.events.publish(PartitionsAdded(name, known.count, count))
+            self._events.publish(PartitionsAdded(name, known.count, count))
         known.count = count
 
     def _is_gone(self, name: str) -> None:
@@ -163,7 +165,7 @@ class TopicChanges:
 
         known.is_gone = True
         event = TopicDeleted(name)
-        self._state.events.publish(event)
+        self._events.publish(event)
         if self._state.mode is SubscriptionMode.ASSIGNED:
             partition = min(self._assigned(name), key=lambda partition: partition.tp)
             error = UnknownTopicOrPartitionError(f"{event}").at(partition.tp, partition.position)
@@ -176,7 +178,7 @@ class TopicChanges:
         known.count = len(topic.partitions)
         known.old_count = 0
         event = TopicRecreated(name)
-        self._state.events.publish(event)
+        self._events.publish(event)
         for partition in list(self._assigned(name)):
             if partition.assigned_id not in (b"", topic.topic_id):
                 self._state.begin_revocation([partition.tp])

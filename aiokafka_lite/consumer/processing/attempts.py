@@ -24,6 +24,7 @@ from typing import Final, Literal
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, RecordDead
+from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.processing.breaker import Breaker
 from aiokafka_lite.consumer.processing.handling import Handling
 from aiokafka_lite.consumer.processing.lanes import DEAD, LISTED, Job
@@ -76,6 +77,7 @@ class Attempts:
     def __init__(
         self,
         state: SubscriptionState,
+        events: Events,
         handling: Handling,
         rng: random.Random,
         *,
@@ -90,7 +92,7 @@ class Attempts:
         self._again = again
         self._look_again = look_again
         self._loop = asyncio.get_running_loop()
-        self._events = state.events
+        self._events = events
         self._totals = state.processing_totals
         # What waits for another attempt.
         self._waiting: dict[Job, asyncio.TimerHandle] = {}

@@ -51,6 +51,7 @@ from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
+from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.attempts import Attempts, one_line, place_of
@@ -141,6 +142,7 @@ class Run:
         state: Whose records these are.
         buffer: Has them.
         gate: Says whether they may begin.
+        events: Tell of dead letters and of the breaker.
         handler: Is awaited for each record, or for lists of them.
         handling: How.
         budget: For the bytes that handlers hold.
@@ -158,6 +160,7 @@ class Run:
         state: SubscriptionState,
         buffer: Buffer,
         gate: Gate,
+        events: Events,
         handler: Callable[..., Awaitable[Any]],
         handling: Handling,
         *,
@@ -181,7 +184,7 @@ class Run:
         self._scope = TaskScope("processing", on_failure=self._note_end)
         self._lanes = Lanes(handling.order)
         self._attempts = Attempts(
-            state, handling, rng, again=self._begin_again, look_again=self._offer
+            state, events, handling, rng, again=self._begin_again, look_again=self._offer
         )
         self._allowance = Allowance(state, budget, handling.max_uncommitted)
         self._steps = Steps(

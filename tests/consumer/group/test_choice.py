@@ -98,7 +98,7 @@ class Choosing:
             lambda: self.second,
             group_id="g",
             scope=self.scope,
-            state=self.state,
+            events=self.state.events,
         )
 
     def _make_first(self, fall_back: FallBack) -> FirstMembership:

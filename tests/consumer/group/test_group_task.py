@@ -55,6 +55,7 @@ class Running:
             config,
             self.state,
             self.state.gate,
+            self.state.events,
             cast("Cluster", None),
             cast("Coordinator", None),
             cast("LastCommits", None),

@@ -114,6 +114,7 @@ class Changing:
             config,
             self.state,
             self.state.gate,
+            self.state.events,
             cast("Cluster", None),
             cast("Coordinator", None),
             cast("LastCommits", self),

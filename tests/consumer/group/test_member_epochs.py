@@ -88,6 +88,7 @@ class Member:
             worker.config,
             worker.state,
             worker.state.gate,
+            worker.state.events,
             worker.cluster,
             Coordinator(worker.cluster, "g", worker.state.events),
             self.member,

@@ -74,6 +74,7 @@ async def test_an_application_that_hangs_leaves_time_for_the_commit_and_the_list
     revocation = Revocation(
         config,
         buffers.state,
+        buffers.state.events,
         cast(GroupMember, Member()),
         cast(LastCommits, commits),
         cast(ListenerCalls, None),
@@ -174,6 +175,7 @@ class Going:
         self.revocation = Revocation(
             config,
             self.state,
+            self.state.events,
             cast(GroupMember, self),
             cast(LastCommits, self.commits),
             cast(ListenerCalls, self.listening),

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.processing.attempts import Attempts, Fate
 from aiokafka_lite.consumer.processing.breaker import Breaker
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
@@ -46,6 +47,7 @@ class Tries:
         handling = Handling(1, None, None, 1_000, retry or Retry(), self._bury, breaker)
         self.attempts = Attempts(
             State(),
+            Events(),
             handling,
             random.Random(1),
             again=cast("Any", self.again.append),

@@ -115,6 +115,7 @@ class Course:
             self.buffers.state,
             self.buffers.buffer,
             self.buffers.state.gate,
+            self.buffers.state.events,
             self.handle,
             self.handling,
             budget=self.buffers.budget,

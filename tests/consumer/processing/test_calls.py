@@ -57,6 +57,7 @@ async def handle_all(
         buffers.state,
         buffers.buffer,
         buffers.state.gate,
+        buffers.state.events,
         handle,
         handling,
         budget=buffers.budget,

@@ -85,6 +85,7 @@ class Case:
             self.buffers.state,
             self.buffers.buffer,
             self.buffers.state.gate,
+            self.buffers.state.events,
             self._handle,
             handling,
             budget=self.buffers.budget,

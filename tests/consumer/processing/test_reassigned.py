@@ -49,6 +49,7 @@ class Case:
             self.buffers.state,
             self.buffers.buffer,
             self.buffers.state.gate,
+            self.buffers.state.events,
             self._handle,
             Handling(**arguments),
             budget=self.buffers.budget,

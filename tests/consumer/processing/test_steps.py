@@ -37,7 +37,9 @@ def record(offset: int, key: object) -> ConsumerRecord[Any, Any]:
 
 async def attempts_of(state: State) -> Attempts:
     """Return attempts of a loop, which a step does not ask."""
-    return Attempts(state, HANDLING, random.Random(1), again=ignore, look_again=ignore)
+    return Attempts(
+        state, state.events, HANDLING, random.Random(1), again=ignore, look_again=ignore
+    )
 
 
 def ignore(*_: object) -> None:

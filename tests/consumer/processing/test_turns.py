@@ -52,6 +52,7 @@ def run_of(
         buffers.state,
         buffers.buffer,
         buffers.state.gate,
+        buffers.state.events,
         handle,
         handling,
         budget=buffers.budget,

@@ -437,7 +437,7 @@ class ClassicMembership(GroupedMembership[Member]):
         state.change(state.assignment, partitions, is_unbroken=member.is_of_the_next_generation)
         state.restart_idle(asyncio.get_running_loop().time())
         member.take_assignment()
-        state.events.publish(Assigned(partitions, member.identity.generation))
+        self._events.publish(Assigned(partitions, member.identity.generation))
         if state.listener is not None:
             async with self._heartbeat.kept_alive():
                 await self._handover.tell_of_new(state.listener, partitions)
