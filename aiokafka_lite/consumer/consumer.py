@@ -31,6 +31,7 @@ from aiokafka_lite.client.arguments import check_text
 from aiokafka_lite.consumer.aiokafka_names import CoordinatorNames, SubscriptionNames
 from aiokafka_lite.consumer.assignment.batches import Block, OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.buffer.decode import lend, make_delivery
 from aiokafka_lite.consumer.caller import as_if_running, running_loop
@@ -168,7 +169,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._config = config
         self._group_id = config.group_id
         self._source_traceback = traceback.extract_stack() if self._loop.get_debug() else None
-        self._state = SubscriptionState()
+        observers = Observers()
+        self._state = SubscriptionState(observers)
         # Whether gets return records, and which error the next one raises.
         self._gate = Gate(self._state.note_raised)
         self._events = Events()
@@ -181,6 +183,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 self._state,
                 self._gate,
                 self._events,
+                observers,
                 lend(self._delivery, self._events),
                 LoopProbe(
                     self._state,
@@ -852,6 +855,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             self._engine.buffer,
             self._gate,
             self._events,
+            self._engine.observers,
             handler,
             settings,
             budget=self._engine.budget,

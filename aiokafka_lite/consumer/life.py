@@ -40,6 +40,7 @@ from aiokafka_lite._event import Event
 from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.cursor import Range
+from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
@@ -210,6 +211,7 @@ class Engine:
         state: What the consumer subscribes and assigns.
         gate: Of its gets.
         events: Where its parts tell what happens.
+        observers: Told of changes of the state.
         delivery: What is called for each record; held by the consumer.
         probe: Measures how late the event loop is, from start to stop.
         rng: For delays.
@@ -221,6 +223,7 @@ class Engine:
         state: SubscriptionState,
         gate: Gate,
         events: Events,
+        observers: Observers,
         delivery: AnyDelivery,
         probe: LoopProbe,
         rng: random.Random,
@@ -229,11 +232,13 @@ class Engine:
         self.state = state
         self.gate = gate
         self.events = events
+        self.observers = observers
         self.life = Life(self.gate)
         self.budget = ByteBudget(config.max_buffered_bytes, self._budget_released)
         self.buffer = Buffer(
             self.state,
             gate,
+            observers,
             on_error=lambda: self._state_changed.set(),
             on_blocked=self._budget_released,
             on_sought=self._sought_changed,
@@ -246,9 +251,9 @@ class Engine:
         self._rng = rng
         self._loop = asyncio.get_running_loop()
         self._state_changed = Event()
-        self.state.observers.on_assignment_change(self._assignment_changed)
-        self.state.observers.on_partition_change(lambda _: self._state_changed.set())
-        self.state.observers.on_subscription_change(self._watch_topics)
+        observers.on_assignment_change(self._assignment_changed)
+        observers.on_partition_change(lambda _: self._state_changed.set())
+        observers.on_subscription_change(self._watch_topics)
         self.gate.on_change(self._state_changed.set)
         self.probe = probe
         # The latest parts, also when they are stopped: what they counted can still be read.
@@ -263,14 +268,15 @@ class Engine:
 
     def _make_gets(self, rng: random.Random) -> tuple[ReadyRecords, Gets]:
         """Make what takes records out of the buffer, and what is read one by one."""
-        state, buffer, gate = self.state, self.buffer, self.gate
+        state, buffer, gate, observers = self.state, self.buffer, self.gate, self.observers
         if self.config.ack_mode != "explicit":
-            ready = ReadyRecords(state, buffer, gate)
+            ready = ReadyRecords(state, buffer, gate, observers)
             return ready, Gets(state, buffer, ready, gate.check_poll)
         # Imported where it is used: most consumers have no use for it.
         from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
 
-        acks = Acks(state, buffer, gate, DEFAULT_MAX_UNCOMMITTED, rng, self.deliver)
+        most = DEFAULT_MAX_UNCOMMITTED
+        acks = Acks(state, buffer, gate, observers, most, rng, self.deliver)
         return acks.ready, AckedGets(state, buffer, gate.check_poll, acks)
 
     # --- Deliveries -----------------------------------------------------------------------
@@ -292,7 +298,7 @@ class Engine:
                 "this consumer cannot commit offsets, because it has no group: create the "
                 "consumer with a group_id"
             )
-        return OffsetsInTransaction(self.state, commits)
+        return OffsetsInTransaction(self.state, self.observers, commits)
 
     def deliver(self, delivery: DeliveredRecords) -> DeliveryToCommit:
         """Return a delivery as a transaction takes it; raises as `in_transactions`."""
@@ -578,7 +584,7 @@ class Engine:
         for work, limit in limits.items():
             work.is_wanted_by(limit)
         acted = Event()
-        state.observers.add_listener(acted.set)  # forgotten with the parts
+        self.observers.add_listener(acted.set)  # forgotten with the parts
         while waiting := [limit for _, limit in undone() if limit > self._loop.time()]:
             acted.clear()
             try:

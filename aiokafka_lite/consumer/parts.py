@@ -88,7 +88,7 @@ class Running:
         config, state = engine.config, engine.state
         self._config, self._state = config, state
         # Of all parts, also of those that begin to observe later; whoever ends them closes it.
-        self.observers = state.observers.collect()
+        self.observers = engine.observers.collect()
         on_failure, on_restart = engine.on_failure, engine.on_restart
         self.scopes = Scopes(
             *(TaskScope(name, on_failure=on_failure, on_restart=on_restart) for name in SCOPE_NAMES)
@@ -104,7 +104,7 @@ class Running:
         )
         self.cluster.pool.on_reachability = engine.on_reachability
         self.lookup = OffsetLookup(config, self.cluster, self.scopes.connecting, rng)
-        self.topic_changes = TopicChanges(state, engine.events, engine.buffer)
+        self.topic_changes = TopicChanges(state, engine.events, engine.observers, engine.buffer)
         self.cluster.add_listener(self.topic_changes.view_changed, on_moves=ignore_moves)
         self.commits: Commits | NoCommits
         self._commit_starts: CommitStarts | None
@@ -112,7 +112,7 @@ class Running:
         if config.group_id is None:
             self.commits = NoCommits()
             self._commit_starts = None
-            self.membership = NoGroup(config, state, engine.events, self.cluster)
+            self.membership = NoGroup(config, state, engine.events, engine.observers, self.cluster)
         else:
             commits, self.membership = self._make_group(engine, config.group_id, rng)
             self.commits = commits
@@ -121,6 +121,7 @@ class Running:
             config,
             state,
             engine.events,
+            engine.observers,
             self.cluster,
             engine.buffer,
             engine.budget,
@@ -131,6 +132,7 @@ class Running:
             config,
             state,
             engine.events,
+            engine.observers,
             engine.buffer,
             self.cluster,
             self.lookup,
@@ -171,6 +173,7 @@ class Running:
             state,
             engine.gate,
             engine.events,
+            engine.observers,
             self.cluster,
             coordinator,
             member,
@@ -182,6 +185,7 @@ class Running:
             state,
             engine.gate,
             engine.events,
+            engine.observers,
             self.cluster,
             coordinator,
             commits,

@@ -186,6 +186,7 @@ def engine_with(parts: Parts, *stages: Stage) -> Engine:
         state,
         state.gate,
         state.events,
+        state.observers,
         delivery,
         LoopProbe(state, state.gate, state.events),
         random.Random(1),

@@ -83,6 +83,7 @@ class Starting:
             config,
             self.state,
             self.state.events,
+            self.state.observers,
             self.buffer,
             cast("Any", self),
             cast("Any", self),

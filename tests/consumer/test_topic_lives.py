@@ -604,7 +604,8 @@ async def test_an_assigned_partition_that_its_topic_does_not_have_raises_once(
 
 async def test_a_missing_partition_raises_after_the_time_after_which_a_topic_is_gone() -> None:
     buffers = Buffers(*(TopicPartition("t", number) for number in (0, 7, 8)))
-    changes = TopicChanges(buffers.state, buffers.state.events, buffers.buffer)
+    state = buffers.state
+    changes = TopicChanges(state, state.events, state.observers, buffers.buffer)
     for elapsed_s in (0.0, GONE_AFTER_S - 0.125):
         changes.view_changed(view({0: 1})._replace(fetched_at=1.0 + elapsed_s))
         assert not buffers.buffer.can_serve(())
@@ -712,7 +713,8 @@ async def test_a_deleted_topic_of_a_pattern_is_told_once_whoever_hears_of_it_fir
     is_told_first: bool,
 ) -> None:
     buffers = Buffers()
-    state, lives = buffers.state, TopicChanges(buffers.state, buffers.state.events, buffers.buffer)
+    state = buffers.state
+    lives = TopicChanges(state, state.events, state.observers, buffers.buffer)
     state.unsubscribe()
     state.subscribe_pattern(re.compile("t"))
     steps = [

@@ -83,18 +83,25 @@ class Buffers:
         self.buffer = Buffer(
             self.state,
             self.state.gate,
+            self.state.observers,
             on_error=self._count_error,
             on_sought=self._count_sought,
             budget=self.budget,
             delivery=self.delivery,
             most_held_bytes=most_held_bytes,
         )
-        self.ready = ReadyRecords(self.state, self.buffer, self.state.gate)
+        self.ready = ReadyRecords(self.state, self.buffer, self.state.gate, self.state.observers)
         self.gets = Gets(self.state, self.buffer, self.ready)
         if ack_mode == "explicit":
             rng = random.Random(1)
             acks = Acks(
-                self.state, self.buffer, self.state.gate, max_uncommitted, rng, no_transactions
+                self.state,
+                self.buffer,
+                self.state.gate,
+                self.state.observers,
+                max_uncommitted,
+                rng,
+                no_transactions,
             )
             self.gets = AckedGets(self.state, self.buffer, lambda: None, acks)
             self.ready = acks.ready

@@ -192,6 +192,7 @@ class Group:
             self.state,
             self.state.gate,
             self.state.events,
+            self.state.observers,
             cast("Any", self.cluster),
             cast("Any", self.coordinator),
             cast("Any", self.member),

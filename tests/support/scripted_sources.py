@@ -340,18 +340,20 @@ class Fetching:
         self.buffer = Buffer(
             self.state,
             self.state.gate,
+            self.state.observers,
             on_blocked=self._released,
             on_sought=lambda: self.sources.choose_anew(),
             budget=self.budget,
             delivery=make_delivery(self.config, self.state.events),
         )
-        self.ready = ReadyRecords(self.state, self.buffer, self.state.gate)
+        self.ready = ReadyRecords(self.state, self.buffer, self.state.gate, self.state.observers)
         self.gets = Gets(self.state, self.buffer, self.ready)
         stand_in: Cluster = cluster  # type: ignore[assignment]
         self.sources = Sources(
             self.config,
             self.state,
             self.state.events,
+            self.state.observers,
             stand_in,
             self.buffer,
             self.budget,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
@@ -13,6 +14,6 @@ class State(SubscriptionState):
     __slots__ = ("events", "gate")
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(Observers())
         self.events = Events()
         self.gate = Gate(self.note_raised)

@@ -52,6 +52,9 @@ class Assignment:
     """The cursors of one consumer.
 
     Plain data changed synchronously on the event loop; nothing waits.
+
+    Args:
+        observers: Told of changes.
     """
 
     __slots__ = (
@@ -81,7 +84,7 @@ class Assignment:
         "works",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, observers: Observers) -> None:
         self._assignment: dict[TopicPartition, Cursor] = {}
         # What was assigned and is not any more, though the application has not said so.
         self._taken: set[TopicPartition] = set()
@@ -105,7 +108,7 @@ class Assignment:
         self.record_count = 0
         self._settle: Callable[[], None] = _nothing
         self._close_reader: Callable[[], None] = _nothing
-        self.observers = Observers()
+        self.observers = observers
         # Characters of metadata that brokers take with a commit.
         self.most_metadata = MOST_CHARACTERS
         # For max_poll_interval, which counts only the time between gets.

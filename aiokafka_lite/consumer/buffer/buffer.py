@@ -29,6 +29,7 @@ from typing import NamedTuple, Protocol
 
 from aiokafka_lite.consumer import caller
 from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.bad_records import ChunkErrors
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
@@ -136,6 +137,7 @@ class Buffer:
         self,
         state: SubscriptionState,
         gate: Gate,
+        observers: Observers,
         *,
         on_error: Callable[[], None] | None = None,
         on_blocked: Callable[[], None] | None = None,
@@ -174,9 +176,9 @@ class Buffer:
         self.sought: frozenset[TopicPartition] = frozenset()
         # By who has fetched it, what the application has not come for.
         self._untaken: dict[ResponseSource, FetchedResponse] = {}
-        state.observers.on_discard(self.drop)
-        state.observers.on_assignment_change(self.wake)
-        state.observers.on_partition_change(self._partition_changed)
+        observers.on_discard(self.drop)
+        observers.on_assignment_change(self.wake)
+        observers.on_partition_change(self._partition_changed)
         gate.on_change(self.wake)
 
     def on_take(self, close_reader: Callable[[], None]) -> None:

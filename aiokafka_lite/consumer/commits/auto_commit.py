@@ -18,7 +18,7 @@ from aiokafka_lite._compat import Never, timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.observers import Departure
+from aiokafka_lite.consumer.assignment.observers import Departure, Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.protocol import GroupMember, Identity, Offsets
@@ -49,11 +49,13 @@ class AutoCommit:
         self,
         config: ConsumerConfig,
         state: SubscriptionState,
+        observers: Observers,
         member: GroupMember,
         commits: Commits,
     ) -> None:
         self._config = config
         self._state = state
+        self._observers = observers
         self._member = member
         self._commits = commits
         self._task: asyncio.Task[Never] | None = None
@@ -67,9 +69,9 @@ class AutoCommit:
 
     def start(self, scope: TaskScope) -> None:
         """Start the task."""
-        self._state.observers.on_departure(self._note_departure)
-        self._state.observers.on_assignment_change(self._forget_what_is_back)
-        self._state.observers.on_next_progress(self._note_progress)
+        self._observers.on_departure(self._note_departure)
+        self._observers.on_assignment_change(self._forget_what_is_back)
+        self._observers.on_next_progress(self._note_progress)
         self._scope = scope
         self._task = scope.supervise(self._run, name="auto-commit")
 
@@ -113,7 +115,7 @@ class AutoCommit:
     def _look_for_progress(self) -> None:
         if self._has_progress:
             self._has_progress = False
-            self._state.observers.on_next_progress(self._note_progress)
+            self._observers.on_next_progress(self._note_progress)
 
     def _processed_of_what_is_kept(self) -> Offsets:
         """Return what may be committed of partitions that are not being given back.

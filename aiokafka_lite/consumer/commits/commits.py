@@ -42,6 +42,7 @@ from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, NO_IDS, Cursor
 from aiokafka_lite.consumer.assignment.finished_ranges import is_ours, shortened, united
+from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.caller import is_in_callback
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit, Departed
@@ -249,6 +250,7 @@ class Commits(CommittedReader):
         state: SubscriptionState,
         gate: Gate,
         events: Events,
+        observers: Observers,
         cluster: Cluster,
         coordinator: Coordinator,
         member: GroupMember,
@@ -268,7 +270,7 @@ class Commits(CommittedReader):
         self.failed_at: float | None = None
         # The latest commit that succeeded, by partition.
         self._latest: dict[TopicPartition, int] = {}
-        self._auto_commit = AutoCommit(config, state, member, self)
+        self._auto_commit = AutoCommit(config, state, observers, member, self)
         # Where an answer was lost the broker has what it says: nothing may go back behind it.
         self._pending: set[PendingCommit] = set()
 

@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords, Enlisted
+from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.commits.requests import OffsetToCommit
@@ -69,11 +70,13 @@ class OffsetsInTransaction:
 
     Args:
         state: What is assigned, and how far each partition is.
+        observers: Told when a transaction is over.
         commits: Of the same consumer.
     """
 
-    def __init__(self, state: SubscriptionState, commits: Commits) -> None:
+    def __init__(self, state: SubscriptionState, observers: Observers, commits: Commits) -> None:
         self._state = state
+        self._observers = observers
         self.commits = commits
 
     def held(self) -> AbstractAsyncContextManager[None]:
@@ -165,7 +168,7 @@ class OffsetsInTransaction:
 
     def decided(self) -> None:
         """Note that a transaction is over: a rebalance or a last commit may wait for it."""
-        self._state.observers.acted()
+        self._observers.acted()
         self.commits.decided()
 
     def if_finished(

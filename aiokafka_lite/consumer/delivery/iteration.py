@@ -12,6 +12,7 @@ import asyncio
 from typing import Final
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
@@ -50,7 +51,9 @@ class ReadyRecords:
     is_for_one: Final = True
     decodes: Final = False
 
-    def __init__(self, state: SubscriptionState, buffer: Buffer, gate: Gate) -> None:
+    def __init__(
+        self, state: SubscriptionState, buffer: Buffer, gate: Gate, observers: Observers
+    ) -> None:
         # The per-message path knows nothing but this.
         self.cursor = RecordCursor(asyncio.get_running_loop().time, TIME_SLICE_S, STALL_S)
         self._chunk: Chunk | None = None
@@ -62,8 +65,8 @@ class ReadyRecords:
         self.cursor.belong_to(state, gate, buffer, self)
         buffer.on_take(self.close)
         state.set_settler(self.settle, self.close)
-        state.observers.on_discard(self._discard)
-        state.observers.on_partition_change(self._park_if_paused)
+        observers.on_discard(self._discard)
+        observers.on_partition_change(self._park_if_paused)
         gate.on_change(self.close)
 
     # --- What the buffer asks -------------------------------------------------------------

@@ -22,6 +22,7 @@ from typing import Final
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView, Lane
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place
+from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
@@ -65,6 +66,7 @@ class Sources:
         config: ConsumerConfig,
         state: SubscriptionState,
         events: Events,
+        observers: Observers,
         cluster: Cluster,
         buffer: Buffer,
         budget: ByteBudget,
@@ -84,6 +86,7 @@ class Sources:
         self.replicas = ReplicaChoice(config)
         self.events = events
         self._state = state
+        self._observers = observers
         self._scope = scope
         # By node id; they outlive the node's tasks.
         self.counts: dict[int, NodeCounts] = {}
@@ -97,7 +100,7 @@ class Sources:
 
     def start(self) -> None:
         """Begin to follow assignment and leaders; the tasks start when there is work."""
-        self._state.observers.on_assignment_change(self._place_all)
+        self._observers.on_assignment_change(self._place_all)
         self.cluster.add_listener(self._view_changed, on_moves=self._leaders_moved)
         self.search.start()
         self._place_all()

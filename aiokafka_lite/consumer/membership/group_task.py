@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster
+from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -39,6 +40,7 @@ class Surroundings(NamedTuple):
     Attributes:
         gate: Of the consumer's gets.
         events: Where it tells what happens.
+        observers: Told of changes of the state.
         commits: Makes the last commits.
         scope: Supervises its tasks.
         on_error: Told what keeps the member from joining and will not pass by itself.
@@ -50,6 +52,7 @@ class Surroundings(NamedTuple):
     state: SubscriptionState
     gate: Gate
     events: Events
+    observers: Observers
     cluster: Cluster
     coordinator: Coordinator
     commits: LastCommits

@@ -44,6 +44,7 @@ class GroupedMembership(ABC, Generic[MemberT]):
         self._state = around.state
         self._gate = around.gate
         self._events = around.events
+        self._observers = around.observers
         self._cluster = around.cluster
         self._coordinator = around.coordinator
         self._commits = around.commits
@@ -102,8 +103,8 @@ class GroupedMembership(ABC, Generic[MemberT]):
     def _observe(self) -> None:
         """Begin to hear of gets, of the subscription, and of metadata."""
         self._handover.start()
-        self._state.observers.add_listener(self._application_acted)
-        self._state.observers.on_departure(self._note_departure)
+        self._observers.add_listener(self._application_acted)
+        self._observers.on_departure(self._note_departure)
         self._cluster.add_listener(self._metadata_changed, on_moves=ignore_moves)
 
     async def _end_what_runs(self, deadline: float) -> None:

@@ -47,7 +47,13 @@ class Handover:
         self._loop = asyncio.get_running_loop()
         self.calls = ListenerCalls(around.scope, self._listener_failed)
         self._revocation = Revocation(
-            around.config, around.state, around.events, member, around.commits, self.calls
+            around.config,
+            around.state,
+            around.events,
+            around.observers,
+            member,
+            around.commits,
+            self.calls,
         )
         # What is being given back.
         self._going: Partitions = frozenset()

@@ -9,6 +9,7 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.cluster import ignore_moves
 from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
+from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed, match_pattern
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -31,11 +32,17 @@ class NoGroup:
     status: None = None
 
     def __init__(
-        self, config: ConsumerConfig, state: SubscriptionState, events: Events, cluster: Cluster
+        self,
+        config: ConsumerConfig,
+        state: SubscriptionState,
+        events: Events,
+        observers: Observers,
+        cluster: Cluster,
     ) -> None:
         self._config = config
         self._state = state
         self._events = events
+        self._observers = observers
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
 
@@ -56,7 +63,7 @@ class NoGroup:
 
     async def start(self) -> None:
         """Start following subscription and metadata."""
-        self._state.observers.on_subscription_change(self._follow)
+        self._observers.on_subscription_change(self._follow)
         self._cluster.add_listener(self._metadata_changed, on_moves=ignore_moves)
         self._follow()
 

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.assignment.cursor import Range
+from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.work import Work
 from aiokafka_lite.consumer.config import HOLD_MARGIN, ConsumerConfig
@@ -66,6 +67,7 @@ class Revocation:
         config: Says how long to wait, and whether to commit.
         state: Whose partitions these are.
         events: Tell what becomes of them.
+        observers: Tell that the application acts.
         member: As whom they are held. Its `notify` has to be called when it loses them.
         commits: Makes the last commit.
         listener_calls: Runs the listener's callbacks.
@@ -76,6 +78,7 @@ class Revocation:
         config: ConsumerConfig,
         state: SubscriptionState,
         events: Events,
+        observers: Observers,
         member: GroupMember,
         commits: LastCommits,
         listener_calls: ListenerCalls,
@@ -83,6 +86,7 @@ class Revocation:
         self._config = config
         self._state = state
         self._events = events
+        self._observers = observers
         self._member = member
         self._commits = commits
         self._listener_calls = listener_calls
@@ -93,7 +97,7 @@ class Revocation:
 
     def start(self) -> None:
         """Start to hear of gets."""
-        self._state.observers.add_listener(self._application_acted)
+        self._observers.add_listener(self._application_acted)
 
     def _application_acted(self) -> None:
         if self.awaited_work is not None or self._is_giving_up:

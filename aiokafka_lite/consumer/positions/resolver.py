@@ -44,6 +44,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
     Sought,
 )
 from aiokafka_lite.consumer.assignment.finished_ranges import decode
+from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.config import (
@@ -104,6 +105,7 @@ class PositionResolver:
         config: ConsumerConfig,
         state: SubscriptionState,
         events: Events,
+        observers: Observers,
         buffer: Buffer,
         cluster: Cluster,
         lookup: OffsetLookup,
@@ -154,8 +156,8 @@ class PositionResolver:
             on_failure=self._not_found,
             on_end=self._wake.set,
         )
-        state.observers.on_assignment_change(self._wake.set)
-        state.observers.on_partition_change(self._partition_changed)
+        observers.on_assignment_change(self._wake.set)
+        observers.on_partition_change(self._partition_changed)
 
     def view_changed(self, view: ClusterView) -> None:
         """Look again at once: leaders may be known that were missing, or have changed."""

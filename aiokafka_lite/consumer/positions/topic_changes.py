@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from aiokafka_lite.client import ClusterView
 from aiokafka_lite.client.view import GONE_AFTER_S, TopicView
 from aiokafka_lite.consumer.assignment.cursor import NO_IDS, Cursor, Sought
+from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.errors import KafkaError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
@@ -59,7 +60,9 @@ class _KnownTopic:
 class TopicChanges:
     """Follows the topics that are subscribed or assigned."""
 
-    def __init__(self, state: SubscriptionState, events: Events, buffer: Buffer) -> None:
+    def __init__(
+        self, state: SubscriptionState, events: Events, observers: Observers, buffer: Buffer
+    ) -> None:
         self._state = state
         self._events = events
         self._buffer = buffer
@@ -72,7 +75,7 @@ class TopicChanges:
         self._missing: dict[TopicPartition, float | None] = {}
         # The pattern for which all topics were looked at, once that is so.
         self._pattern: re.Pattern[str] | None = None
-        state.observers.on_subscription_change(self._subscription_changed)
+        observers.on_subscription_change(self._subscription_changed)
 
     def _subscription_changed(self) -> None:
         if self._state.mode is not SubscriptionMode.PATTERN:

@@ -50,7 +50,6 @@ from aiokafka_lite.consumer.processing.calls import asker, awaited
 from aiokafka_lite.consumer.processing.lanes import Job, JobState
 
 cdef Py_ssize_t allowance_is_exact = slot_offset(Allowance, "is_exact")
-cdef Py_ssize_t assignment_observers = slot_offset(Assignment, "observers")
 cdef Py_ssize_t assignment_processing = slot_offset(Assignment, "processing")
 cdef Py_ssize_t assignment_totals = slot_offset(Assignment, "processing_totals")
 cdef Py_ssize_t attempts_breaker = slot_offset(Attempts, "breaker")
@@ -149,7 +148,7 @@ cdef class Steps:
     cdef object popleft
     cdef object append
 
-    def __init__(self, state, gate, lanes, attempts, allowance, begin_slice):
+    def __init__(self, state, gate, observers, lanes, attempts, allowance, begin_slice):
         require(state, Assignment)
         require(gate, Gate)
         require(attempts, Attempts)
@@ -161,7 +160,7 @@ cdef class Steps:
         self.breaker = get(attempts, attempts_breaker)
         self.allowance = allowance
         self.begin_slice = begin_slice
-        self.observers = get(state, assignment_observers)
+        self.observers = observers
         self.lanes = lanes
         self.is_by_key = lanes.order == "key"
         self.ready = lanes.ready

@@ -21,6 +21,7 @@ class Steps:
     Args:
         state: Whose records these are.
         gate: Says whether they may begin.
+        observers: Told of those that are finished.
         lanes: Has those that may begin.
         attempts: Counts calls that succeed, and knows whether the breaker is closed.
         allowance: Knows whether it has to be told of each record.
@@ -40,6 +41,7 @@ class Steps:
         self,
         state: Assignment,
         gate: object,
+        observers: object,
         lanes: Lanes,
         attempts: Attempts,
         allowance: Allowance,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._compat import override
 from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk
@@ -38,14 +39,21 @@ class AckedRecords(ReadyRecords):
     #: Records of the open chunk before those that are returned: they were finished before.
     _passed_over_count: int
 
-    def __init__(self, state: SubscriptionState, buffer: Buffer, gate: Gate, acks: Acks) -> None:
+    def __init__(
+        self,
+        state: SubscriptionState,
+        buffer: Buffer,
+        gate: Gate,
+        observers: Observers,
+        acks: Acks,
+    ) -> None:
         self._acks = acks
         # Whose records are open; None: nothing is.
         self.partition: Cursor | None = None
         self._receipts: list[RecordReceipt] = []
         # When the time slice began in which records are returned.
         self._began_at = 0.0
-        super().__init__(state, buffer, gate)
+        super().__init__(state, buffer, gate, observers)
 
     # --- What is open -----------------------------------------------------------------------
     @override

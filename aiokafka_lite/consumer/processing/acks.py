@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka_lite._record_py import RECEIPT
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
+from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Wanted
 from aiokafka_lite.consumer.delivery.gets import Gets
@@ -130,6 +131,7 @@ class Acks:
         state: SubscriptionState,
         buffer: Buffer,
         gate: Gate,
+        observers: Observers,
         max_uncommitted: int,
         rng: random.Random,
         deliver: Callable[[DeliveredRecords], DeliveryToCommit],
@@ -137,12 +139,13 @@ class Acks:
         self._state = state
         self._buffer = buffer
         self._gate = gate
+        self._observers = observers
         self._most = max_uncommitted
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._refusals = Refusals(buffer.wake, rng)
         # What is read one by one.
-        self.ready = AckedRecords(state, buffer, gate, self)
+        self.ready = AckedRecords(state, buffer, gate, observers, self)
         # The stop waits for acknowledgements.
         self._is_wanted = False
         self.is_over = False
@@ -367,7 +370,7 @@ class Acks:
         return True
 
     def _acted(self) -> None:
-        self._state.observers.acted()  # a rebalance or the stop may wait for it
+        self._observers.acted()  # a rebalance or the stop may wait for it
 
     # --- As a work (assignment/work.py) -----------------------------------------------------
     @property

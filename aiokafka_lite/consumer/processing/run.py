@@ -48,6 +48,7 @@ from aiokafka_lite._record_py import HANDLED
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range, joined
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
+from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
@@ -143,6 +144,7 @@ class Run:
         buffer: Has them.
         gate: Says whether they may begin.
         events: Tell of dead letters and of the breaker.
+        observers: Tell of changes of partitions, and are told of finished records.
         handler: Is awaited for each record, or for lists of them.
         handling: How.
         budget: For the bytes that handlers hold.
@@ -161,6 +163,7 @@ class Run:
         buffer: Buffer,
         gate: Gate,
         events: Events,
+        observers: Observers,
         handler: Callable[..., Awaitable[Any]],
         handling: Handling,
         *,
@@ -175,6 +178,7 @@ class Run:
         self._state = state
         self._buffer = buffer
         self._gate = gate
+        self._observers = observers
         self._handler = handler
         self._handling = handling
         self._end_s = hold_s if end_s is None else end_s
@@ -188,7 +192,13 @@ class Run:
         )
         self._allowance = Allowance(state, budget, handling.max_uncommitted)
         self._steps = Steps(
-            state, gate, self._lanes, self._attempts, self._allowance, self._begin_slice
+            state,
+            gate,
+            observers,
+            self._lanes,
+            self._attempts,
+            self._allowance,
+            self._begin_slice,
         )
         # Of whoever has called `run`.
         self._context = copy_context()
@@ -244,8 +254,8 @@ class Run:
         """
         state = self._state
         state.open_processing(self)
-        state.observers.on_partition_change(self._partition_changed)
-        state.observers.on_assignment_change(self._assignment_changed)
+        self._observers.on_partition_change(self._partition_changed)
+        self._observers.on_assignment_change(self._assignment_changed)
         self._gate.on_change(self._offer)
         try:
             yield
@@ -254,8 +264,8 @@ class Run:
                 self._error = error
             raise
         finally:
-            state.observers.forget(self._partition_changed)
-            state.observers.forget(self._assignment_changed)
+            self._observers.forget(self._partition_changed)
+            self._observers.forget(self._assignment_changed)
             self._gate.forget(self._offer)
             state.close_processing(self, self._error)
             self._allowance.close()
@@ -690,7 +700,7 @@ class Run:
     def _tell_landed(self, cursor: Cursor) -> None:
         """Tell whoever waits that nobody works on a record of a partition any more."""
         if cursor.is_revoking or not cursor.is_assigned:
-            self._state.observers.acted()  # a rebalance may wait for it
+            self._observers.acted()  # a rebalance may wait for it
         if self._steps.is_finishing:
             self._landed.set()
 

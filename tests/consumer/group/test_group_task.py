@@ -56,6 +56,7 @@ class Running:
             self.state,
             self.state.gate,
             self.state.events,
+            self.state.observers,
             cast("Cluster", None),
             cast("Coordinator", None),
             cast("LastCommits", None),

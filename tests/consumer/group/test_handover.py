@@ -115,6 +115,7 @@ class Changing:
             self.state,
             self.state.gate,
             self.state.events,
+            self.state.observers,
             cast("Cluster", None),
             cast("Coordinator", None),
             cast("LastCommits", self),

@@ -89,6 +89,7 @@ class Member:
             worker.state,
             worker.state.gate,
             worker.state.events,
+            worker.state.observers,
             worker.cluster,
             Coordinator(worker.cluster, "g", worker.state.events),
             self.member,

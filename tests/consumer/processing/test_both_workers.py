@@ -116,6 +116,7 @@ class Course:
             self.buffers.buffer,
             self.buffers.state.gate,
             self.buffers.state.events,
+            self.buffers.state.observers,
             self.handle,
             self.handling,
             budget=self.buffers.budget,

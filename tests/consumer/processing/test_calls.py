@@ -58,6 +58,7 @@ async def handle_all(
         buffers.buffer,
         buffers.state.gate,
         buffers.state.events,
+        buffers.state.observers,
         handle,
         handling,
         budget=buffers.budget,

@@ -99,7 +99,7 @@ async def test_a_transaction_finishes_as_many_records_as_metadata_have_room_for(
     ]
     state.hand_out_each(cursor, records, (), lambda _: holder)
     state.hand_out(cursor, 0, COUNT, ())
-    offsets = OffsetsInTransaction(state, worker.commits)
+    offsets = OffsetsInTransaction(state, state.observers, worker.commits)
     for refused, is_one_enough in ((400, True), (100, False)):
         state.limit_metadata(refused)
         gaps = range(1, COUNT, 2)

@@ -86,6 +86,7 @@ class Case:
             self.buffers.buffer,
             self.buffers.state.gate,
             self.buffers.state.events,
+            self.buffers.state.observers,
             self._handle,
             handling,
             budget=self.buffers.budget,

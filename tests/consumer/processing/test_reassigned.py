@@ -50,6 +50,7 @@ class Case:
             self.buffers.buffer,
             self.buffers.state.gate,
             self.buffers.state.events,
+            self.buffers.state.observers,
             self._handle,
             Handling(**arguments),
             budget=self.buffers.budget,

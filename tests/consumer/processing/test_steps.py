@@ -58,7 +58,10 @@ class Course:
         self.way, self.lanes = way, Lanes(order)
         allowance = Allowance(self.state, ByteBudget(1 << 20, ignore), 1_000)
         attempts = asyncio.run(attempts_of(self.state))
-        self.steps = way.Steps(self.state, self.state.gate, self.lanes, attempts, allowance, ignore)
+        state = self.state
+        self.steps = way.Steps(
+            state, state.gate, state.observers, self.lanes, attempts, allowance, ignore
+        )
         self.begun: list[Job] = []
         self.progressed = self.end = 0
         self.state.observers.on_next_progress(self.note_progress)

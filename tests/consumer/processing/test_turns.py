@@ -53,6 +53,7 @@ def run_of(
         buffers.buffer,
         buffers.state.gate,
         buffers.state.events,
+        buffers.state.observers,
         handle,
         handling,
         budget=buffers.budget,
