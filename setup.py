@@ -41,6 +41,7 @@ SOURCES = {
 # Modules in plain Python that are compiled as they are.
 IN_PLACE = {
     "aiokafka_lite.consumer.assignment.cursor": "aiokafka_lite/consumer/assignment/cursor.py",
+    "aiokafka_lite.consumer.assignment.reads": "aiokafka_lite/consumer/assignment/reads.py",
     "aiokafka_lite.consumer.buffer.chunk": "aiokafka_lite/consumer/buffer/chunk.py",
     "aiokafka_lite.consumer.fetching.counts": "aiokafka_lite/consumer/fetching/counts.py",
     "aiokafka_lite.consumer.fetching.session": "aiokafka_lite/consumer/fetching/session.py",
@@ -53,6 +54,7 @@ LAYOUTS = [
     "aiokafka_lite/records/_decode.pxd",
     "aiokafka_lite/client/_receive.pxd",
     "aiokafka_lite/consumer/assignment/cursor.pxd",
+    "aiokafka_lite/consumer/assignment/reads.pxd",
     "aiokafka_lite/consumer/buffer/_waiter.pxd",
     "aiokafka_lite/consumer/buffer/chunk.pxd",
     "aiokafka_lite/consumer/fetching/counts.pxd",

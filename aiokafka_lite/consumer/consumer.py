@@ -32,6 +32,7 @@ from aiokafka_lite.consumer.aiokafka_names import CoordinatorNames, Subscription
 from aiokafka_lite.consumer.assignment.batches import Block, OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.observers import Observers
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.buffer.decode import lend, make_delivery
 from aiokafka_lite.consumer.caller import as_if_running, running_loop
@@ -170,9 +171,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._group_id = config.group_id
         self._source_traceback = traceback.extract_stack() if self._loop.get_debug() else None
         observers = Observers()
-        self._state = SubscriptionState(observers)
+        self._reads = Reads(observers)
+        self._state = SubscriptionState(observers, self._reads)
         # Whether gets return records, and which error the next one raises.
-        self._gate = Gate(self._state.note_raised)
+        self._gate = Gate(self._reads.note_raised)
         self._events = Events()
         # The callables and the listener often refer to this consumer, so only it holds them:
         # background tasks must not keep it alive.
@@ -181,12 +183,13 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             self._engine = Engine(
                 self._config.without_callables(),
                 self._state,
+                self._reads,
                 self._gate,
                 self._events,
                 observers,
                 lend(self._delivery, self._events),
                 LoopProbe(
-                    self._state,
+                    self._reads,
                     self._gate,
                     self._events,
                     has_deserializers=self._delivery.has_deserializers,
@@ -323,7 +326,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         if isinstance(exc, Exception) and not self._engine.life.is_over:
             from aiokafka_lite.consumer.monitoring.diagnosis import last_words
 
-            self._engine.life.left_by = last_words(self._state, exc)
+            self._engine.life.left_by = last_words(self._reads, exc)
         await self._stop(DEFAULT_STOP_TIMEOUT_S, is_clean=exc_type is None)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -591,11 +594,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     async def _until_assigned(self) -> None:
         """Wait, as a part of a read, until the subscription has its assignment."""
-        self._state.enter_get()
+        self._reads.enter_get()
         try:
             await self._engine.running.membership.wait_assigned()
         finally:
-            self._state.leave_get(self._loop.time())
+            self._reads.leave_get(self._loop.time())
 
     def batch(
         self,
@@ -852,6 +855,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         _ = self._engine.running
         run = Run(
             self._state,
+            self._reads,
             self._engine.buffer,
             self._gate,
             self._events,
@@ -992,7 +996,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._engine.owner.check()
         self._engine.life.raise_if_over()
         self._choose_way()
-        self._state.note_reader(iterates=True)
+        self._reads.note_reader(iterates=True)
         return self
 
     def _choose_way(self) -> None:
@@ -1159,7 +1163,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             return not missing
 
         await self._engine.wait_until(are_known, self._request_deadline())
-        self._state.settle()
+        self._reads.settle()
         positions: dict[TopicPartition, int] = {}
         for tp in wanted:
             state = self._state.partition(tp)
@@ -1540,7 +1544,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         self._engine.owner.check_now()
         partition = check_partition(partition)
-        self._state.settle()
+        self._reads.settle()
         return explain(self._engine, partition, self._loop.time())
 
     def metrics(self) -> dict[str, object]:

@@ -41,6 +41,7 @@ from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.assignment.observers import Observers
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
@@ -209,6 +210,7 @@ class Engine:
     Args:
         config: The settings, without what is called for each record.
         state: What the consumer subscribes and assigns.
+        reads: Of its records.
         gate: Of its gets.
         events: Where its parts tell what happens.
         observers: Told of changes of the state.
@@ -221,6 +223,7 @@ class Engine:
         self,
         config: ConsumerConfig,
         state: SubscriptionState,
+        reads: Reads,
         gate: Gate,
         events: Events,
         observers: Observers,
@@ -230,13 +233,15 @@ class Engine:
     ) -> None:
         self.config = config
         self.state = state
+        self.reads = reads
         self.gate = gate
         self.events = events
         self.observers = observers
         self.life = Life(self.gate)
         self.budget = ByteBudget(config.max_buffered_bytes, self._budget_released)
         self.buffer = Buffer(
-            self.state,
+            state,
+            reads,
             gate,
             observers,
             on_error=lambda: self._state_changed.set(),
@@ -268,16 +273,17 @@ class Engine:
 
     def _make_gets(self, rng: random.Random) -> tuple[ReadyRecords, Gets]:
         """Make what takes records out of the buffer, and what is read one by one."""
-        state, buffer, gate, observers = self.state, self.buffer, self.gate, self.observers
+        state, reads, buffer = self.state, self.reads, self.buffer
+        gate, observers = self.gate, self.observers
         if self.config.ack_mode != "explicit":
-            ready = ReadyRecords(state, buffer, gate, observers)
-            return ready, Gets(state, buffer, ready, gate.check_poll)
+            ready = ReadyRecords(reads, buffer, gate, observers)
+            return ready, Gets(state, reads, buffer, ready, gate.check_poll)
         # Imported where it is used: most consumers have no use for it.
         from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
 
         most = DEFAULT_MAX_UNCOMMITTED
-        acks = Acks(state, buffer, gate, observers, most, rng, self.deliver)
-        return acks.ready, AckedGets(state, buffer, gate.check_poll, acks)
+        acks = Acks(state, reads, buffer, gate, observers, most, rng, self.deliver)
+        return acks.ready, AckedGets(state, reads, buffer, gate.check_poll, acks)
 
     # --- Deliveries -----------------------------------------------------------------------
     def in_transactions(self) -> OffsetsInTransaction:
@@ -545,7 +551,7 @@ class Engine:
 
     async def _finish_works(self, until: float) -> None:
         """Return nothing more, and wait for what the application works on, until a loop time."""
-        processing = self.state.processing
+        processing = self.reads.processing
         if processing is None or not processing.is_always_asking:  # otherwise that asks no more
             self.life.refuse_gets()
             if self.config.group_id is not None:

@@ -152,7 +152,7 @@ class Running:
             scope=self.scopes.positions,
             rng=rng,
         )
-        self.watchdog = Watchdog(state, self.cluster, log_ends, self.resolver.wake)
+        self.watchdog = Watchdog(state, engine.reads, self.cluster, log_ends, self.resolver.wake)
 
     def _make_group(
         self, engine: Engine, group_id: str, rng: random.Random
@@ -183,6 +183,7 @@ class Running:
         around = Surroundings(
             config,
             state,
+            engine.reads,
             engine.gate,
             engine.events,
             engine.observers,

@@ -35,8 +35,8 @@ def assignment() -> State:
     for tp in (A, B):
         cursor = assignment.partition(tp)
         assignment.start_at(cursor, 0)
-        assignment.hand_out(cursor, 0, 5, ((0, 3),))
-    assignment.begin_get()
+        assignment.reads.hand_out(cursor, 0, 5, ((0, 3),))
+    assignment.reads.begin_get()
     return assignment
 
 
@@ -173,14 +173,14 @@ def test_records_that_run_has_of_what_was_sought_and_came_back_are_not_processed
         records = [SimpleNamespace(offset=offset) for offset in range(first, end)]
         assignment.hand_out_each(cursor, cast(Any, records), ((0, 3),), lambda record: record)
         assignment.put_into_processing(cursor, is_enough=False)
-        assignment.hand_out(cursor, first, end, ((0, 3),))
+        assignment.reads.hand_out(cursor, first, end, ((0, 3),))
 
     give_to_run(assignment.partition(B), 5, 7)
     assignment.begin_revocation([B])
     assignment.seek(assignment.partition(B), 6)
     assignment.change([B], [B], is_unbroken=True)
     give_to_run(assignment.partition(B), 6, 8)
-    assignment.begin_get()  # the next one of run
+    assignment.reads.begin_get()  # the next one of run
     assert assignment.processed_offsets()[B].offset == 6
 
 
@@ -203,11 +203,11 @@ def test_what_is_in_work_of_what_stays_is_processed_with_the_next_get(
     assignment: State,
 ) -> None:
     for tp in (A, B):
-        assignment.hand_out(assignment.partition(tp), 5, 8, ((0, 3),))
+        assignment.reads.hand_out(assignment.partition(tp), 5, 8, ((0, 3),))
     assignment.begin_revocation([B])
     assignment.change([B], [C])
     assert assignment.being_processed() == {A: (5, 8)}
-    assignment.begin_get()
+    assignment.reads.begin_get()
     assert assignment.processed_offsets() == {A: OffsetAndMetadata(8, "")}
 
 

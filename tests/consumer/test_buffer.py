@@ -438,11 +438,11 @@ async def test_other_errors_are_raised_once_behind_the_records() -> None:
     assert await buffers.poll() == {A: [0, 1]}
     with pytest.raises(KafkaError, match="refused"):
         await buffers.poll()
-    assert "refused" in buffers.state.latest_raised
+    assert "refused" in buffers.state.reads.latest_raised
     assert await buffers.poll() == {}
     buffers.put({A: batch(2, 1)})
     assert await buffers.poll() == {A: [2]}
-    assert buffers.state.latest_raised == ""
+    assert buffers.state.reads.latest_raised == ""
 
 
 async def test_a_stopped_consumer_wakes_its_gets() -> None:

@@ -49,7 +49,7 @@ class Returned:
         self.a, self.b = self.state.assignment.values()
         for cursor in (self.a, self.b):
             self.state.start_at(cursor, 0)
-            self.state.hand_out(cursor, 0, 5, ())
+            self.state.reads.hand_out(cursor, 0, 5, ())
 
 
 @pytest.fixture

@@ -492,10 +492,10 @@ async def test_what_it_takes_counts_towards_the_time_between_gets(end: str) -> N
     buffers = Buffers(value_deserializer=Held())
     getting = asyncio.ensure_future(buffers.poll(timeout_s=None))
     await asyncio.sleep(0)
-    assert buffers.state.idle_s(loop.time() + 100) == 0  # it waits for records
+    assert buffers.state.reads.idle_s(loop.time() + 100) == 0  # it waits for records
     buffers.put({A: numbers(3)})
     await begun.wait()
-    assert buffers.state.idle_s(loop.time() + 100) >= 100
+    assert buffers.state.reads.idle_s(loop.time() + 100) >= 100
     if end == "returns":
         go_on.set()
         assert A in await getting
@@ -503,7 +503,7 @@ async def test_what_it_takes_counts_towards_the_time_between_gets(end: str) -> N
         getting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await getting
-    assert not buffers.state.is_in_get
+    assert not buffers.state.reads.is_in_get
 
 
 async def test_a_deserialiser_that_never_waits_leaves_the_loop_free() -> None:

@@ -49,7 +49,7 @@ class Examined:
         for cursor in (self.a, self.b):
             cursor.read_from(self, 0)
             self.state.start_at(cursor, 0)
-        self.gate = self.state.gate
+        self.gate, self.reads = self.state.gate, self.state.reads
         self.config = ConsumerConfig(group_id="g", session_timeout_ms=45_000)
         self.current = self.life = self.parts = self
         self.membership = self.cluster = self.pool = self.sources = self.watchdog = self
@@ -217,15 +217,15 @@ def test_a_fetch_in_flight_waits_at_the_end_of_the_log_or_at_a_transaction(
 
 
 def test_returned_records_are_unfinished_until_their_task_reads(found: Examined) -> None:
-    found.state.hand_out(found.a, 0, 5, ())
+    found.state.reads.hand_out(found.a, 0, 5, ())
     found.a.buffered(5)
     found.a.lend(1)
     found.a.answered(NOW, 5, 5, 0)
     found.in_flight_since = NOW
     found.check(Cause.UNFINISHED, "offsets 0 to 4 are unfinished until the next read, and")
-    found.state.resume_get()
+    found.state.reads.resume_get()
     found.check(Cause.UNFINISHED, "until the task that has read them reads once more")
-    found.state.begin_get()
+    found.state.reads.begin_get()
     found.check(Cause.AT_END, "there are no new records")
 
 
@@ -313,7 +313,7 @@ def test_a_consumer_without_troubles_is_ok(found: Examined, member: Examined) ->
 
 def test_health_counts_what_was_returned_record_by_record(found: Examined) -> None:
     settled: list[bool] = []
-    found.state.set_settler(lambda: settled.append(True))
+    found.state.reads.set_settler(lambda: settled.append(True))
     assert found.reasons == ()
     assert settled
 

@@ -90,7 +90,7 @@ def test_what_is_posted_is_raised_once_and_the_same_of_two_only_once(
     assert str(gate.posted_error) == str(KafkaConnectionError("first"))
     with pytest.raises(KafkaConnectionError, match="first"):
         gate.check()
-    assert "first" in state.latest_raised
+    assert "first" in state.reads.latest_raised
     with pytest.raises(KafkaStorageError):
         gate.check()
     gate.check()

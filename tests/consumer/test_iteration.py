@@ -433,7 +433,7 @@ def test_records_are_read_in_another_thread_too(iteration: Iteration) -> None:
         reading = asyncio.ensure_future(read_until_stop(reader))
         while buffers.partition().position != 3_000:
             await asyncio.sleep(0)
-            buffers.state.settle()
+            buffers.state.reads.settle()
         stop(buffers)
         return await reading
 

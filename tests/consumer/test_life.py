@@ -184,11 +184,12 @@ def engine_with(parts: Parts, *stages: Stage) -> Engine:
     engine = Engine(
         config,
         state,
+        state.reads,
         state.gate,
         state.events,
         state.observers,
         delivery,
-        LoopProbe(state, state.gate, state.events),
+        LoopProbe(state.reads, state.gate, state.events),
         random.Random(1),
     )
     for stage in stages:

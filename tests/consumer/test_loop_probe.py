@@ -30,7 +30,7 @@ def block(duration_s: float) -> None:
 
 
 def probe_of(state: State, **settings: Any) -> LoopProbe:
-    return LoopProbe(state, state.gate, state.events, **settings)
+    return LoopProbe(state.reads, state.gate, state.events, **settings)
 
 
 async def next_event(state: State) -> LoopBlocked:

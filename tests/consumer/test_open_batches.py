@@ -61,7 +61,7 @@ class Opened:
 
     def open(self) -> None:
         for cursor in (self.a, self.b):
-            self.state.hand_out(cursor, 0, 5, ())
+            self.state.reads.hand_out(cursor, 0, 5, ())
         self.batch.open({A: (), B: ()})
 
     def _act(self) -> None:
@@ -83,7 +83,7 @@ async def test_a_block_holds_its_records_until_its_end() -> None:
     opened = Opened()
     state, batch = opened.state, opened.batch
     assert state.being_processed() == state.unfinished([A, B]) == {A: (0, 5), B: (0, 5)}
-    state.begin_get()
+    state.reads.begin_get()
     assert state.finished_offsets()[A].offset == 0
     assert state.handed_out_offsets()[A].offset == 5
     assert batch.held() == batch.partitions() == {A, B}
@@ -209,7 +209,7 @@ async def test_an_abort_after_the_block_has_uncommitted_records_returned_again(
     opened.note_committed(opened.b, 2)
     assert opened.batch.delivery().ends == {opened.b: 5}
     for cursor in (opened.a, opened.b):
-        opened.state.hand_out(cursor, 5, 8, ())
+        opened.state.reads.hand_out(cursor, 5, 8, ())
     transaction = Transaction()
     transaction.commit(opened.batch)
     assert opened.state.unfinished([B])[B] == (0, 8)
@@ -219,7 +219,7 @@ async def test_an_abort_after_the_block_has_uncommitted_records_returned_again(
     assert opened.positions() == [8, 2]
     with pytest.raises(IllegalStateError, match="returned again"):
         opened.batch.require_delivered()
-    opened.state.hand_out(opened.b, 2, 8, ())
+    opened.state.reads.hand_out(opened.b, 2, 8, ())
     opened.batch.decide(transaction, is_committed=False)
     assert opened.positions() == [8, 8]
 
@@ -240,7 +240,7 @@ async def test_an_abort_takes_the_records_behind_its_own_from_another_block(
     transaction = Transaction()
     transaction.commit(opened.batch)
     for cursor in (opened.a, opened.b):
-        opened.state.hand_out(cursor, 5, 8, ())
+        opened.state.reads.hand_out(cursor, 5, 8, ())
     second = OpenBatch(opened.state)
     second.open({A: ()})
     transaction.end(is_committed=False)
@@ -304,7 +304,7 @@ async def test_a_batch_inside_a_transaction_ends_before_it_and_returns_with_its_
     batch.close(is_done=True)
     assert not batch.is_open
     assert state.processed_offsets()[A].offset == 0
-    state.hand_out(opened.a, 5, 8, ())
+    state.reads.hand_out(opened.a, 5, 8, ())
     transaction.end(is_committed=False)
     assert opened.positions() == [0, 0]
 

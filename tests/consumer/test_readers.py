@@ -240,12 +240,12 @@ async def test_once_others_have_nothing_left_a_task_reads_alone_again(
     one, other = (Worker(consumer) for _ in range(2))
     await one.read()
     await other.read()
-    state = inside.assignment(consumer)
-    assert state.has_several_readers
+    reads = inside.reads(consumer)
+    assert reads.has_several_readers
     await consumer.commit({A: 2})
     await one.read()
     # From here on records cost no more than those of a consumer with one reader.
-    assert not state.has_several_readers
+    assert not reads.has_several_readers
     for worker in (one, other):
         await worker.end()
 
@@ -545,13 +545,13 @@ class Reading:
 
     def come_back(self) -> None:
         """Have the current task read, and find nothing."""
-        self.state.enter_get()
-        self.state.leave_get(0.0)
+        self.state.reads.enter_get()
+        self.state.reads.leave_get(0.0)
 
     def read(self, tp: TopicPartition, first: int, end: int) -> None:
         """Have the current task read, and return records to it."""
         self.come_back()
-        self.state.hand_out(self.state.partition(tp), first, end, ())
+        self.state.reads.hand_out(self.state.partition(tp), first, end, ())
 
     def processed(self) -> dict[int, int]:
         """Return the processed offsets by partition."""
@@ -572,28 +572,28 @@ async def test_a_task_reads_alone_again_when_the_other_ones_partition_is_taken_a
     state = reading.state
     reading.read(A, 0, 1)
     await reading.elsewhere(lambda: reading.read(B, 0, 3))
-    assert state.are_several_reading()
+    assert state.reads.are_several_reading()
     assert state.unfinished([A, B]) == {A: (0, 1), B: (0, 3)}
     state.change([B], [])
-    assert not state.are_several_reading()
-    assert not state.has_several_readers
-    assert state.reader is not None
-    assert state.reader() is asyncio.current_task()
+    assert not state.reads.are_several_reading()
+    assert not state.reads.has_several_readers
+    assert state.reads.reader is not None
+    assert state.reads.reader() is asyncio.current_task()
 
 
 async def test_a_task_does_not_read_alone_while_another_one_waits(reading: Reading) -> None:
     reading.read(A, 0, 1)
-    await reading.elsewhere(reading.state.enter_get)
-    assert reading.state.are_several_reading()
-    await reading.elsewhere(lambda: reading.state.leave_get(0.0))
-    assert not reading.state.are_several_reading()
+    await reading.elsewhere(reading.state.reads.enter_get)
+    assert reading.state.reads.are_several_reading()
+    await reading.elsewhere(lambda: reading.state.reads.leave_get(0.0))
+    assert not reading.state.reads.are_several_reading()
 
 
 async def test_what_the_first_task_reads_one_by_one_is_brought_back_when_a_second_one_reads(
     reading: Reading,
 ) -> None:
     closed: list[bool] = []
-    reading.state.set_settler(lambda: None, lambda: closed.append(True))
+    reading.state.reads.set_settler(lambda: None, lambda: closed.append(True))
     reading.read(A, 0, 1)
     assert closed == []
     await reading.elsewhere(reading.come_back)
@@ -616,14 +616,14 @@ async def test_a_task_does_not_read_alone_with_another_that_iterates(
 ) -> None:
     state = reading.state
     if who == "first":
-        await reading.elsewhere(state.note_reader)
-        await reading.elsewhere(lambda: state.note_reader(iterates=True))
+        await reading.elsewhere(state.reads.note_reader)
+        await reading.elsewhere(lambda: state.reads.note_reader(iterates=True))
         reading.read(A, 0, 1)
     else:
         reading.read(A, 0, 1)
-        await reading.elsewhere(lambda: state.note_reader(iterates=True))
-    assert state.has_several_readers
-    assert state.are_several_reading()
+        await reading.elsewhere(lambda: state.reads.note_reader(iterates=True))
+    assert state.reads.has_several_readers
+    assert state.reads.are_several_reading()
 
 
 async def test_a_seek_counts_at_once_when_no_task_has_records(reading: Reading) -> None:

@@ -61,14 +61,14 @@ def test_records_come_in_order_and_once(iteration: Iteration) -> None:
 async def test_only_the_task_that_reads_takes_its_own(iteration: Iteration) -> None:
     buffers = Buffers(A)
     cursor = iteration.cursor(time.monotonic, SLICE_S, NEVER)
-    cursor.belong_to(buffers.state, buffers.state.gate, buffers.buffer, buffers.ready)
+    cursor.belong_to(buffers.state.reads, buffers.state.gate, buffers.buffer, buffers.ready)
 
     async def take() -> Record | None:
         return cursor.take_own()
 
     cursor.open(RECORDS[:2], NEVER)
     assert cursor.take_own() is None  # no task reads yet
-    buffers.state.note_reader()
+    buffers.state.reads.note_reader()
     assert cursor.take_own() is RECORDS[0]
     assert await asyncio.create_task(take()) is None
     assert cursor.take_own() is RECORDS[1]

@@ -242,7 +242,7 @@ async def test_without_a_commit_a_partition_returns_to_its_first_record() -> Non
     async with starting("latest") as started:
         started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
         await a_moment()
-        started.state.hand_out(started.cursors[0], 7, 12, ())
+        started.state.reads.hand_out(started.cursors[0], 7, 12, ())
         started.committed = {}
         started.state.return_to_committed([started.cursors[0]])
         await a_moment()

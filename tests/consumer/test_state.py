@@ -249,12 +249,12 @@ def test_only_what_was_handed_out_before_the_latest_get_is_processed(
     a, b = state.partition(A), state.partition(B)
     state.seek(a, 0)
     state.seek(b, 0)
-    state.begin_get()
-    state.hand_out(a, 0, 10, ((0, 3),))
-    state.hand_out(b, 0, 5, ())
+    state.reads.begin_get()
+    state.reads.hand_out(a, 0, 10, ((0, 3),))
+    state.reads.hand_out(b, 0, 5, ())
     assert state.processed_offsets() == {A: OffsetAndMetadata(0, ""), B: OffsetAndMetadata(0, "")}
-    state.begin_get()
-    state.hand_out(a, 10, 12, ())
+    state.reads.begin_get()
+    state.reads.hand_out(a, 10, 12, ())
     assert state.processed_offsets() == {A: OffsetAndMetadata(10, ""), B: OffsetAndMetadata(5, "")}
     assert state.handed_out_offsets() == {A: OffsetAndMetadata(12, ""), B: OffsetAndMetadata(5, "")}
     assert (a.leader_epoch, b.leader_epoch) == (3, -1)
@@ -266,14 +266,14 @@ def test_what_would_be_committed_says_of_each_record_that_it_is_finished(
     a = state.partition(A)
     a.topic_id = b"0123456789abcdef"
     state.seek(a, 0)
-    state.begin_get()
+    state.reads.begin_get()
     holder = object()
     with pytest.raises(IllegalStateError):
         state.offset_if_finished(a, {0})
     state.hand_out_each(a, records(*range(10_000)), ((0, 3),), lambda _: holder)
     progress = a.progress
     assert progress is not None
-    state.hand_out(a, 0, 10_000, ((0, 3),))
+    state.reads.hand_out(a, 0, 10_000, ((0, 3),))
     assert state.offset_if_finished(a, {0, 1}) == (OffsetAndMetadata(2, ""), True)
     behind, is_all = state.offset_if_finished(a, {5, 6, 9_999})
     assert (behind.offset, is_all) == (0, True)
@@ -300,13 +300,13 @@ def test_nothing_would_be_committed_of_a_partition_without_a_position(
 def test_offsets_that_hold_no_records_count_as_processed(state: State) -> None:
     a = state.partition(A)
     state.seek(a, 0)
-    state.begin_get()
-    state.pass_over(a, 4)
+    state.reads.begin_get()
+    state.reads.pass_over(a, 4)
     assert state.processed_offsets() == {A: OffsetAndMetadata(4, "")}
-    state.hand_out(a, 4, 6, ())
-    state.pass_over(a, 8)
+    state.reads.hand_out(a, 4, 6, ())
+    state.reads.pass_over(a, 8)
     assert state.processed_offsets() == {A: OffsetAndMetadata(4, "")}
-    state.begin_get()
+    state.reads.begin_get()
     assert state.processed_offsets() == {A: OffsetAndMetadata(8, "")}
 
 
@@ -314,21 +314,21 @@ def test_offsets_that_hold_no_records_count_as_processed(state: State) -> None:
 def test_a_seek_counts_as_processed_from_the_next_get_on(state: State, offset: int) -> None:
     a = state.partition(A)
     state.seek(a, 0)
-    state.begin_get()
-    state.hand_out(a, 0, 10, ())
+    state.reads.begin_get()
+    state.reads.hand_out(a, 0, 10, ())
     state.seek(a, offset)
     assert state.processed_offsets() == {A: OffsetAndMetadata(0, "")}  # being worked on
     assert state.handed_out_offsets() == {A: OffsetAndMetadata(offset, "")}
-    state.begin_get()
+    state.reads.begin_get()
     assert state.processed_offsets() == {A: OffsetAndMetadata(offset, "")}
 
 
 def test_a_seek_back_counts_at_once_when_nothing_is_worked_on(state: State) -> None:
     a = state.partition(A)
     state.seek(a, 0)
-    state.begin_get()
-    state.hand_out(a, 0, 10, ())
-    state.begin_get()
+    state.reads.begin_get()
+    state.reads.hand_out(a, 0, 10, ())
+    state.reads.begin_get()
     state.seek(a, 4)
     assert state.processed_offsets() == {A: OffsetAndMetadata(4, "")}
 
@@ -337,8 +337,8 @@ def test_a_seek_behind_processed_records_counts_at_once_though_others_are_worked
     state: State,
 ) -> None:
     a = read_to(state, A, 0, 5)
-    state.begin_get()
-    state.hand_out(a, 5, 8, ())
+    state.reads.begin_get()
+    state.reads.hand_out(a, 5, 8, ())
     state.seek(a, 2)
     assert state.processed_offsets() == {A: OffsetAndMetadata(2, "")}
 
@@ -348,12 +348,12 @@ def test_what_is_worked_on_is_processed_at_the_next_get_though_the_position_is_l
 ) -> None:
     a = state.partition(A)
     state.seek(a, 0)
-    state.begin_get()
-    state.hand_out(a, 0, 10, ())
+    state.reads.begin_get()
+    state.reads.hand_out(a, 0, 10, ())
     state.request_reset(a, -1)
     assert state.being_processed() == {}
     assert state.processed_offsets() == {A: OffsetAndMetadata(0, "")}
-    state.begin_get()
+    state.reads.begin_get()
     assert state.processed_offsets() == {A: OffsetAndMetadata(10, "")}
     state.seek(a, 500)  # as the position resolver does that has found it
     assert state.processed_offsets() == {A: OffsetAndMetadata(500, "")}
@@ -364,19 +364,19 @@ def test_a_return_to_the_committed_offset_counts_nothing_as_processed_that_is_in
 ) -> None:
     a = state.partition(A)
     state.seek(a, 0)
-    state.begin_get()
-    state.hand_out(a, 0, 10, ())
+    state.reads.begin_get()
+    state.reads.hand_out(a, 0, 10, ())
     assert state.processed_offsets() == {A: OffsetAndMetadata(0, "")}
     state.return_to_committed([a])
     assert a.search is not None
     assert a.search.replaced == 0
     assert state.processed_offsets() == {}
     assert state.handed_out_offsets() == {}
-    state.begin_get()
+    state.reads.begin_get()
     # Nor would a commit go back to where the lookup begins if nothing is committed.
     assert state.processed_offsets() == {}
     state.start_at(a, 10)
-    state.begin_get()
+    state.reads.begin_get()
     assert state.processed_offsets() == {A: OffsetAndMetadata(10, "")}
 
 
@@ -385,12 +385,12 @@ def test_a_position_lost_with_its_log_covers_nothing_of_what_is_worked_on(
 ) -> None:
     a = state.partition(A)
     state.seek(a, 0)
-    state.begin_get()
-    state.hand_out(a, 0, 10, ())
+    state.reads.begin_get()
+    state.reads.hand_out(a, 0, 10, ())
     state.request_reset(a, -2, reason="out of range")
     state.seek(a, 1000)
     assert state.processed_offsets() == {}
-    state.begin_get()
+    state.reads.begin_get()
     assert state.processed_offsets() == {A: OffsetAndMetadata(1000, "")}
 
 
@@ -419,7 +419,7 @@ def told(state: State) -> list[str]:
     """What is told of the first partition, which is at offset 1, in order."""
     state.seek(state.partition(A), 1)
     told: list[str] = []
-    state.set_settler(lambda: told.append("settled"))
+    state.reads.set_settler(lambda: told.append("settled"))
     state.observers.on_discard(lambda cursor: told.append(f"discarded {cursor.tp.partition}"))
     state.observers.on_partition_change(lambda cursor: told.append(f"moved {cursor.tp.partition}"))
     return told
@@ -443,8 +443,8 @@ QUESTIONS: dict[str, Callable[[State], object]] = {
     "a commit": lambda state: state.note_finished({A: OffsetAndMetadata(1, "")}),
     "a delivery": lambda state: state.delivery(),
     "the end of a delivery": lambda state: state.finish_delivery(DeliveredRecords()),
-    "idle time": lambda state: state.idle_s(1.0),
-    "hand-outs": lambda state: state.hand_out_count,
+    "idle time": lambda state: state.reads.idle_s(1.0),
+    "hand-outs": lambda state: state.reads.hand_out_count,
 }
 
 
@@ -474,7 +474,7 @@ def read_to(state: State, tp: TopicPartition, first: int, end: int) -> Cursor:
     """Begin a partition at an offset, and return records of it."""
     cursor = state.partition(tp)
     state.start_at(cursor, first)
-    state.hand_out(cursor, first, end, ())
+    state.reads.hand_out(cursor, first, end, ())
     return cursor
 
 
@@ -530,7 +530,7 @@ def test_offsets_behind_records_of_a_replaced_log_are_of_that(state: State) -> N
     state.replace_log(a, b"third")
     assert of_former() == list(range(11, 23))
     settled: list[bool] = []
-    state.set_settler(lambda: settled.append(True))
+    state.reads.set_settler(lambda: settled.append(True))
     assert state.is_of_former_log(A, 11)
     assert settled
 
@@ -541,12 +541,12 @@ def test_records_before_a_position_sought_in_a_rebalance_are_processed_at_the_ne
 ) -> None:
     read_to(state, A, 0, 10)
     if not is_in_work:
-        state.begin_get()
+        state.reads.begin_get()
     state.begin_revocation([A])
     state.seek(state.partition(A), 4)
     state.change([A], [A], is_unbroken=True)
     assert (A in state.processed_offsets()) is not is_in_work
-    state.begin_get()
+    state.reads.begin_get()
     assert state.processed_offsets()[A].offset == 4
 
 
@@ -606,7 +606,7 @@ def test_what_the_latest_get_returned_is_unfinished_in_whichever_partitions(
     for number, tp in enumerate(tps):
         if number % 4 == 1:
             read_to(state, tp, 0, 5)
-    state.begin_get()
+    state.reads.begin_get()
     for number, tp in enumerate(tps):
         if number % 4 == 2:
             read_to(state, tp, 0, 3)
@@ -631,7 +631,7 @@ def test_what_an_open_transaction_decides_on_is_unfinished_and_not_committed(
 ) -> None:
     for tp in (A, B):
         read_to(state, tp, 0, 10)
-    state.begin_get()
+    state.reads.begin_get()
     transaction, other = Transaction(), Transaction()
     a = state.partition(A)
     a.await_outcome(transaction, 6)
@@ -666,7 +666,7 @@ def test_transactions_from_before_a_rebalance_decide_nothing_once_it_starts_anew
     state: State, move: Callable[..., object], *, is_forgotten: bool
 ) -> None:
     before = read_to(state, A, 0, 10)
-    state.begin_get()
+    state.reads.begin_get()
     before.await_outcome(Transaction(), 5)
     state.begin_revocation([A])
     state.change([A], [A], is_unbroken=True)
@@ -728,7 +728,7 @@ def test_rebalances_are_told_that_the_application_has_finished_something(
 def test_a_start_behind_records_that_are_worked_on_is_not_committed(state: State, why: str) -> None:
     a = read_to(state, A, 5, 10)
     if why != "latest get":
-        state.begin_get()
+        state.reads.begin_get()
     if why == "work":
         a.enter_work(cast(Any, object()), is_enough=True)
     elif why == "transaction":
@@ -761,7 +761,7 @@ def handled(state: State) -> Cursor:
     state.open_processing(cast(Any, object()))
     state.hand_out_each(a, records(*range(5)), (), lambda record: record.offset)
     state.put_into_processing(a, is_enough=True)
-    state.hand_out(a, 0, 5, ())
+    state.reads.hand_out(a, 0, 5, ())
     return a
 
 
@@ -779,12 +779,12 @@ def test_records_are_processed_up_to_the_first_that_a_handler_has(
     state.take_more(handled)
     state.take_more(handled)
     assert moved == [handled]
-    assert handled.worked_by is state.processing
+    assert handled.worked_by is state.reads.processing
     settled: list[object] = []
-    state.set_settler(lambda: settled.append(handled.worked_by))
+    state.reads.set_settler(lambda: settled.append(handled.worked_by))
     for offset in (2, 3, 4):
         state.finish(handled, offset, offset)
-    assert settled == [state.processing]
+    assert settled == [state.reads.processing]
     assert handled.worked_by is None
     assert state.processed_offsets()[A].offset == 5
     assert moved == [handled]
@@ -826,7 +826,7 @@ def test_records_behind_a_new_position_are_given_to_handlers_again(
     else:
         state.start_at(handled, 3)
     state.hand_out_each(handled, records(3, 4), (), lambda record: "another holder")
-    state.hand_out(handled, 3, 5, ())
+    state.reads.hand_out(handled, 3, 5, ())
     for offset in range(5):
         state.finish(handled, offset, offset)
     assert state.processed_offsets()[A].offset == 3
@@ -838,7 +838,7 @@ def test_a_handler_commits_its_own_records_and_no_others(state: State) -> None:
     state.open_processing(cast(Any, SimpleNamespace(own_records=lambda: {a: {0: 0, 1: 1}})))
     state.hand_out_each(a, records(*range(5)), (), lambda record: record.offset)
     state.put_into_processing(a, is_enough=True)
-    state.hand_out(a, 0, 5, ())
+    state.reads.hand_out(a, 0, 5, ())
     moved: list[Cursor] = []
     state.observers.on_partition_change(moved.append)
     for tp, refused in ((B, OffsetAndMetadata(0, "")), (A, OffsetAndMetadata(3, ""))):
@@ -863,7 +863,7 @@ def test_records_of_a_partition_that_came_back_are_the_handlers_alone(
         each = range(first, 5)
         state.hand_out_each(a, records(*each), (), lambda record: record.offset)
         state.put_into_processing(a, is_enough=True)
-        state.hand_out(a, first, 5, ())
+        state.reads.hand_out(a, first, 5, ())
         assert state.being_processed() == {}
         state.begin_revocation([A])
         state.seek(a, 3)
@@ -891,7 +891,7 @@ def test_records_returned_since_a_seek_stay_in_hand_though_a_commit_before_it_is
 ) -> None:
     state.seek(handled, 3)
     state.hand_out_each(handled, records(3, 4), (), lambda record: record.offset)
-    state.hand_out(handled, 3, 5, ())
+    state.reads.hand_out(handled, 3, 5, ())
     state.forget_before_seek([handled])
     assert state.processed_offsets()[A].offset == 3
     state.finish(handled, 3, 3)
@@ -914,7 +914,7 @@ def test_what_lies_before_a_seek_is_taken_from_handlers_whose_commit_is_unknown(
 def test_one_run_at_a_time_takes_all_records(state: State, handled: Cursor) -> None:
     with pytest.raises(IllegalStateError, match="already active"):
         state.open_processing(cast(Any, object()))
-    run, failure = state.processing, ValueError("no")
+    run, failure = state.reads.processing, ValueError("no")
     state.finish(handled, 1, 1)
     moved: list[Cursor] = []
     state.observers.on_partition_change(moved.append)
@@ -925,7 +925,7 @@ def test_one_run_at_a_time_takes_all_records(state: State, handled: Cursor) -> N
     assert state.processed_offsets()[A].offset == 0
     assert state.pass_over_finished(handled, records(0, 1, 2), ()) == (0, 1)
     assert state.pass_over_finished(handled, records(1), ()) == (1, 1)
-    state.hand_out(handled, 0, 1, ())
+    state.reads.hand_out(handled, 0, 1, ())
     assert state.run_failure is None
 
 
@@ -933,52 +933,52 @@ async def test_tasks_that_read_the_records_of_a_run_are_no_readers(
     state: State, handled: Cursor
 ) -> None:
     async def read() -> None:
-        state.note_reader()
+        state.reads.note_reader()
 
     await read()
     await asyncio.create_task(read())
-    assert state.reader is None
-    assert not state.has_several_readers
+    assert state.reads.reader is None
+    assert not state.reads.has_several_readers
 
 
 async def test_idle_time_is_that_between_gets(state: State) -> None:
-    state.restart_idle(100.0)
-    assert state.idle_s(101.0) == 1.0
-    state.enter_get()
-    assert state.idle_s(200.0) == 0.0
-    state.leave_get(200.0)
-    assert state.idle_s(207.0) == 7.0
+    state.reads.restart_idle(100.0)
+    assert state.reads.idle_s(101.0) == 1.0
+    state.reads.enter_get()
+    assert state.reads.idle_s(200.0) == 0.0
+    state.reads.leave_get(200.0)
+    assert state.reads.idle_s(207.0) == 7.0
 
 
 async def test_reads_of_a_rebalance_listener_finish_no_records_and_end_no_idle_time(
     state: State,
 ) -> None:
     read_to(state, A, 0, 10)
-    assert state.idle_s(100.0) == 0.0
+    assert state.reads.idle_s(100.0) == 0.0
     callback = Callback("on_partitions_assigned")
 
     async def read_in_listener() -> None:
         enter(callback)
-        state.enter_get()
-        state.leave_get(150.0)
+        state.reads.enter_get()
+        state.reads.leave_get(150.0)
 
     await asyncio.create_task(read_in_listener())
-    assert state.idle_s(200.0) == 100.0
+    assert state.reads.idle_s(200.0) == 100.0
     assert state.processed_offsets()[A].offset == 0
-    state.enter_get()  # while the listener runs, this task does not
-    state.leave_get(200.0)
+    state.reads.enter_get()  # while the listener runs, this task does not
+    state.reads.leave_get(200.0)
     callback.end()
-    assert state.idle_s(207.0) == 7.0
+    assert state.reads.idle_s(207.0) == 7.0
     assert state.processed_offsets()[A].offset == 10
 
 
 def test_a_hand_out_without_a_get_of_its_own_ends_the_idle_time(state: State) -> None:
     state.seek(state.partition(A), 0)
-    state.restart_idle(100.0)
-    state.set_settler(lambda: state.hand_out(state.partition(A), 0, 1, ()))
-    assert state.idle_s(150.0) == 0.0
-    state.set_settler(lambda: None)
-    assert state.idle_s(155.0) == 5.0
+    state.reads.restart_idle(100.0)
+    state.reads.set_settler(lambda: state.reads.hand_out(state.partition(A), 0, 1, ()))
+    assert state.reads.idle_s(150.0) == 0.0
+    state.reads.set_settler(lambda: None)
+    assert state.reads.idle_s(155.0) == 5.0
 
 
 def test_a_get_costs_as_much_for_each_of_many_partitions() -> None:
@@ -989,10 +989,10 @@ def test_a_get_costs_as_much_for_each_of_many_partitions() -> None:
         cursors = [state.partition(tp) for tp in tps]
         for cursor in cursors:
             state.start_at(cursor, 0)
-        state.begin_get()
+        state.reads.begin_get()
         began = time.process_time()
         for cursor in cursors:
-            state.hand_out(cursor, 0, 1, ((0, 0),))
+            state.reads.hand_out(cursor, 0, 1, ((0, 0),))
         state.unfinished(tps)
         return (time.process_time() - began) / count
 

@@ -56,10 +56,10 @@ async def test_a_get_waits_without_a_coroutine_and_is_seen_to_wait(reading: Read
     assert not step.cr_running
     assert step.cr_await is not None
     assert "Waiter" in repr(task)
-    assert reading.state.is_in_get
+    assert reading.state.reads.is_in_get
     receive(reading, 0)
     assert (await task).offset == 0
-    assert not reading.state.is_in_get
+    assert not reading.state.reads.is_in_get
 
 
 async def test_a_cancelled_get_loses_nothing(reading: Reading) -> None:
@@ -70,7 +70,7 @@ async def test_a_cancelled_get_loses_nothing(reading: Reading) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert reading.buffer.waiting_count == 0
-        assert not reading.state.is_in_get
+        assert not reading.state.reads.is_in_get
     receive(reading, 0)
     assert (await next_of(reading)).offset == 0
 
@@ -135,7 +135,7 @@ async def test_a_get_that_is_dropped_or_closed_waits_no_more(reading: Reading) -
     del step
     gc.collect()
     assert reading.buffer.waiting_count == 0
-    assert not reading.state.is_in_get
+    assert not reading.state.reads.is_in_get
 
 
 @pytest.mark.filterwarnings("ignore:the .type, exc, tb. signature of throw")  # it has to work, too
@@ -209,7 +209,7 @@ async def test_a_get_that_waits_raises_what_is_posted_meanwhile(reading: Reading
     reading.state.gate.die(ConsumerStoppedError("stopped"))
     with pytest.raises((ConsumerStoppedError, StopAsyncIteration, RuntimeError)):
         await task
-    assert not reading.state.is_in_get
+    assert not reading.state.reads.is_in_get
 
 
 async def test_nothing_is_handed_out_while_a_hold_lasts(reading: Reading) -> None:

@@ -89,6 +89,7 @@ class Looked:
         loop = asyncio.get_running_loop()
         self.watchdog = Watchdog(
             self.state,
+            self.state.reads,
             cast("Any", SimpleNamespace(pool=self)),
             cast("Any", self),
             lambda: self.woken.append(loop.time()),
@@ -157,14 +158,14 @@ async def test_a_partition_stands_still_while_its_first_unfinished_offset_is_the
         state.start_at(cursor, 0)
         cursor.answered(0.0, 10, 10, 0)
     for cursor in (paused, standing):
-        state.hand_out(cursor, 0, 5, ())
+        state.reads.hand_out(cursor, 0, 5, ())
     state.start_at(at_end, 10)
     state.start_at(decided, 10)
     decided.await_outcome(Settled(), 3)
     state.start_at(ahead, 12)
     state.pause(paused)
     settled: list[float] = []
-    state.set_settler(lambda: settled.append(asyncio.get_running_loop().time()))
+    state.reads.set_settler(lambda: settled.append(asyncio.get_running_loop().time()))
     await asyncio.sleep(3.5)
     assert settled == [1, 2, 3]
 
@@ -172,7 +173,7 @@ async def test_a_partition_stands_still_while_its_first_unfinished_offset_is_the
         return [looked.watchdog.standstill_s(cursor, 3.5) for cursor in looked.cursors]
 
     assert still_s() == [0, 2.5, 0, 0, 0]
-    state.begin_get()
+    state.reads.begin_get()
     assert still_s() == [0, 0, 0, 0, 0]
     await asyncio.sleep(2)
     assert looked.watchdog.standstill_s(standing, 5.5) == 1.5

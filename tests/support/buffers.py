@@ -82,6 +82,7 @@ class Buffers:
         self.sought_count = 0
         self.buffer = Buffer(
             self.state,
+            self.state.reads,
             self.state.gate,
             self.state.observers,
             on_error=self._count_error,
@@ -90,12 +91,15 @@ class Buffers:
             delivery=self.delivery,
             most_held_bytes=most_held_bytes,
         )
-        self.ready = ReadyRecords(self.state, self.buffer, self.state.gate, self.state.observers)
-        self.gets = Gets(self.state, self.buffer, self.ready)
+        self.ready = ReadyRecords(
+            self.state.reads, self.buffer, self.state.gate, self.state.observers
+        )
+        self.gets = Gets(self.state, self.state.reads, self.buffer, self.ready)
         if ack_mode == "explicit":
             rng = random.Random(1)
             acks = Acks(
                 self.state,
+                self.state.reads,
                 self.buffer,
                 self.state.gate,
                 self.state.observers,
@@ -103,7 +107,7 @@ class Buffers:
                 rng,
                 no_transactions,
             )
-            self.gets = AckedGets(self.state, self.buffer, lambda: None, acks)
+            self.gets = AckedGets(self.state, self.state.reads, self.buffer, lambda: None, acks)
             self.ready = acks.ready
         self.state.assign_from_user(assigned or (A,))
         for tp in self.state.assignment:

@@ -19,6 +19,7 @@ from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.session import FetchSession
@@ -121,6 +122,11 @@ def gate(consumer: AIOKafkaConsumer) -> Gate:
 def assignment(consumer: AIOKafkaConsumer) -> Assignment:
     """What is assigned, and what changes it."""
     return consumer._engine.state
+
+
+def reads(consumer: AIOKafkaConsumer) -> Reads:
+    """Which reads wait for records, and what the latest ones returned."""
+    return consumer._engine.reads
 
 
 def listener(consumer: AIOKafkaConsumer) -> ConsumerRebalanceListener | None:
@@ -249,7 +255,7 @@ def has_untaken(consumer: AIOKafkaConsumer, node_id: int | None = None) -> bool:
 def is_idle(consumer: AIOKafkaConsumer) -> bool:
     """Whether no get is in progress: time counts towards max_poll_interval_ms."""
     engine = consumer._engine
-    return engine.state._gets_in_progress == 0 and not engine.buffer.waiting_count
+    return engine.reads.in_progress == 0 and not engine.buffer.waiting_count
 
 
 def put_error(consumer: AIOKafkaConsumer, tp: TopicPartition, error: KafkaError) -> None:

@@ -111,8 +111,8 @@ def stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
 def is_in_get(buffers: Buffers) -> bool:
     """Whether the application waits for a record, so that it is not idle."""
     now = asyncio.get_running_loop().time()
-    buffers.state.idle_s(now)  # notes what was handed out
-    return buffers.state.idle_s(now + 9) < 8
+    buffers.state.reads.idle_s(now)  # notes what was handed out
+    return buffers.state.reads.idle_s(now + 9) < 8
 
 
 def stop(buffers: Buffers) -> None:

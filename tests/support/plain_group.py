@@ -206,8 +206,8 @@ class Group:
             cursor = self.state.partition(tp)
             cursor.topic_id = b"t" * 16
             self.state.seek(cursor, 0)
-            self.state.begin_get()
-            self.state.hand_out(cursor, 0, 10, ())
+            self.state.reads.begin_get()
+            self.state.reads.hand_out(cursor, 0, 10, ())
 
     def departed(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> Departed:
         cursors = {tp: self.state.assignment[tp] for tp in offsets}

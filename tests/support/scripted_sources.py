@@ -339,6 +339,7 @@ class Fetching:
         self.budget = ByteBudget(self.config.max_buffered_bytes, self._released)
         self.buffer = Buffer(
             self.state,
+            self.state.reads,
             self.state.gate,
             self.state.observers,
             on_blocked=self._released,
@@ -346,8 +347,10 @@ class Fetching:
             budget=self.budget,
             delivery=make_delivery(self.config, self.state.events),
         )
-        self.ready = ReadyRecords(self.state, self.buffer, self.state.gate, self.state.observers)
-        self.gets = Gets(self.state, self.buffer, self.ready)
+        self.ready = ReadyRecords(
+            self.state.reads, self.buffer, self.state.gate, self.state.observers
+        )
+        self.gets = Gets(self.state, self.state.reads, self.buffer, self.ready)
         stand_in: Cluster = cluster  # type: ignore[assignment]
         self.sources = Sources(
             self.config,

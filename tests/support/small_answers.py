@@ -143,7 +143,7 @@ class Reading(Fetching):
             self.task = asyncio.get_running_loop().create_task(self._read())
 
     async def _read(self) -> None:
-        self.state.note_reader(iterates=True)  # as a consumer's __aiter__ does
+        self.state.reads.note_reader(iterates=True)  # as a consumer's __aiter__ does
         try:
             async for record in self.reader:
                 self.note(record)
@@ -266,10 +266,10 @@ class Reading(Fetching):
             "sought": buffer.sought,
             "untaken": [each.node_id for each in buffer._untaken],
             "lent": buffer._lent is not None,
-            "gets": (state._gets_in_progress, state._readers is None),
-            "idle": state.idle_s(asyncio.get_running_loop().time()),
-            "handed out": state.record_count,
-            "latest": [cursor.tp for cursor in state._latest],
+            "gets": (state.reads.in_progress, state.reads.readers is None),
+            "idle": state.reads.idle_s(asyncio.get_running_loop().time()),
+            "handed out": state.reads.record_count,
+            "latest": [cursor.tp for cursor in state.reads.latest],
             "processed": state.processed_offsets(),
             "finished": state.finished_offsets(),
             "invalidations": self.cluster.invalidations,

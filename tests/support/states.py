@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aiokafka_lite.consumer.assignment.observers import Observers
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
@@ -11,9 +12,11 @@ from aiokafka_lite.consumer.gate import Gate
 class State(SubscriptionState):
     """What one consumer is subscribed to and assigned, with what its parts are given, too."""
 
-    __slots__ = ("events", "gate")
+    __slots__ = ("events", "gate", "reads")
 
     def __init__(self) -> None:
-        super().__init__(Observers())
+        observers = Observers()
+        self.reads = Reads(observers)
+        super().__init__(observers, self.reads)
         self.events = Events()
-        self.gate = Gate(self.note_raised)
+        self.gate = Gate(self.reads.note_raised)

@@ -95,6 +95,7 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
             Surroundings(
                 self.config,
                 self.state,
+                self.state.reads,
                 self.state.gate,
                 self.state.events,
                 self.state.observers,
@@ -173,9 +174,9 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
         if partition.position is None:
             self.state.seek(partition, 0)
         assert partition.position is not None
-        self.state.begin_get()
+        self.state.reads.begin_get()
         end = partition.position + count
-        self.state.hand_out(partition, partition.position, end, ((0, leader_epoch),))
+        self.state.reads.hand_out(partition, partition.position, end, ((0, leader_epoch),))
 
 
 class Worker(GroupWorker[Member, ClassicMembership]):

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from aiokafka_lite._transaction import BegunTransaction, transaction_around
+from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.cursor import (
     NO_EPOCH,
     Cursor,
@@ -31,9 +30,8 @@ from aiokafka_lite.consumer.assignment.finished_ranges import (
 )
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.progress import Progress
-from aiokafka_lite.consumer.assignment.readers import UNKNOWN, Readers, Task, TaskRef, read_as
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.work import Processing, Work
-from aiokafka_lite.consumer.caller import callbacks, is_in_callback
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
@@ -44,10 +42,6 @@ HolderT = TypeVar("HolderT")
 PROCESSING_TOTALS: Final = ("finished_total", "failed_total", "dead_total", "passed_over_total")
 
 
-def _nothing() -> None:
-    """Stand in for a hook that nobody has set."""
-
-
 class Assignment:
     """The cursors of one consumer.
 
@@ -55,36 +49,26 @@ class Assignment:
 
     Args:
         observers: Told of changes.
+        reads: Know what was handed out of them last.
     """
 
     __slots__ = (
         "_assignment",
-        "_close_reader",
-        "_gets_in_progress",
-        "_hand_out_count",
         "_handed_out_earlier",
-        "_idle_since",
-        "_latest",
-        "_latest_hand_out",
         "_lost_in_hand",
         "_of_former_logs",
-        "_raised",
-        "_reader_iterates",
-        "_readers",
+        "_reads",
         "_run_failure",
-        "_seen_hand_out_count",
-        "_settle",
         "_taken",
         "most_metadata",
         "observers",
-        "processing",
         "processing_totals",
-        "reader",
-        "record_count",
         "works",
     )
 
-    def __init__(self, observers: Observers) -> None:
+    def __init__(self, observers: Observers, reads: Reads) -> None:
+        self.observers = observers
+        self._reads = reads
         self._assignment: dict[TopicPartition, Cursor] = {}
         # What was assigned and is not any more, though the application has not said so.
         self._taken: set[TopicPartition] = set()
@@ -94,47 +78,14 @@ class Assignment:
         self._lost_in_hand: dict[TopicPartition, Cursor] = {}
         # What was handed out of topics that were recreated since.
         self._of_former_logs: dict[TopicPartition, Range] = {}
-        # What the latest get handed out from; everything else handed out has been processed, but
-        # for what is in a work.
-        self._latest: dict[Cursor, None] = {}
-        # What says itself when its records are finished; and the one that takes them all, if any.
+        # What says itself when its records are finished.
         self.works: list[Work] = []
-        self.processing: Processing | None = None
         # What all of these together have done since the consumer was made; they count.
         self.processing_totals = dict.fromkeys(PROCESSING_TOTALS, 0)
-        self._hand_out_count = 0
-        self._latest_hand_out: Cursor | None = None
-        # Records and rows handed out since the consumer was made; the gets count them.
-        self.record_count = 0
-        self._settle: Callable[[], None] = _nothing
-        self._close_reader: Callable[[], None] = _nothing
-        self.observers = observers
         # Characters of metadata that brokers take with a commit.
         self.most_metadata = MOST_CHARACTERS
-        # For max_poll_interval, which counts only the time between gets.
-        self._gets_in_progress = 0
-        # The task that has read last, while it is the only one that reads; and those that do.
-        self.reader: TaskRef | None = None
-        self._reader_iterates = False
-        self._readers: Readers | None = None
-        self._idle_since = 0.0
-        self._seen_hand_out_count = 0
         # What ended the latest run, and how much had been handed out by then.
         self._run_failure: tuple[BaseException, int] | None = None
-        # What a get raised last, and how much had been handed out by then.
-        self._raised: tuple[str, int] = ("", -1)
-
-    def set_settler(self, settle: Callable[[], None], close: Callable[[], None] = _nothing) -> None:
-        """Set what brings positions up to date before they are read, and what ends that.
-
-        The per-message path keeps no books: how far it got is worked out when somebody asks.
-        """
-        self._settle = settle
-        self._close_reader = close
-
-    def settle(self) -> None:
-        """Bring the positions up to date with what was handed out message by message."""
-        self._settle()
 
     # --- What is assigned ------------------------------------------------------------------
     @property
@@ -217,7 +168,7 @@ class Assignment:
             topic_ids: Of those that are assigned by the ids of their topics.
             is_unbroken: Nobody else can have had, in between, what is in both.
         """
-        self._settle()
+        self._reads.settle()
         wanted = frozenset(assign)
         earlier, kept = self._handed_out_earlier, dict[TopicPartition, Range]()
         gone: dict[TopicPartition, Cursor] = {}
@@ -242,21 +193,16 @@ class Assignment:
                 if is_unbroken:
                     self._carry_over(gone[tp], cursor)
         for cursor in gone.values():
-            if self._readers is not None:
-                self._readers.replace(cursor, None)
             if cursor.progress is not None:
                 cursor.progress.interrupt(cursor.finished_epoch(cursor.progress))
         self._taken = (self._taken | gone.keys()) - wanted
-        self._keep_latest(lambda cursor: cursor.is_assigned)
+        self._reads.forget(gone.values())
         self.observers.assignment_changed()
 
     def _note_lost(self, cursor: Cursor) -> None:
         """Note that what the application is at work on is taken away, as far as is known."""
         if (end := cursor.handed_out_to) is not None and cursor.has_uncommitted(end):
             self._lost_in_hand[cursor.tp] = cursor
-
-    def _keep_latest(self, is_kept: Callable[[Cursor], bool]) -> None:
-        self._latest = {cursor: None for cursor in self._latest if is_kept(cursor)}
 
     def _carry_over(self, old: Cursor, new: Cursor) -> None:
         """Apply to a partition that comes back a seek of the application in the meantime.
@@ -268,12 +214,10 @@ class Assignment:
                 self.start_at(new, old.position)
             elif old.search is not None and old.search.timestamp is not None:
                 self.request_reset(new, old.search.timestamp)
-            if old in self._latest or old.worked_by is not None:
+            if self._reads.is_in_hand(old):
                 # What was handed out before is in work: nothing is processed until the next get.
                 new.process_to(None)
-                self._latest[new] = None
-                if self._readers is not None:
-                    self._readers.replace(old, new)
+                self._reads.replace(old, new)
         new.await_outcomes_of(old)
 
     # --- One partition --------------------------------------------------------------------
@@ -327,7 +271,7 @@ class Assignment:
             is_asked_for: By the application, as is one that was looked up for it: then all records
                 from there on are returned, also those that were finished before.
         """
-        self._settle()
+        self._reads.settle()
         self.observers.discarded(partition)
         search = partition.search
         if not is_asked_for and search is not None and search.is_first:
@@ -339,9 +283,9 @@ class Assignment:
             partition.progress.return_from(offset)
         elif partition.progress is not None:
             partition.progress.go_back_to(offset)
-        is_in_work = partition in self._latest or partition.worked_by is not None
+        is_in_work = self._reads.is_in_hand(partition)
         partition.start_at(offset, leader_epoch, validated_epoch, is_in_work=is_in_work)
-        self.settle_progress(partition)
+        self._reads.settle_progress(partition)
         self.observers.partition_changed(partition)
 
     def request_reset(self, partition: Cursor, timestamp: int, *, reason: str = "") -> None:
@@ -349,7 +293,7 @@ class Assignment:
 
         An event will tell of it, unless `reason` is empty because the application asked for it.
         """
-        self._settle()
+        self._reads.settle()
         self.observers.discarded(partition)
         if reason and partition.search is not None and partition.search.is_first:
             partition.forget_undecided()
@@ -361,7 +305,7 @@ class Assignment:
 
         Its position is unknown then, until one is asked for by `request_reset` or `seek`.
         """
-        self._settle()
+        self._reads.settle()
         self.observers.discarded(partition)
         self._note_lost(partition)
         tp, former = partition.tp, self._of_former_logs
@@ -376,7 +320,7 @@ class Assignment:
 
         What is in hand of them is finished by nobody.
         """
-        self._settle()
+        self._reads.settle()
         for cursor in cursors:
             if cursor.is_assigned:
                 self.observers.discarded(cursor)
@@ -391,7 +335,7 @@ class Assignment:
         for cursor in cursors:
             if cursor.is_assigned:
                 cursor.forget_before_seek()
-                self.settle_progress(cursor)
+                self._reads.settle_progress(cursor)
 
     def request_validation(self, partition: Cursor) -> None:
         """Fetch nothing more until the position was compared with the leader's log (KIP-320).
@@ -399,7 +343,7 @@ class Assignment:
         So is what was finished behind the position. What is buffered is dropped: it may be of a
         log that is no more.
         """
-        self._settle()
+        self._reads.settle()
         self.observers.discarded(partition)
         partition.await_validation()
         self.observers.partition_changed(partition)
@@ -409,7 +353,7 @@ class Assignment:
 
         What was finished behind the position is forgotten: nobody can tell whether the log has it.
         """
-        self._settle()
+        self._reads.settle()
         self.observers.discarded(partition)
         partition.forget_epochs(void_epoch)
         partition.refetch()
@@ -438,14 +382,14 @@ class Assignment:
 
     def refetch(self, partition: Cursor) -> None:
         """Drop what is buffered and on its way, and fetch from the position again."""
-        self._settle()
+        self._reads.settle()
         self.observers.discarded(partition)
         partition.refetch()
         self.observers.partition_changed(partition)
 
     def pause(self, partition: Cursor) -> None:
         """Stop fetching and handing out; what is buffered stays for `resume`."""
-        self._settle()
+        self._reads.settle()
         partition.pause()
         self.observers.partition_changed(partition)
 
@@ -454,197 +398,13 @@ class Assignment:
         partition.resume()
         self.observers.partition_changed(partition)
 
-    # --- Gets -------------------------------------------------------------------------------
-    def note_raised(self, error: BaseException) -> None:
-        """Note the text of what a get is about to raise; the error would hold whoever has asked."""
-        self._raised = str(error), self.hand_out_count
-
-    @property
-    def latest_raised(self) -> str:
-        """What a get has raised, unless something was handed out since."""
-        text, hand_out_count = self._raised
-        return text if hand_out_count == self.hand_out_count else ""
-
-    def enter_get(self) -> None:
-        """Note that the application waits for records; every call is matched by `leave_get`."""
-        if not callbacks or not is_in_callback():  # from which the application is not back for more
-            self.note_reader()
-            self.begin_get()
-        self.resume_get()
-
-    def resume_get(self) -> None:
-        """Note that a get goes on after the application's own work, for which it was left."""
-        self._gets_in_progress += 1
-        for observer in self.observers.of_gets:
-            observer()
-
-    @property
-    def is_in_get(self) -> bool:
-        """Whether the application waits for records, or a get is on its way."""
-        return self._gets_in_progress > 0
-
-    def leave_get(self, now: float) -> None:
-        """Note that the get ended, with or without records, at loop time `now`."""
-        self._gets_in_progress -= 1
-        if not callbacks or not is_in_callback():
-            self._idle_since = now
-
-    def idle_s(self, now: float) -> float:
-        """Return how long the application has not asked for records; 0 inside a get.
-
-        Records handed out message by message are noticed only here, so the answer may be too
-        small by the time since it was last asked, never too large.
-        """
-        self._settle()
-        processing = self.processing
-        if self._gets_in_progress or (processing is not None and processing.is_always_asking):
-            return 0.0
-        if self._hand_out_count != self._seen_hand_out_count:
-            self._seen_hand_out_count = self._hand_out_count
-            self._idle_since = now
-        return now - self._idle_since
-
-    def restart_idle(self, now: float) -> None:
-        """Start counting idle time anew, for example when the first assignment comes."""
-        self._idle_since = now
-
     # --- What was handed out --------------------------------------------------------------
-    @property
-    def hand_out_count(self) -> int:
-        """How many times something was handed out: a list of records, or some one by one."""
-        self._settle()
-        return self._hand_out_count
-
-    @property
-    def latest_hand_out(self) -> Cursor | None:
-        """A partition of which the latest records were handed out, if it is still assigned."""
-        partition = self._latest_hand_out
-        return partition if partition is not None and partition.is_assigned else None
-
-    def note_reader(self, *, iterates: bool = False) -> None:
-        """Note that the current task reads: with another one beside it, each has its own records.
-
-        Args:
-            iterates: It begins an `async for`, which takes records without a look here.
-        """
-        if self.processing is not None:
-            return  # all records are its
-        task = asyncio.current_task()
-        if self.reader is not None and self.reader() is task and not iterates:
-            return
-        starter = read_as(task)
-        if self._readers is None:
-            former = None if self.reader is None else self.reader()
-            hands_over = former is starter and not self._reader_iterates
-            if former is None or former is task or former.done() or hands_over:
-                iterated = former is task and self._reader_iterates
-                self._read_alone(task, iterates=iterates or iterated)
-                return
-            if callbacks and is_in_callback():
-                return  # a rebalance listener reads: the application is not back for more
-            self._close_reader()
-            self._readers = self._readers_with(former)
-        self._release(self._readers.stand_in(task, starter))
-        if iterates:
-            self._readers.hand_of(task).iterates = True
-
-    def _read_alone(self, task: Task | None, *, iterates: bool) -> None:
-        self.reader = None if task is None else weakref.ref(task)
-        self._reader_iterates = iterates
-
-    def _readers_with(self, former: Task) -> Readers:
-        """Return the tasks that read, of which so far there was one."""
-        readers = Readers(self._reader_ended)
-        hand = readers.hand_of(former)
-        hand.iterates = self._reader_iterates
-        for cursor in self._latest:
-            first, end = cursor.processed, cursor.handed_out_to
-            hand.take(cursor, UNKNOWN if first is None or end is None else Range(first, end))
-        self.reader = None
-        return readers
-
-    @property
-    def has_several_readers(self) -> bool:
-        """Whether several tasks read: then each record is noted as its task's."""
-        return self._readers is not None
-
-    def are_several_reading(self) -> bool:
-        """Look whether others than the current task, which takes a record, read still."""
-        if (readers := self._readers) is None:
-            return False
-        task = asyncio.current_task()
-        if self._gets_in_progress or not readers.is_alone(task):
-            return True
-        self._read_alone(task, iterates=readers.hand_of(task).iterates)
-        self._forget_readers()
-        return False
-
-    def _reader_ended(self, finished: Iterable[Cursor]) -> None:
-        self._release(finished)
-        self.observers.acted()  # a rebalance may wait for it
-
-    def _release(self, cursors: Iterable[Cursor]) -> None:
-        """Count as processed what no task has any more."""
-        for cursor in cursors:
-            first = None if self._readers is None else self._readers.first_of(cursor)
-            if first is None:
-                self._latest.pop(cursor, None)
-            if cursor.worked_by is None:
-                cursor.process_to(_before(first, cursor.handed_out_to))
-
-    def begin_get(self) -> None:
-        """Note that the application is back for more: all it was handed so far is processed.
-
-        With several readers, that is what the current task was handed.
-        """
-        if (readers := self._readers) is None:
-            self._note_transaction(self._latest)
-            for partition in self._latest:
-                partition.process_to(partition.handed_out_to)
-            self._latest.clear()
-            return
-        finished = readers.hand_of(asyncio.current_task()).release()
-        self._note_transaction(finished)
-        self._release(finished)
-
-    @staticmethod
-    def _note_transaction(finished: Collection[Cursor]) -> None:
-        """Note in which transaction records count as processed: it may be aborted."""
-        if finished and (transaction := transaction_around()) is not None:
-            for cursor in finished:
-                cursor.note_transaction(transaction)
-
-    def _forget_readers(self) -> None:
-        if self._readers is not None:
-            self._readers.close()
-            self._readers = None
-
-    def hand_out(
-        self, partition: Cursor, first_offset: int, next_position: int, epochs: Epochs
-    ) -> None:
-        """Note that the get in progress hands out the records of [first, next)."""
-        if partition.worked_by is None and partition not in self._latest:
-            self._latest[partition] = None
-            partition.process_to(first_offset)
-        if self._readers is not None and partition.worked_by is None:
-            hand = self._readers.hand_of(asyncio.current_task())
-            hand.take(partition, Range(first_offset, next_position))
-        partition.advance(next_position, epochs)
-        self._hand_out_count += 1
-        self._latest_hand_out = partition
-
-    def pass_over(self, partition: Cursor, next_position: int, epochs: Epochs = ()) -> None:
-        """Move the position over what is never handed out: control batches, gaps, aborted."""
-        if partition not in self._latest and partition.worked_by is None:
-            partition.process_to(next_position)
-        partition.advance(next_position, epochs)
-
     def being_processed(self) -> dict[TopicPartition, Range]:
         """Return the offsets of the latest get and of all works, by partition."""
-        self._settle()
+        self._reads.settle()
         found = {
             partition.tp: Range(partition.processed, partition.position)
-            for partition in self._latest
+            for partition in self._reads.latest
             if partition.processed is not None and partition.position is not None
         }
         for work in self.works:
@@ -657,7 +417,7 @@ class Assignment:
         That is what the latest get handed out, or with several readers the latest of each, what
         is in works, less what the application has committed itself, and what is in transactions.
         """
-        self._settle()
+        self._reads.settle()
         wanted = frozenset(partitions)
         found = self.undecided(wanted)
         for work in self.works:
@@ -666,11 +426,11 @@ class Assignment:
             cursor = self._assignment.get(tp)
             if cursor is None or cursor.position is None or cursor.worked_by is not None:
                 continue
-            if self._readers is not None:
-                if (at_work := self._readers.awaited(cursor)) is not None:
+            if self._reads.readers is not None:
+                if (at_work := self._reads.readers.awaited(cursor)) is not None:
                     found[tp] = at_work
                 continue
-            done = cursor.processed if cursor in self._latest else None
+            done = cursor.processed if cursor in self._reads.latest else None
             if done is not None and done < cursor.position:
                 found[tp] = Range(done, cursor.position)
         return found
@@ -680,9 +440,8 @@ class Assignment:
 
         None: the application may still work on records before it that are not committed.
         """
-        self._settle()
-        is_in_hand = cursor in self._latest or cursor.worked_by is not None
-        is_open = is_in_hand or cursor.decided_to(start) < start
+        self._reads.settle()
+        is_open = self._reads.is_in_hand(cursor) or cursor.decided_to(start) < start
         if is_open and cursor.has_uncommitted(start):
             return None
         progress = cursor.progress
@@ -708,7 +467,7 @@ class Assignment:
 
         What an open transaction decides on is not.
         """
-        self._settle()
+        self._reads.settle()
         return {
             tp: self._decided(partition, partition.processed)
             for tp, partition in self._assignment.items()
@@ -772,7 +531,7 @@ class Assignment:
 
     def handed_out_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions."""
-        self._settle()
+        self._reads.settle()
         return {
             tp: self.to_commit(partition, offset, partition.progress)
             for tp, partition in self._assignment.items()
@@ -790,7 +549,8 @@ class Assignment:
 
     def _handed_out_and_done(self, partition: Cursor) -> int | None:
         """Return the position; of what handlers work on, the first offset that is not finished."""
-        is_processed = partition.worked_by is not None and partition.worked_by is self.processing
+        processing = self._reads.processing
+        is_processed = processing is not None and partition.worked_by is processing
         return partition.processed if is_processed else partition.position
 
     def finished_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -807,7 +567,7 @@ class Assignment:
 
     def note_finished(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Count as processed what the application itself commits, whatever comes of that commit."""
-        self._settle()
+        self._reads.settle()
         for tp, offset in offsets.items():
             partition = self._assignment[tp]
             done, position = partition.processed, partition.position
@@ -815,10 +575,10 @@ class Assignment:
                 if partition.progress is not None:
                     partition.progress.finish_before(offset.offset)
                 partition.process_to(offset.offset)
-                if self._readers is not None:
-                    self._readers.finish_before(partition, offset.offset)
-                    self._release([partition])
-                self.settle_progress(partition)
+                if self._reads.readers is not None:
+                    self._reads.readers.finish_before(partition, offset.offset)
+                    self._reads.release([partition])
+                self._reads.settle_progress(partition)
 
     def finish_named(
         self, offsets: dict[TopicPartition, OffsetAndMetadata]
@@ -835,7 +595,8 @@ class Assignment:
         Raises:
             IllegalStateError: `run` goes on, and it would finish records of other handlers.
         """
-        own = None if self.processing is None else self.processing.own_records()
+        processing = self._reads.processing
+        own = None if processing is None else processing.own_records()
         if own is None:
             self.note_finished(offsets)
             exact = {tp for tp, offset in offsets.items() if not self._is_as_finished(tp, offset)}
@@ -887,10 +648,10 @@ class Assignment:
         Raises:
             IllegalOperation: Handlers of `run` are at work on it.
         """
-        self._settle()
+        self._reads.settle()
         blocks = [each for each in self.works if isinstance(each, Enlisted)]
-        if self.processing is not None:
-            return DeliveredRecords(receipts=self.processing.receipts(), blocks=blocks)
+        if (processing := self._reads.processing) is not None:
+            return DeliveredRecords(receipts=processing.receipts(), blocks=blocks)
         ends = {
             cursor: end
             for cursor in self._assignment.values()
@@ -905,7 +666,7 @@ class Assignment:
 
     def finish_delivery(self, delivery: DeliveredRecords) -> None:
         """Note that a transaction has committed a delivery."""
-        self._settle()
+        self._reads.settle()
         for cursor, end in delivery.ends.items():
             done, position = cursor.processed, cursor.handed_out_to
             if done is not None and position is not None and done < end <= position:
@@ -925,7 +686,8 @@ class Assignment:
             for tp, offset in offsets.items()
             if tp in cursors and cursors[tp].is_assigned
         }
-        if self.processing is None or self.processing.own_records() is None:
+        processing = self._reads.processing
+        if processing is None or processing.own_records() is None:
             self.note_finished(found)
         self.observers.acted()
 
@@ -938,7 +700,8 @@ class Assignment:
         Returns:
             Its cursors, with the offsets of its records of each.
         """
-        hand = None if self._readers is None else self._readers.hand_of(asyncio.current_task())
+        readers = self._reads.readers
+        hand = None if readers is None else readers.hand_of(asyncio.current_task())
         spans: dict[Cursor, Range] = {}
         for tp in partitions:
             cursor = self._assignment[tp]
@@ -949,7 +712,7 @@ class Assignment:
             spans[cursor] = Range(cursor.position if first is None else first, cursor.position)
             cursor.enter_work(work, is_enough=True)
         self.works.append(work)
-        self._keep_latest(lambda cursor: cursor.worked_by is None)
+        self._reads.keep_latest(lambda cursor: cursor.worked_by is None)
         return spans
 
     def end_work(
@@ -971,16 +734,17 @@ class Assignment:
             moved: The application has moved these, if only to where they were.
         """
         self.works.remove(work)
+        reads = self._reads
         for cursor, (first, end) in spans.items():
             cursor.leave_work()
             if self._lost_in_hand.get(cursor.tp) is cursor:
                 del self._lost_in_hand[cursor.tp]
             if not cursor.is_assigned:
                 continue
-            if self._readers is not None and self._readers.first_of(cursor) is not None:
-                self._latest[cursor] = None
+            if reads.readers is not None and reads.readers.first_of(cursor) is not None:
+                reads.latest[cursor] = None
             if is_done:
-                self._release([cursor])
+                reads.release([cursor])
             elif (
                 cursor.position == end
                 and cursor not in moved
@@ -1018,26 +782,27 @@ class Assignment:
         Raises:
             IllegalStateError: Another takes them already, or a get waits.
         """
-        if self.processing is not None:
+        reads = self._reads
+        if reads.processing is not None:
             raise IllegalStateError(
                 "consumer.run() is already active: only one run() at a time is allowed"
             )
-        if self._gets_in_progress:
+        if reads.is_in_get:
             raise IllegalStateError(
                 "run() cannot start while a read is waiting for records: cancel the read, or wait "
                 "for its result"
             )
-        self._forget_readers()
-        self.begin_get()
+        reads.forget_readers()
+        reads.begin_get()
         self._run_failure = None
-        self.processing = processing
+        reads.processing = processing
         self.works.append(processing)
 
     @property
     def run_failure(self) -> BaseException | None:
         """The error that ended `run`, if no record was returned since and no read waits."""
-        failure = self._run_failure
-        if failure is None or self.is_in_get or self._hand_out_count != failure[1]:
+        failure, reads = self._run_failure, self._reads
+        if failure is None or reads.is_in_get or reads.hand_out_count != failure[1]:
             return None
         return failure[0]
 
@@ -1050,8 +815,8 @@ class Assignment:
             processing: Takes no more records.
             failure: The error that ended it, if one did.
         """
-        self.processing = None
-        self._run_failure = None if failure is None else (failure, self._hand_out_count)
+        self._reads.processing = None
+        self._run_failure = None if failure is None else (failure, self._reads.hand_out_count)
         self.works.remove(processing)
         for cursor in self._assignment.values():
             progress = cursor.progress
@@ -1133,10 +898,11 @@ class Assignment:
 
     def put_into_processing(self, cursor: Cursor, *, is_enough: bool) -> None:
         """Note that records of a partition are handed out to `processing`."""
-        if self.processing is not None:
-            cursor.enter_work(self.processing, is_enough=is_enough)
-            self._latest.pop(cursor, None)  # it was sought while it was revoked (_carry_over)
-            self.settle_progress(cursor)
+        reads = self._reads
+        if reads.processing is not None:
+            cursor.enter_work(reads.processing, is_enough=is_enough)
+            reads.latest.pop(cursor, None)  # it was sought while it was revoked (_carry_over)
+            reads.settle_progress(cursor)
 
     def finish(self, cursor: Cursor, offset: int, holder: object) -> None:
         """Note that a record is finished, if it is still its holder's."""
@@ -1145,10 +911,10 @@ class Assignment:
             return
         if is_first:
             first = progress.first_unfinished
-            if first is not None and cursor.worked_by is self.processing is not None:
+            if first is not None and cursor.worked_by is self._reads.processing is not None:
                 cursor.process_to(first)  # as settle_progress, without its call
             else:
-                self.settle_progress(cursor)
+                self._reads.settle_progress(cursor)
         if self.observers.of_progress:
             self.observers.progressed()
 
@@ -1156,23 +922,6 @@ class Assignment:
         """Hand out more of a partition that had enough."""
         if cursor.worked_by is not None and cursor.has_enough:
             cursor.enter_work(cursor.worked_by, is_enough=False)
-            self.observers.partition_changed(cursor)
-
-    def settle_progress(self, cursor: Cursor) -> None:
-        """Count as processed what lies before the first record that is not finished."""
-        progress, processing = cursor.progress, self.processing
-        if progress is None or processing is None or cursor.worked_by is not processing:
-            return
-        first = progress.first_unfinished
-        if first is not None:
-            cursor.process_to(first)
-            return
-        self._settle()  # while it is in work, and not of the latest get
-        had_enough = cursor.has_enough
-        cursor.leave_work()
-        if cursor.is_assigned and cursor.handed_out_to is not None:
-            cursor.process_to(cursor.handed_out_to)
-        if had_enough:
             self.observers.partition_changed(cursor)
 
     def is_of_former_log(self, tp: TopicPartition, offset: int) -> bool:
@@ -1193,15 +942,8 @@ class Assignment:
         earlier, partition = before.get(tp), self._assignment.get(tp)
         if earlier is None or not earlier.first < offset <= earlier.end:
             return False
-        self._settle()
+        self._reads.settle()
         if partition is None or partition.position == offset:
             return partition is None
         present = partition.handed_out
         return present is None or not present.first <= offset <= present.end
-
-
-def _before(first: int | None, end: int | None) -> int | None:
-    """Return what is processed, if all is up to `end` but what begins at `first`."""
-    if first is None or end is None:
-        return end
-    return min(first, end) if first >= 0 else None

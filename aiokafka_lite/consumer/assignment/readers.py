@@ -13,7 +13,7 @@ A task that is nothing but a read stands in for the reader that has started it: 
 reader starts may be one more worker, while the reader is at work on its own records. Those are
 finished when it turns out that the task did nothing behind its read.
 
-The only reader hands over to a reader that it starts (`Assignment.note_reader`), as a main task
+The only reader hands over to a reader that it starts (`Reads.note_reader`), as a main task
 does that has read and starts workers: it may never read again.
 
 Plain data changed synchronously on the event loop; nothing waits.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.observers import Departure, Observers
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
@@ -38,8 +39,8 @@ class SubscriptionState(Assignment):
         "unsubscribed_version",
     )
 
-    def __init__(self, observers: Observers) -> None:
-        super().__init__(observers)
+    def __init__(self, observers: Observers, reads: Reads) -> None:
+        super().__init__(observers, reads)
         self.mode = SubscriptionMode.NONE
         # In the mode PATTERN.
         self.pattern: re.Pattern[str] | None = None

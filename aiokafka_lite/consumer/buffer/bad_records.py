@@ -23,7 +23,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.assignment import Assignment
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.chunk import Chunk
 from aiokafka_lite.errors import (
     CorruptRecordException,
@@ -176,8 +177,9 @@ class ChunkErrors:
     `add(chunk)` puts a chunk into the buffer, in place of what was buffered of its partition.
     """
 
-    def __init__(self, state: SubscriptionState, add: Callable[[Chunk], None]) -> None:
+    def __init__(self, state: Assignment, reads: Reads, add: Callable[[Chunk], None]) -> None:
         self._state = state
+        self._reads = reads
         self._add = add
         self._loop = asyncio.get_running_loop()
 
@@ -191,7 +193,7 @@ class ChunkErrors:
             partition = chunk.partition
             partition.back_off(self._loop.time() + CORRUPT_PAUSE_S, type(error).__name__)
             self._state.refetch(partition)
-        self._state.note_raised(error)
+        self._reads.note_raised(error)
         raise error.with_traceback(None)
 
     async def decide(self, chunk: Chunk, error: KafkaError) -> None:
@@ -215,7 +217,7 @@ class ChunkErrors:
             self._replace_batch(chunk, bad.next_offset, verdict)
         else:
             chunk.delivery.bad.skipped(error)
-            self._state.pass_over(chunk.partition, bad.next_offset)
+            self._reads.pass_over(chunk.partition, bad.next_offset)
             self._state.refetch(chunk.partition)
 
     def _fetch_again(self, chunk: Chunk, error: CorruptRecordException) -> bool:

@@ -28,9 +28,10 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from aiokafka_lite.consumer import caller
+from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.bad_records import ChunkErrors
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.chunk import (
@@ -124,6 +125,7 @@ class Buffer:
         "_on_blocked",
         "_on_error",
         "_on_sought",
+        "_reads",
         "_state",
         "_turns",
         "_untaken",
@@ -135,7 +137,8 @@ class Buffer:
 
     def __init__(
         self,
-        state: SubscriptionState,
+        state: Assignment,
+        reads: Reads,
         gate: Gate,
         observers: Observers,
         *,
@@ -147,6 +150,7 @@ class Buffer:
         most_held_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
     ) -> None:
         self._state = state
+        self._reads = reads
         self._gate = gate
         self._on_error = on_error or _do_nothing
         self._on_blocked = on_blocked or _do_nothing
@@ -162,8 +166,8 @@ class Buffer:
         # A get decodes no more than what was decompressed to so much, and a batch.
         self._most_held_bytes = most_held_bytes
         self._loop = asyncio.get_running_loop()
-        self._errors = ChunkErrors(state, self._add)
-        self.decoder = ChunkDecoder(state, self._errors, delivery)
+        self._errors = ChunkErrors(state, reads, self._add)
+        self.decoder = ChunkDecoder(reads, self._errors, delivery)
         # The partitions of which something is buffered, in the order of their turns.
         self._turns: dict[Cursor, None] = {}
         # The gets that wait, with what each is about, none for all; the oldest comes first.
@@ -415,7 +419,7 @@ class Buffer:
             KafkaError: What stands first in turn, or alone.
             BaseException: A background task has died of it.
         """
-        processing = self._state.processing
+        processing = self._reads.processing
         if processing is not None and not processing.takes(sink):
             raise IllegalStateError(
                 "consumer.run() is active and passes every record to its handler: no other "
@@ -427,7 +431,7 @@ class Buffer:
         deadline = None if timeout_s is None else self._loop.time() + timeout_s
         if self._lent is not None:
             self._close_reader()
-        self._state.enter_get()
+        self._reads.enter_get()
         try:
             if timeout_s is not None and timeout_s <= 0 and not self.can_serve(wanted):
                 # A loop of gets that never wait must not keep the sources from working.
@@ -448,15 +452,15 @@ class Buffer:
                     return True
             return False
         finally:
-            self._state.leave_get(self._loop.time())
+            self._reads.leave_get(self._loop.time())
 
     async def let_others_run(self) -> None:
         """Go once round the loop in the middle of what the application takes as one get."""
-        self._state.enter_get()
+        self._reads.enter_get()
         try:
             await self.decoder.let_others_run()
         finally:
-            self._state.leave_get(self._loop.time())
+            self._reads.leave_get(self._loop.time())
 
     # --- wait -----------------------------------------------------------------------------
     def wake(self) -> None:
@@ -713,7 +717,7 @@ class Buffer:
         if len(self._turns) > 1:
             for partition in served if is_enough else served[:1]:
                 self._end_turn(partition)
-        self._state.record_count += sink.count
+        self._reads.record_count += sink.count
         if sink.count or is_enough:
             if sink.decodes:
                 self._keep_to_budget_of_rows(taken)
@@ -748,7 +752,7 @@ class Buffer:
             if span is not None:
                 if chunk.response is not None and not chunk.response.is_taken:
                     self._mark_taken(chunk.response)
-                self._state.hand_out(
+                self._reads.hand_out(
                     chunk.partition, span.first_offset, span.position, chunk.epochs
                 )
             if chunk.state is EXHAUSTED and not chunk.decoded:
@@ -772,7 +776,7 @@ class Buffer:
         partition, response = chunk.partition, chunk.response
         self._remove_first(partition)
         if partition.position != chunk.position_after:
-            self._state.pass_over(partition, chunk.position_after, chunk.epochs)
+            self._reads.pass_over(partition, chunk.position_after, chunk.epochs)
         chunk.close()
         if response is not None and not response.is_taken and not response.is_open:
             self._mark_taken(response)  # nothing is left of it to take

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiokafka_lite._event import Event
 from aiokafka_lite._threads import compute
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.bad_records import (
     BadRecords,
     ChunkErrors,
@@ -194,17 +194,15 @@ class ChunkDecoder:
     __slots__ = (
         "_errors",
         "_loop",
+        "_reads",
         "_run_length",
         "_slice_ends_at",
-        "_state",
         "looked_at",
         "slice_s",
     )
 
-    def __init__(
-        self, state: SubscriptionState, errors: ChunkErrors, delivery: AnyDelivery
-    ) -> None:
-        self._state = state
+    def __init__(self, reads: Reads, errors: ChunkErrors, delivery: AnyDelivery) -> None:
+        self._reads = reads
         self._errors = errors
         self._loop = asyncio.get_running_loop()
         self._run_length = FIRST_DESERIALIZE_RUN if delivery.has_deserializers else FIRST_RUN
@@ -310,11 +308,11 @@ class ChunkDecoder:
         """
         if chunk.needs_application:
             # The time counts towards max_poll_interval_ms: who hangs here waits for no records.
-            self._state.leave_get(self._loop.time())
+            self._reads.leave_get(self._loop.time())
             try:
                 await self._await_application(chunk)
             finally:
-                self._state.resume_get()
+                self._reads.resume_get()
         elif not self._has_to_wait(chunk):
             await self.let_others_run()
         else:

@@ -22,8 +22,9 @@ from cpython.object cimport PyObject
 
 cimport cython
 
-from aiokafka_lite._slots cimport get, is_none, is_true, put, require, slot_offset
+from aiokafka_lite._slots cimport get, is_true, put, require, slot_offset
 from aiokafka_lite.consumer.assignment.cursor cimport Cursor
+from aiokafka_lite.consumer.assignment.reads cimport Reads
 from aiokafka_lite.consumer.buffer._waiter cimport Waiter
 from aiokafka_lite.consumer.buffer.chunk cimport Chunk
 
@@ -32,7 +33,6 @@ from asyncio import _get_running_loop
 
 from aiokafka_lite._compat import task_of
 from aiokafka_lite.consumer import caller
-from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.chunk import ChunkState
@@ -163,9 +163,9 @@ cdef class RecordCursor:
         self.next_look_at = self.taken_count + self.stride
         return 0
 
-    def belong_to(self, state, gate, buffer, ready):
+    def belong_to(self, Reads reads not None, gate, buffer, ready):
         """Set whose records these are; iterators can wait for more of them without a coroutine."""
-        self.steady = SteadyGets(state, gate, buffer, ready, self)
+        self.steady = SteadyGets(reads, gate, buffer, ready, self)
 
     def close(self):
         """Hand out no more records."""
@@ -183,7 +183,7 @@ cdef class RecordCursor:
 
     def take_own(self):
         """As `take`, but for the task that reads alone; None for every other one."""
-        reader = get(self.steady.state, assignment_reader)
+        reader = self.steady.reads.reader
         if reader is None or reader() is not task_of(self.steady.loop):
             return None
         return take_or_none(self)
@@ -240,15 +240,6 @@ cdef bint look(RecordCursor self) except -1:
 
 
 # Where the fields are that steady gets look at.
-cdef Py_ssize_t assignment_count = slot_offset(Assignment, "_gets_in_progress")
-cdef Py_ssize_t assignment_hand_out_count = slot_offset(Assignment, "_hand_out_count")
-cdef Py_ssize_t assignment_idle_since = slot_offset(Assignment, "_idle_since")
-cdef Py_ssize_t assignment_latest = slot_offset(Assignment, "_latest")
-cdef Py_ssize_t assignment_latest_hand_out = slot_offset(Assignment, "_latest_hand_out")
-cdef Py_ssize_t assignment_processing = slot_offset(Assignment, "processing")
-cdef Py_ssize_t assignment_reader = slot_offset(Assignment, "reader")
-cdef Py_ssize_t assignment_readers = slot_offset(Assignment, "_readers")
-cdef Py_ssize_t assignment_record_count = slot_offset(Assignment, "record_count")
 cdef Py_ssize_t budget_headroom = slot_offset(ByteBudget, "headroom_bytes")
 cdef Py_ssize_t buffer_lent = slot_offset(Buffer, "_lent")
 cdef Py_ssize_t buffer_sought = slot_offset(Buffer, "sought")
@@ -263,7 +254,7 @@ cdef Py_ssize_t gate_is_troubled = slot_offset(Gate, "is_troubled")
 cdef class SteadyGets:
     """Gets of one record of any partition that find one, or wait for one, and do nothing else.
 
-    What `Buffer.take`, `ReadyRecords` and `Assignment` do for such a get is done here in one go,
+    What `Buffer.take` and `ReadyRecords` do for such a get is done here in one go,
     without a coroutine: the chunk before is used up and closed, the positions move behind it, and
     the first in turn is opened, or the get waits. Whatever else is to be done (an error, a hold, a
     chunk to decode, another get, a listener's callback, memory that is short) is left to them, and
@@ -271,7 +262,7 @@ cdef class SteadyGets:
     """
 
     cdef RecordCursor cursor
-    cdef object state
+    cdef Reads reads
     cdef object buffer
     cdef object ready
     cdef object gate
@@ -283,19 +274,17 @@ cdef class SteadyGets:
     cdef dict turns
     cdef dict waiters
     cdef dict untaken
-    cdef list observers
     # Of the ready records.
     cdef Py_ssize_t ready_chunk
     cdef Py_ssize_t ready_is_full
     cdef Py_ssize_t ready_settled_count
 
-    def __init__(self, state, gate, buffer, ready, RecordCursor cursor):
-        require(state, Assignment)
+    def __init__(self, Reads reads not None, gate, buffer, ready, RecordCursor cursor):
         require(gate, Gate)
         require(buffer, Buffer)
         require(buffer.decoder, ChunkDecoder)
         require(buffer._budget, ByteBudget)
-        self.state = state
+        self.reads = reads
         self.buffer = buffer
         self.ready = ready
         self.cursor = cursor
@@ -307,7 +296,6 @@ cdef class SteadyGets:
         self.turns = buffer._turns
         self.waiters = buffer._waiters
         self.untaken = buffer._untaken
-        self.observers = state.observers.of_gets
         self.ready_chunk = slot_offset(type(ready), "_chunk")
         self.ready_is_full = slot_offset(type(ready), "is_full")
         self.ready_settled_count = slot_offset(type(ready), "_settled_count")
@@ -324,29 +312,23 @@ cdef class SteadyGets:
 
     cdef bint begin(self) except -1:
         """Begin a get, if it may be steady: close what was read, and move the positions."""
-        state = self.state
+        cdef Reads reads = self.reads
         if (
             _get_running_loop() is not self.loop
-            or <long long> get(state, assignment_count)
-            or not is_none(state, assignment_readers)
-            or not is_none(state, assignment_processing)
+            or reads.in_progress
+            or reads.readers is not None
+            or reads.processing is not None
             or not self.can_go_on()
         ):
             return False
-        cdef Cursor cursor
-        cdef dict latest = get(state, assignment_latest)
         cdef Chunk chunk = get(self.buffer, buffer_lent)
-        if chunk is not None and not self.close(chunk, latest):
+        if chunk is not None and not self.close(chunk):
             return False
-        for cursor in latest:
-            cursor.process_to(cursor.handed_out_to)
-        latest.clear()
-        put(state, assignment_count, 1)
-        for observer in self.observers:
-            observer()
+        reads.begin_get()
+        reads.resume_get()
         return True
 
-    cdef bint close(self, Chunk chunk, dict latest) except -1:
+    cdef bint close(self, Chunk chunk) except -1:
         """Let go of the chunk that was read, if it is used up."""
         cdef Py_ssize_t count = self.cursor.taken_count
         ready = self.ready
@@ -365,25 +347,15 @@ cdef class SteadyGets:
         if not chunks or chunks[0] is not chunk:
             return False
         records = chunk._records
-        state = self.state
         cdef Py_ssize_t settled_count = get(ready, self.ready_settled_count)
         if count != settled_count:
-            put(
-                state,
-                assignment_record_count,
-                <long long> get(state, assignment_record_count) + count - settled_count,
+            self.reads.record_count += count - settled_count
+            self.reads.hand_out(
+                cursor,
+                chunk.decoded[count - 1].offset,
+                chunk.end_offset if records is None else records.next_offset,
+                chunk.epochs,
             )
-            put(
-                state,
-                assignment_hand_out_count,
-                <long long> get(state, assignment_hand_out_count) + 1,
-            )
-            put(state, assignment_latest_hand_out, cursor)
-            cursor.advance(
-                chunk.end_offset if records is None else records.next_offset, chunk.epochs
-            )
-            if cursor not in latest:
-                latest[cursor] = None
         put(ready, self.ready_chunk, None)
         put(ready, self.ready_is_full, False)
         put(ready, self.ready_settled_count, 0)
@@ -408,7 +380,7 @@ cdef class SteadyGets:
         if (
             cursor.is_paused
             or cursor.has_enough
-            or not is_none(self.state, assignment_readers)
+            or self.reads.readers is not None
         ):
             return False
         cdef tuple chunks = cursor.chunks
@@ -441,9 +413,7 @@ cdef class SteadyGets:
 
     cdef int end(self, object now) except -1:
         """Note that the get has ended."""
-        state = self.state
-        put(state, assignment_count, <long long> get(state, assignment_count) - 1)
-        put(state, assignment_idle_since, now)
+        self.reads.leave_get(now)
         return 0
 
     cdef Waiter wait(self):

@@ -11,7 +11,7 @@ from aiokafka_lite._compat import task_of
 from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.assignment.assignment import Assignment
+    from aiokafka_lite.consumer.assignment.reads import Reads
 
 Record: TypeAlias = ConsumerRecord
 
@@ -38,10 +38,10 @@ class RecordCursor:
         "_looked_at_s",
         "_loop",
         "_next_look_at",
+        "_reads",
         "_records",
         "_slice_s",
         "_stall_s",
-        "_state",
         "_stride",
         "taken_count",
     )
@@ -78,9 +78,9 @@ class RecordCursor:
         self._looked_at_s = monotonic()
         self._next_look_at = self.taken_count + self._stride
 
-    def belong_to(self, state: Assignment, gate: object, buffer: object, ready: object) -> None:
+    def belong_to(self, reads: Reads, gate: object, buffer: object, ready: object) -> None:
         """Set whose records these are; here iterators always wait for more by a coroutine."""
-        self._state, self._loop = state, get_running_loop()
+        self._reads, self._loop = reads, get_running_loop()
 
     def close(self) -> None:
         """Hand out no more records."""
@@ -104,7 +104,7 @@ class RecordCursor:
 
     def take_own(self) -> Record | None:
         """As `take`, but for the task that reads alone; None for every other one."""
-        reader = self._state.reader
+        reader = self._reads.reader
         if reader is None or reader() is not task_of(self._loop):
             return None
         return self.take()

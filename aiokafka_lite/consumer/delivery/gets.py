@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite._compat import task_of
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.assignment import Assignment
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
 from aiokafka_lite.consumer.buffer.decode import ChunkDecoder
@@ -67,12 +68,14 @@ class Gets:
 
     def __init__(
         self,
-        state: SubscriptionState,
+        state: Assignment,
+        reads: Reads,
         buffer: Buffer,
         ready: ReadyRecords,
         raise_in_poll: Callable[[], None] | None = None,
     ) -> None:
         self._state = state
+        self._reads = reads
         self._buffer = buffer
         self._ready = ready
         self._raise_in_poll = raise_in_poll
@@ -128,25 +131,25 @@ class Gets:
         Raises:
             IllegalStateError: The last of the partitions was taken away meanwhile.
         """
-        ready, state = self._ready, self._state
-        reader = state.reader
+        ready, reads = self._ready, self._reads
+        reader = reads.reader
         if reader is None or reader() is not task_of(self._loop):
-            state.note_reader()
+            reads.note_reader()
         record = ready.next(wanted)
         while record is None:
             if ready.has_rest(wanted):  # but the time slice is used up
                 await ready.go_on()
             elif not await self._buffer.take(ready, self._limits_of_one(wanted)):
                 for tp in wanted:  # none of them is assigned any more
-                    state.partition(tp)
+                    self._state.partition(tp)
             record = ready.next(wanted)
             if record is not None:
                 self._fit_to_caches(record)
-        if state.has_several_readers and state.are_several_reading():
+        if reads.has_several_readers and reads.are_several_reading():
             ready.close()  # what comes next is another task's
         return record
 
     def _limits_of_one(self, wanted: Wanted) -> Limits:
-        if self._state.has_several_readers:
+        if self._reads.has_several_readers:
             return Limits(wanted, None, FOR_ONE_OF_SEVERAL)
         return Limits(wanted, None, self._cached_records) if wanted else self._one_of_all

@@ -13,7 +13,7 @@ from typing import Final
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
 from aiokafka_lite.consumer.buffer.decode import TIME_SLICE_S, ChunkDecoder
@@ -40,8 +40,8 @@ class ReadyRecords:
     __slots__ = (
         "_buffer",
         "_chunk",
+        "_reads",
         "_settled_count",
-        "_state",
         "cursor",
         "is_full",
     )
@@ -51,20 +51,18 @@ class ReadyRecords:
     is_for_one: Final = True
     decodes: Final = False
 
-    def __init__(
-        self, state: SubscriptionState, buffer: Buffer, gate: Gate, observers: Observers
-    ) -> None:
+    def __init__(self, reads: Reads, buffer: Buffer, gate: Gate, observers: Observers) -> None:
         # The per-message path knows nothing but this.
         self.cursor = RecordCursor(asyncio.get_running_loop().time, TIME_SLICE_S, STALL_S)
         self._chunk: Chunk | None = None
         # Whether a chunk is open.
         self.is_full = False
         self._settled_count = 0
-        self._state = state
+        self._reads = reads
         self._buffer = buffer
-        self.cursor.belong_to(state, gate, buffer, self)
+        self.cursor.belong_to(reads, gate, buffer, self)
         buffer.on_take(self.close)
-        state.set_settler(self.settle, self.close)
+        reads.set_settler(self.settle, self.close)
         observers.on_discard(self._discard)
         observers.on_partition_change(self._park_if_paused)
         gate.on_change(self.close)
@@ -115,15 +113,15 @@ class ReadyRecords:
         taken_count = self.cursor.taken_count
         if chunk is None or taken_count == self._settled_count:
             return
-        self._state.record_count += taken_count - self._settled_count
+        self._reads.record_count += taken_count - self._settled_count
         self._settled_count = taken_count
         decoded = chunk.decoded
         # The latest get returned this one; all before it has been processed.
         latest = decoded[taken_count - 1]
         is_all = taken_count == len(decoded)
-        if not self._state.has_several_readers:  # otherwise the task has come back already
-            self._state.begin_get()
-        self._state.hand_out(
+        if not self._reads.has_several_readers:  # otherwise the task has come back already
+            self._reads.begin_get()
+        self._reads.hand_out(
             chunk.partition,
             latest.offset,
             chunk.position_after if is_all else latest.offset + 1,

@@ -16,6 +16,7 @@ from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster
 from aiokafka_lite.consumer.assignment.observers import Observers
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -38,6 +39,7 @@ class Surroundings(NamedTuple):
     """What a membership is made of, beside its member.
 
     Attributes:
+        reads: Of the consumer.
         gate: Of the consumer's gets.
         events: Where it tells what happens.
         observers: Told of changes of the state.
@@ -50,6 +52,7 @@ class Surroundings(NamedTuple):
 
     config: ConsumerConfig
     state: SubscriptionState
+    reads: Reads
     gate: Gate
     events: Events
     observers: Observers
@@ -93,6 +96,7 @@ class GroupTask:
     ) -> None:
         self._config = around.config
         self._state = around.state
+        self._reads = around.reads
         self._scope = around.scope
         self._on_error = around.on_error
         self._member = member
@@ -159,7 +163,7 @@ class GroupTask:
     # --- The application is away ----------------------------------------------------------
     def overdue_text(self) -> str:
         """Say how long no record was asked for, and what the application is busy with."""
-        idle_s = self._state.idle_s(self._loop.time())
+        idle_s = self._reads.idle_s(self._loop.time())
         busy_with = ", ".join(
             f"{tp.topic}-{tp.partition} offset {first}"
             + (f" to {end - 1}" if end - first > 1 else "")
@@ -174,7 +178,7 @@ class GroupTask:
     @property
     def is_away(self) -> bool:
         """Whether no record was asked for within `max_poll_interval_ms`."""
-        return self._state.idle_s(self._loop.time()) >= self._config.max_poll_interval_s
+        return self._reads.idle_s(self._loop.time()) >= self._config.max_poll_interval_s
 
     async def sit_out(self) -> None:
         """Wait until the application asks for records again, or is subscribed to nothing."""

@@ -42,6 +42,7 @@ class GroupedMembership(ABC, Generic[MemberT]):
     def __init__(self, around: Surroundings, member: MemberT) -> None:
         self._config = around.config
         self._state = around.state
+        self._reads = around.reads
         self._gate = around.gate
         self._events = around.events
         self._observers = around.observers

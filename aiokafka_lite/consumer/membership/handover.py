@@ -40,7 +40,7 @@ class Handover:
 
     def __init__(self, around: Surroundings, member: GroupMember, *, why_lost: WhyLost) -> None:
         self._config, self._state, self._commits = around.config, around.state, around.commits
-        self._gate, self._events = around.gate, around.events
+        self._reads, self._gate, self._events = around.reads, around.gate, around.events
         self._on_listener_error = around.on_listener_error
         self._member = member
         self._why_lost = why_lost
@@ -186,7 +186,7 @@ class Handover:
         """
         state, listener = self._state, self._state.listener
         if not state.assignment:
-            state.restart_idle(self._loop.time())
+            self._reads.restart_idle(self._loop.time())
         state.change((), new, topic_ids=topic_ids)
         if then is not None:
             then()

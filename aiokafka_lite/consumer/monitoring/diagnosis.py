@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import StrEnum
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
+from aiokafka_lite.consumer.assignment.reads import Reads
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.gate import Hold
@@ -119,7 +120,7 @@ def diagnose(engine: Engine, tp: TopicPartition, now: float) -> Diagnosis:
 def explain(engine: Engine, tp: TopicPartition, now: float) -> str:
     """Say why nothing comes of a partition, and what holds its commit back, if handlers do."""
     text = diagnose(engine, tp, now).text
-    processing, cursor = engine.state.processing, engine.state.assignment.get(tp)
+    processing, cursor = engine.reads.processing, engine.state.assignment.get(tp)
     if processing is not None and cursor is not None and (held := processing.explain(cursor, now)):
         text += f". {held}"
     return text
@@ -166,14 +167,14 @@ def deaths(running: Running) -> Iterator[str]:
             )
 
 
-def last_words(state: SubscriptionState, error: Exception) -> str:
+def last_words(reads: Reads, error: Exception) -> str:
     """Say what the application came to, and with which record if the error does not."""
     text = str(error) if isinstance(error, KafkaError) else repr(error)
     text = _one_line(text)
     if isinstance(error, KafkaError):
         return text
-    state.settle()
-    partition = state.latest_hand_out
+    reads.settle()
+    partition = reads.latest_hand_out
     if partition is None or partition.position is None:
         return text
     where = f"{partition.tp.topic}/{partition.tp.partition}"
@@ -195,7 +196,7 @@ def stopped_text(engine: Engine) -> str:
     for scope in () if engine.parts is None else engine.parts.scopes:
         if scope.failure is not None:
             return f"{stopped}. The background task {scope.name} had failed with {scope.failure!r}"
-    if raised := engine.state.latest_raised:
+    if raised := engine.reads.latest_raised:
         return f"{stopped}. Before the stop, a read raised {_one_line(raised)}"
     return stopped
 
@@ -304,7 +305,7 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
     if partition.is_paused:
         kept = "" if part is None else " (until then, its buffered records are kept)"
         return Diagnosis(Cause.PAUSED, f"the partition is paused: call resume(){kept}")
-    processing = engine.state.processing
+    processing = engine.reads.processing
     has_records = part is not None or partition.finished_to != partition.position
     if has_records and processing is not None and processing.is_paused:
         return Diagnosis(
@@ -324,13 +325,13 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
         return Diagnosis(Cause.BUFFERED, f"{records}, and are delivered when {until}")
     if processing is not None and processing.is_always_asking:
         text = f"{records}, and are delivered when a handler is free"
-    elif engine.state.is_in_get:
+    elif engine.reads.is_in_get:
         text = (
             f"{records}: the current read returns these records next, unless it was called for "
             "other partitions"
         )
     else:
-        idle_s = engine.state.idle_s(now)
+        idle_s = engine.reads.idle_s(now)
         text = f"{records}, but the application has requested no records for {seconds(idle_s)}"
     return Diagnosis(Cause.BUFFERED, text)
 
@@ -522,17 +523,17 @@ def _unfinished_text(engine: Engine, partition: Cursor, now: float) -> str | Non
     first, end = partition.finished_to, partition.position
     if first is None or end is None or first >= end:
         return None
-    state, offsets = engine.state, f"offsets {first} to {end - 1}"
+    reads, offsets = engine.reads, f"offsets {first} to {end - 1}"
     if partition.undecided:
         return f"{offsets} belong to a transaction that has not ended"
     if partition.worked_by is None:
-        if state.is_in_get:
+        if reads.is_in_get:
             return f"{offsets} are unfinished until the task that has read them reads once more"
-        idle = seconds(state.idle_s(now))
+        idle = seconds(reads.idle_s(now))
         return (
             f"{offsets} are unfinished until the next read, and there has been no read for {idle}"
         )
-    if partition.worked_by is state.processing:
+    if partition.worked_by is reads.processing:
         return f"some records of {offsets} are not processed yet"
     return f"{offsets} belong to a batch() block that has not ended"
 

@@ -105,7 +105,7 @@ class Health:
 
 def examine(engine: Engine, now: float) -> Health:
     """Find out how a consumer is at loop time `now`; changes nothing and waits for nothing."""
-    engine.state.settle()
+    engine.reads.settle()
     running = engine.current
     troubles = tuple(_deaths(engine, running))
     verdict: Verdict = "dead" if troubles else "ok"
@@ -126,7 +126,7 @@ def examine(engine: Engine, now: float) -> Health:
 
 
 def _handling(engine: Engine) -> HandlerCounts | None:
-    processing = engine.state.processing
+    processing = engine.reads.processing
     if processing is None:
         return None
     counts = processing.counts()
@@ -172,8 +172,8 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
             "causes processed records to be read again"
         )
     yield from _partition_troubles(engine, running, now)
-    if engine.state.processing is not None:
-        yield from engine.state.processing.troubles(now)
+    if (processing := engine.reads.processing) is not None:
+        yield from processing.troubles(now)
     elif (failure := engine.state.run_failure) is not None:
         text = " ".join(repr(failure).split())[:200]
         yield f"run() ended with {text}: no records are processed until run() is called again"

@@ -21,7 +21,7 @@ import weakref
 from types import FrameType
 from typing import Final
 
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.delivery.iteration import RecordIterator
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate, Hold
@@ -106,7 +106,7 @@ class LoopProbe:
 
     def __init__(
         self,
-        state: SubscriptionState,
+        reads: Reads,
         gate: Gate,
         events: Events,
         *,
@@ -117,7 +117,7 @@ class LoopProbe:
         self.max_lag_s = 0.0
         self.blocked_s = 0.0
         self.blocked_at: float | None = None
-        self._state = state
+        self._reads = reads
         self._gate = gate
         self._events = events
         self._warn_s = min(WARN_S, session_timeout_s / 2)
@@ -154,7 +154,7 @@ class LoopProbe:
         """Take note of how late the timer was."""
         self.lag_s = lag_s
         self.max_lag_s = max(self.max_lag_s, lag_s)
-        hand_out_count = self._state.hand_out_count
+        hand_out_count = self._reads.hand_out_count
         if lag_s > BLOCKED_S:
             self._tell(now, lag_s, has_handed_out=hand_out_count != self._hand_out_count)
         self._hand_out_count = hand_out_count
@@ -170,10 +170,10 @@ class LoopProbe:
 
     def _blocker(self, *, has_handed_out: bool) -> str:
         """Name what held the loop, as far as that can be told."""
-        state = self._state
-        if has_handed_out and (partition := state.latest_hand_out) is not None:
+        reads = self._reads
+        if has_handed_out and (partition := reads.latest_hand_out) is not None:
             offset = (partition.position or 0) - 1
-            where = _where_records_are_asked_for(state)
+            where = _where_records_are_asked_for(reads)
             return (
                 f"the application{self._also}, after it received records of "
                 f"{partition.tp.topic}/{partition.tp.partition} up to offset {offset}{where}"
@@ -183,22 +183,22 @@ class LoopProbe:
         return "other code in this process (set PYTHONASYNCIODEBUG=1 and asyncio logs this code)"
 
 
-def _where_records_are_asked_for(state: SubscriptionState) -> str:
+def _where_records_are_asked_for(reads: Reads) -> str:
     """Return the tasks that wait for this consumer, and their lines of the application's code."""
     tasks = asyncio.all_tasks()
     if len(tasks) > MAX_TASKS:
         return ""
     found = []
     for task in sorted(tasks, key=lambda task: task.get_name()):
-        if (frame := _frame_above_ours(task.get_coro(), state)) is not None:
+        if (frame := _frame_above_ours(task.get_coro(), reads)) is not None:
             code = frame.f_code
             line = f"{code.co_filename}:{frame.f_lineno}, {code.co_name}"
             found.append(f"task {task.get_name()}, {line}")
     return f" ({' or '.join(found)})" if 0 < len(found) <= MAX_NAMED else ""
 
 
-def _frame_above_ours(awaited: object, state: SubscriptionState) -> FrameType | None:
-    """Return the frame of others' code that awaits the consumer of that state, if one does."""
+def _frame_above_ours(awaited: object, reads: Reads) -> FrameType | None:
+    """Return the frame of others' code that awaits the consumer of those reads, if one does."""
     above: FrameType | None = None
     while type(awaited).__module__ != ITERATION:  # that of what `async for` awaits
         frame: FrameType | None = getattr(awaited, "cr_frame", None)
@@ -206,7 +206,7 @@ def _frame_above_ours(awaited: object, state: SubscriptionState) -> FrameType | 
             return None
         if frame.f_code.co_filename.startswith(OWN_CODE):
             owner = frame.f_locals.get("self")
-            return above if getattr(owner, "_state", None) is state else None
+            return above if getattr(owner, "_reads", None) is reads else None
         above = frame
         awaited = getattr(awaited, "cr_await", None)
     return above

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.work import PROCESSING_COUNTS
 from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.life import Engine
@@ -36,8 +35,8 @@ EVENT_COUNTERS: Final = {
 
 def measure(engine: Engine, now: float) -> Row:
     """Return all metrics at loop time `now`; after a stop, what was counted until then."""
-    state, latest = engine.state, engine.parts
-    state.settle()
+    state, reads, latest = engine.state, engine.reads, engine.parts
+    reads.settle()
     counts = [] if latest is None else list(latest.sources.counts.values())
     fetch_count = sum(c.fetch_count for c in counts)
     latency_sum_s = sum(c.latency_sum_s for c in counts)
@@ -50,7 +49,7 @@ def measure(engine: Engine, now: float) -> Row:
         "group_protocol": None if status is None else status.protocol,
         "group_state": None if status is None else status.state,
         "decoder": "compiled" if COMPILED else "plain Python",
-        "records_total": state.record_count,
+        "records_total": reads.record_count,
         "fetched_bytes_total": sum(c.received_bytes for c in counts),
         "fetches_total": fetch_count,
         "fetch_failures_total": sum(c.failure_count for c in counts),
@@ -72,8 +71,8 @@ def measure(engine: Engine, now: float) -> Row:
         ),
         "lost_offsets_total": lost_offsets,
         "skipped_offsets_total": skipped_offsets,
-        **{f"processing_{name}": count for name, count in _processing(state).items()},
-        "processing_paused": int(state.processing is not None and state.processing.is_paused),
+        **{f"processing_{name}": count for name, count in _processing(engine).items()},
+        "processing_paused": int(reads.processing is not None and reads.processing.is_paused),
         **{name: engine.events.counts.get(event, 0) for name, event in EVENT_COUNTERS.items()},
         "partitions": [
             _partition_row(engine, partition, now) for partition in state.assignment.values()
@@ -132,7 +131,8 @@ def _node_row(running: Running, node_id: int, counts: NodeCounts | None, now: fl
     }
 
 
-def _processing(state: SubscriptionState) -> dict[str, int]:
+def _processing(engine: Engine) -> dict[str, int]:
     """Return what handlers, and acknowledgements, have done; and how many records are where now."""
-    present = {} if state.processing is None else state.processing.counts()
-    return state.processing_totals | dict.fromkeys(PROCESSING_COUNTS, 0) | present
+    processing = engine.reads.processing
+    present = {} if processing is None else processing.counts()
+    return engine.state.processing_totals | dict.fromkeys(PROCESSING_COUNTS, 0) | present

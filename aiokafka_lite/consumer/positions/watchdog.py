@@ -18,8 +18,9 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite.client import Cluster
+from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.positions.log_ends import LogEnds
 
 TICK_S: Final = 5.0
@@ -41,12 +42,14 @@ class Watchdog:
 
     def __init__(
         self,
-        state: SubscriptionState,
+        state: Assignment,
+        reads: Reads,
         cluster: Cluster,
         log_ends: LogEnds,
         wake_resolver: Callable[[], None],
     ) -> None:
         self._state = state
+        self._reads = reads
         self._cluster = cluster
         self._log_ends = log_ends
         self._wake_resolver = wake_resolver
@@ -89,7 +92,7 @@ class Watchdog:
         for first in range(0, len(cursors), MOST_AT_ONCE):
             if first:
                 await asyncio.sleep(0)
-            self._state.settle()
+            self._reads.settle()
             for cursor in cursors[first : first + MOST_AT_ONCE]:
                 if not cursor.is_assigned:
                     continue

@@ -36,11 +36,11 @@ cdef extern from "Python.h":
 
 from aiokafka_lite._slots cimport get, is_none, is_true, put, require, slot_offset
 from aiokafka_lite.consumer.assignment.cursor cimport Cursor
+from aiokafka_lite.consumer.assignment.reads cimport Reads
 
 import asyncio
 from contextvars import copy_context
 
-from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.processing.allowance import Allowance
@@ -50,8 +50,6 @@ from aiokafka_lite.consumer.processing.calls import asker, awaited
 from aiokafka_lite.consumer.processing.lanes import Job, JobState
 
 cdef Py_ssize_t allowance_is_exact = slot_offset(Allowance, "is_exact")
-cdef Py_ssize_t assignment_processing = slot_offset(Assignment, "processing")
-cdef Py_ssize_t assignment_totals = slot_offset(Assignment, "processing_totals")
 cdef Py_ssize_t attempts_breaker = slot_offset(Attempts, "breaker")
 cdef Py_ssize_t attempts_success_count = slot_offset(Attempts, "success_count")
 cdef Py_ssize_t breaker_state = slot_offset(Breaker, "state")
@@ -134,7 +132,7 @@ cdef class Steps:
     cdef public bint isolates
     cdef public object slice_ends_at
     cdef public Py_ssize_t feed_below
-    cdef object state
+    cdef Reads reads
     cdef object gate
     cdef object observers
     cdef dict totals
@@ -148,14 +146,13 @@ cdef class Steps:
     cdef object popleft
     cdef object append
 
-    def __init__(self, state, gate, observers, lanes, attempts, allowance, begin_slice):
-        require(state, Assignment)
+    def __init__(self, state, Reads reads not None, gate, observers, lanes, attempts, allowance, begin_slice):
         require(gate, Gate)
         require(attempts, Attempts)
         require(allowance, Allowance)
-        self.state = state
+        self.reads = reads
         self.gate = gate
-        self.totals = get(state, assignment_totals)
+        self.totals = state.processing_totals
         self.attempts = attempts
         self.breaker = get(attempts, attempts_breaker)
         self.allowance = allowance
@@ -255,7 +252,7 @@ cdef class Steps:
             handed_out.popleft()
             while handed_out and PyDict_GetItem(unfinished, handed_out[0]) is NULL:
                 handed_out.popleft()
-            processing = get(self.state, assignment_processing)
+            processing = self.reads.processing
             if (
                 handed_out
                 and processing is not None
@@ -263,7 +260,7 @@ cdef class Steps:
             ):
                 cursor.process_to(handed_out[0])
             else:
-                self.state.settle_progress(cursor)
+                self.reads.settle_progress(cursor)
         if self.observers.of_progress:
             self.observers.progressed()
         return 0

@@ -20,6 +20,7 @@ class Steps:
 
     Args:
         state: Whose records these are.
+        reads: Of the same consumer.
         gate: Says whether they may begin.
         observers: Told of those that are finished.
         lanes: Has those that may begin.
@@ -40,6 +41,7 @@ class Steps:
     def __init__(
         self,
         state: Assignment,
+        reads: object,
         gate: object,
         observers: object,
         lanes: Lanes,

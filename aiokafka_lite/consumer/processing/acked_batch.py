@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from aiokafka_lite._compat import override
 from aiokafka_lite._record_py import RECEIPT
 from aiokafka_lite._transaction import BegunTransaction
+from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.batches import Block
 from aiokafka_lite.consumer.assignment.cursor import Range, joined
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.processing.acks import RecordReceipt
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import TopicPartition
@@ -32,7 +32,7 @@ class AckedBatch(Block):
         hold_s: How long it may hold up a rebalance; None: as long as other work.
     """
 
-    def __init__(self, state: SubscriptionState, hold_s: float | None) -> None:
+    def __init__(self, state: Assignment, hold_s: float | None) -> None:
         super().__init__(hold_s)
         self._state = state
         self._receipts: list[RecordReceipt] = []

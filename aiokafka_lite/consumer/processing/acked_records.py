@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite._compat import override
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk
 from aiokafka_lite.consumer.buffer.decode import ChunkDecoder
@@ -41,7 +41,7 @@ class AckedRecords(ReadyRecords):
 
     def __init__(
         self,
-        state: SubscriptionState,
+        reads: Reads,
         buffer: Buffer,
         gate: Gate,
         observers: Observers,
@@ -53,7 +53,7 @@ class AckedRecords(ReadyRecords):
         self._receipts: list[RecordReceipt] = []
         # When the time slice began in which records are returned.
         self._began_at = 0.0
-        super().__init__(state, buffer, gate, observers)
+        super().__init__(reads, buffer, gate, observers)
 
     # --- What is open -----------------------------------------------------------------------
     @override
@@ -110,7 +110,7 @@ class AckedRecords(ReadyRecords):
             receipt.handed_out_at = self._began_at
             receipt.is_waiting = False
         self._settled_count = taken_count
-        self._state.record_count += taken_count - settled_count
+        self._reads.record_count += taken_count - settled_count
         if chunk is None or partition is None:
             return
         count = self._passed_over_count + taken_count
@@ -120,7 +120,7 @@ class AckedRecords(ReadyRecords):
         position = decoded[count].offset if count < len(decoded) else chunk.position_after
         if count and position != partition.position:
             # If nothing is in work, all before the position was finished before.
-            self._state.hand_out(partition, position, position, chunk.epochs)
+            self._reads.hand_out(partition, position, position, chunk.epochs)
 
     @override
     def close(self) -> None:

@@ -17,10 +17,11 @@ from collections.abc import Callable, Collection, Iterator, Set
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka_lite._record_py import RECEIPT
+from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Wanted
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.gate import Gate
@@ -128,7 +129,8 @@ class Acks:
 
     def __init__(
         self,
-        state: SubscriptionState,
+        state: Assignment,
+        reads: Reads,
         buffer: Buffer,
         gate: Gate,
         observers: Observers,
@@ -137,6 +139,7 @@ class Acks:
         deliver: Callable[[DeliveredRecords], DeliveryToCommit],
     ) -> None:
         self._state = state
+        self._reads = reads
         self._buffer = buffer
         self._gate = gate
         self._observers = observers
@@ -145,7 +148,7 @@ class Acks:
         self._loop = asyncio.get_running_loop()
         self._refusals = Refusals(buffer.wake, rng)
         # What is read one by one.
-        self.ready = AckedRecords(state, buffer, gate, observers, self)
+        self.ready = AckedRecords(reads, buffer, gate, observers, self)
         # The stop waits for acknowledgements.
         self._is_wanted = False
         self.is_over = False
@@ -244,7 +247,7 @@ class Acks:
         cursor = receipts[0].cursor
         if cursor.progress is not None:
             cursor.progress.go_back_to(receipts[0].offset)
-            self._state.settle_progress(cursor)
+            self._reads.settle_progress(cursor)
             self._take_more(cursor)
 
     def put_back(self, receipts: list[RecordReceipt]) -> None:
@@ -354,7 +357,7 @@ class Acks:
             raise ValueError(f"the delay of nack() must not be negative, but is {delay_s:g} s")
         if _get_running_loop() is not self._loop:
             self._refuse_elsewhere()
-        self._state.settle()
+        self._reads.settle()
         if not receipt.is_current:
             return False
         if receipt.is_waiting:
@@ -410,7 +413,7 @@ class Acks:
 
         What is to be handed out again goes as it is.
         """
-        self._state.settle()
+        self._reads.settle()
         found: dict[TopicPartition, Range] = {}
         for tp in partitions:
             cursor = self._state.assignment.get(tp)
@@ -490,12 +493,13 @@ class AckedGets(Gets):
 
     def __init__(
         self,
-        state: SubscriptionState,
+        state: Assignment,
+        reads: Reads,
         buffer: Buffer,
         raise_in_poll: Callable[[], None],
         acks: Acks,
     ) -> None:
-        super().__init__(state, buffer, acks.ready, raise_in_poll)
+        super().__init__(state, reads, buffer, acks.ready, raise_in_poll)
         self._acks = acks
 
     async def some(

@@ -25,8 +25,8 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Allowance:
         "is_exact",
     )
 
-    def __init__(self, state: SubscriptionState, budget: ByteBudget, most: int) -> None:
+    def __init__(self, state: Assignment, budget: ByteBudget, most: int) -> None:
         self._state = state
         self._budget = budget
         self._most = most

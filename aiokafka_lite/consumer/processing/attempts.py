@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator
 from typing import Final, Literal
 
 from aiokafka_lite.client.backoff import delay_after
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, RecordDead
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.processing.breaker import Breaker
@@ -76,8 +75,8 @@ class Attempts:
 
     def __init__(
         self,
-        state: SubscriptionState,
         events: Events,
+        totals: dict[str, int],
         handling: Handling,
         rng: random.Random,
         *,
@@ -93,7 +92,7 @@ class Attempts:
         self._look_again = look_again
         self._loop = asyncio.get_running_loop()
         self._events = events
-        self._totals = state.processing_totals
+        self._totals = totals
         # What waits for another attempt.
         self._waiting: dict[Job, asyncio.TimerHandle] = {}
         # What has failed since a call succeeded, and how many of its failures are no attempts.

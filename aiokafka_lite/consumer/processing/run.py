@@ -46,10 +46,11 @@ from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite._record_py import HANDLED
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range, joined
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
 from aiokafka_lite.consumer.events.stream import Events
@@ -141,6 +142,7 @@ class Run:
 
     Args:
         state: Whose records these are.
+        reads: Of the same consumer.
         buffer: Has them.
         gate: Says whether they may begin.
         events: Tell of dead letters and of the breaker.
@@ -159,7 +161,8 @@ class Run:
 
     def __init__(
         self,
-        state: SubscriptionState,
+        state: Assignment,
+        reads: Reads,
         buffer: Buffer,
         gate: Gate,
         events: Events,
@@ -188,11 +191,17 @@ class Run:
         self._scope = TaskScope("processing", on_failure=self._note_end)
         self._lanes = Lanes(handling.order)
         self._attempts = Attempts(
-            state, events, handling, rng, again=self._begin_again, look_again=self._offer
+            events,
+            state.processing_totals,
+            handling,
+            rng,
+            again=self._begin_again,
+            look_again=self._offer,
         )
         self._allowance = Allowance(state, budget, handling.max_uncommitted)
         self._steps = Steps(
             state,
+            reads,
             gate,
             observers,
             self._lanes,

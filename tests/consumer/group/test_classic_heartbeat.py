@@ -77,7 +77,7 @@ class Beating:
         self.member = Member("g", "one", is_cooperative=is_cooperative)
         self.state = State()
         self.state.subscribe(["t"])
-        self.state.restart_idle(self.loop.time())
+        self.state.reads.restart_idle(self.loop.time())
         self.errors = list[KafkaError]()
         self.scope = TaskScope("g")
         self.thread = Thread()
@@ -86,6 +86,7 @@ class Beating:
             self.member,
             cast("Coordinator", self.coordinator),
             self.state,
+            self.state.reads,
             self.state.gate,
             Backoff(self.config.retry_backoff_s, 1.0, random.Random(1)),
             scope=self.scope,
@@ -195,17 +196,17 @@ async def test_a_loss_holds_nothing_of_a_consumer_that_has_unsubscribed() -> Non
 
 async def test_an_application_that_stays_away_ends_it_to_the_moment() -> None:
     it = Beating()
-    it.state.restart_idle(0.0)
+    it.state.reads.restart_idle(0.0)
     assert await it.ended(it.heartbeat.start()) == (Interruption.POLL_INTERVAL_EXCEEDED, POLL_S)
     assert it.coordinator.sent_at == [float(n) for n in range(1, 61)]
 
 
 async def test_an_application_that_comes_back_in_time_does_not_end_it() -> None:
     it = Beating()
-    it.state.restart_idle(0.0)
+    it.state.reads.restart_idle(0.0)
     task = it.heartbeat.start()
     await asyncio.sleep(POLL_S - 0.5)
-    it.state.restart_idle(it.loop.time())
+    it.state.reads.restart_idle(it.loop.time())
     await asyncio.sleep(POLL_S - 0.5)
     assert not task.done()
 
@@ -213,7 +214,7 @@ async def test_an_application_that_comes_back_in_time_does_not_end_it() -> None:
 # --- While something else is done -------------------------------------------------------------
 async def test_it_beats_meanwhile_and_a_rebalance_or_an_absence_is_no_news() -> None:
     it = Beating(*[errors.RebalanceInProgressError("soon")] * 70)
-    it.state.restart_idle(0.0)
+    it.state.reads.restart_idle(0.0)
     bugs = list[object]()
     it.loop.set_exception_handler(lambda _, context: bugs.append(context))
     async with it.heartbeat.kept_alive():
@@ -302,7 +303,7 @@ async def test_the_thread_is_told_when_the_loop_is_heard_next_and_how_long_it_ma
     None
 ):
     it = Beating()
-    it.state.restart_idle(0.0)
+    it.state.reads.restart_idle(0.0)
     it.heartbeat.start()
     await asyncio.sleep(2.5)
     due, sending = it.thread.pulses[-1], it.thread.pulses[-2]

@@ -255,7 +255,7 @@ async def test_giving_partitions_back_does_not_wait_for_a_deleted_topic(
     async with worker_of(broker, "t", "gone", **settings) as worker:
         worker.work(TP, 5)
         worker.work(TopicPartition("gone", 0), 7)
-        worker.state.begin_get()
+        worker.state.reads.begin_get()
         broker.script(OffsetCommitRequest, *[knowing(broker, "t")] * 100)
         del broker.topics["gone"]
         worker.cluster.invalidate()  # the leader sees it and has the topics shared out anew

@@ -136,7 +136,7 @@ async def test_what_is_given_up_is_committed_or_not_and_both_wake_who_waits_for_
     scope = TaskScope("g")
     group.commits.start_auto_commit(scope)
     await asyncio.sleep(1)
-    group.state.begin_get()
+    group.state.reads.begin_get()
     group.coordinator.gate.clear()
     group.state.unsubscribe()
     settling = await begun(group.commits.settle_departed(in_s(60)))
@@ -149,7 +149,7 @@ async def test_what_is_given_up_is_committed_or_not_and_both_wake_who_waits_for_
     group.coordinator.gate.clear()
     group.state.subscribe(["t"])
     group.give(A, B)
-    group.state.begin_get()
+    group.state.reads.begin_get()
     group.state.unsubscribe()
     await group.commits.settle_departed(in_s(1))
     assert not group.commits.has_departed
@@ -163,7 +163,7 @@ async def test_the_stop_commits_what_was_given_up_or_returns_it(*, is_taken: boo
     scope = TaskScope("g")
     group.commits.start_auto_commit(scope)
     await asyncio.sleep(0)
-    group.state.begin_get()
+    group.state.reads.begin_get()
     group.state.unsubscribe()
     await group.commits.stop_auto_commit()
     group.member.is_taking = is_taken
@@ -259,12 +259,12 @@ async def test_auto_commit_counts_no_interval_without_news_as_a_commit() -> None
     group = Group(enable_auto_commit=True, auto_commit_interval_ms=1_000)
     scope = TaskScope("g")
     group.commits.start_auto_commit(scope)
-    group.state.begin_get()
+    group.state.reads.begin_get()
     await asyncio.sleep(10)
     assert group.coordinator.commits == [{A: 10, B: 10}]
     assert group.commits.commit_count == 1
-    group.state.hand_out(group.state.partition(A), 10, 20, ())
-    group.state.begin_get()
+    group.state.reads.hand_out(group.state.partition(A), 10, 20, ())
+    group.state.reads.begin_get()
     group.member.is_taking = False
     await asyncio.sleep(10)
     assert group.commits.commit_count == 1
@@ -275,13 +275,13 @@ async def test_auto_commit_keeps_to_its_interval_while_no_record_is_finished_by_
     group = Group(enable_auto_commit=True)
     scope = TaskScope("g")
     group.commits.start_auto_commit(scope)
-    group.state.begin_get()
+    group.state.reads.begin_get()
     await asyncio.sleep(4.9)
     assert group.coordinator.commits == []
     await asyncio.sleep(0.2)
     assert group.coordinator.commits == [{A: 10, B: 10}]
-    group.state.hand_out(group.state.partition(A), 10, 20, ())
-    group.state.begin_get()
+    group.state.reads.hand_out(group.state.partition(A), 10, 20, ())
+    group.state.reads.begin_get()
     await group.commits.stop_auto_commit()
     await asyncio.sleep(10)
     assert group.coordinator.commits == [{A: 10, B: 10}]
@@ -525,12 +525,12 @@ async def test_auto_commit_that_is_tried_again_keeps_in_step_with_each_partition
     group = Group()
     group.coordinator.errors = [errors.CoordinatorLoadInProgressError]
     first = group.state.partition(A)
-    group.state.begin_get()
+    group.state.reads.begin_get()
     committing = await begun(group.commits.commit_by_itself({A: at(10), B: at(10)}))
     group.state.request_reset(first, -1)
     group.state.partition(B).truncated(6)  # what it says by then is of the new log
-    group.state.hand_out(group.state.partition(B), 10, 20, ())
-    group.state.begin_get()
+    group.state.reads.hand_out(group.state.partition(B), 10, 20, ())
+    group.state.reads.begin_get()
     await committing
     assert group.coordinator.commits == [{A: 10, B: 10}, {A: 10, B: 20}]
 
@@ -564,7 +564,7 @@ async def test_a_commit_that_is_tried_again_says_what_a_later_one_may_have_commi
 async def test_auto_commit_that_has_no_news_is_not_later_than_a_commit_by_name() -> None:
     group = Group()
     group.coordinator.errors = [errors.CoordinatorLoadInProgressError]
-    group.state.begin_get()
+    group.state.reads.begin_get()
     by_itself = await begun(group.commits.commit_by_itself({A: at(10)}))
     group.member.is_taking = False
     named = await begun(group.commits.commit({A: 8}))
@@ -578,7 +578,7 @@ async def test_auto_commit_that_has_no_news_is_not_later_than_a_commit_by_name()
 async def test_an_earlier_commit_that_is_tried_again_undoes_no_later_one() -> None:
     group = Group()
     group.coordinator.errors = [errors.CoordinatorLoadInProgressError]
-    group.state.begin_get()
+    group.state.reads.begin_get()
     by_itself = await begun(group.commits.commit_by_itself({A: at(10)}))
     await group.commits.commit({A: 8})
     await by_itself
@@ -662,7 +662,7 @@ async def test_auto_commit_settles_what_was_given_up_in_the_same_assignment(
     scope = TaskScope("g")
     group.commits.start_auto_commit(scope)
     await asyncio.sleep(0)
-    group.state.begin_get()
+    group.state.reads.begin_get()
     group.coordinator.errors = [errors.CoordinatorLoadInProgressError] * 2
     group.coordinator.gate.clear()
     sending = await begun(group.commits.commit_by_itself({A: at(3)}))  # commits wait for it

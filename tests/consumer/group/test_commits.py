@@ -371,7 +371,7 @@ async def test_nothing_is_committed_in_a_generation_whose_assignment_is_on_its_w
     sync = broker.hold(SyncGroupRequest)
     worker.state.subscribe(["t"])
     await sync.came()
-    worker.state.begin_get()
+    worker.state.reads.begin_get()
 
     assert await worker.leave(commit=True) == {TP: OffsetAndMetadata(5, "")}
     await worker.die()
@@ -413,7 +413,7 @@ async def test_a_cooperative_member_that_stops_commits_as_its_rebalance_ends(
     worker.state.subscribe(["t"])
     await sync.came()
     worker.work(TP, 5)
-    worker.state.begin_get()
+    worker.state.reads.begin_get()
     leave = asyncio.ensure_future(worker.leave(commit=True))
     await asyncio.sleep(0)
     assert not broker.asked(OffsetCommitRequest)
@@ -446,7 +446,7 @@ async def test_a_last_commit_that_the_next_generation_overtakes_is_made_as_of_th
     worker.state.subscribe(["t"])
     await join.came()
     worker.work(TP, 5)
-    worker.state.begin_get()
+    worker.state.reads.begin_get()
     commit = Held(refused_commit(errors.IllegalGenerationError))
     broker.script(OffsetCommitRequest, commit)
     leave = asyncio.ensure_future(worker.leave(commit=True))
@@ -617,7 +617,7 @@ async def test_positions_of_a_partition_that_a_rebalance_took_away_are_committed
     async with worker_of(broker, enable_auto_commit=is_automatic) as worker:
         worker.work(TP, 4)
         worker.work(OTHER, 3)
-        worker.state.begin_get()
+        worker.state.reads.begin_get()
         rebalance = Rebalance(broker)
         await rebalance.begun()
         committing = asyncio.ensure_future(worker.commits.commit())
@@ -881,7 +881,7 @@ async def test_auto_commit_sends_nothing_twice(broker: ScriptedBroker) -> None:
     settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 10}
     async with worker_of(broker, heartbeat_interval_ms=10, **settings) as worker:
         worker.work(TP, 5)
-        worker.state.begin_get()
+        worker.state.reads.begin_get()
         await until(lambda: broker.offsets, worker)
         beats = len(broker.asked(HeartbeatRequest))
         await until(lambda: len(broker.asked(HeartbeatRequest)) > beats + 5, worker)
@@ -978,7 +978,7 @@ async def test_auto_commit_tried_again_leaves_out_what_a_seek_went_back_behind(
     settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 10}
     async with worker_of(broker, retry_backoff_ms=50, **settings) as worker:
         worker.work(TP, 8)
-        worker.state.begin_get()
+        worker.state.reads.begin_get()
         await until(lambda: broker.asked(OffsetCommitRequest), worker)
         worker.state.seek(worker.state.assignment[TP], 2)
         await until(lambda: broker.offsets, worker)
@@ -1026,11 +1026,11 @@ async def test_auto_commit_goes_on_after_a_failure(
     settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 10}
     async with worker_of(broker, **settings) as worker:
         worker.work(TP, 5)
-        worker.state.begin_get()
+        worker.state.reads.begin_get()
         await until(lambda: worker.membership.generation == 2, worker)
         await worker.membership.wait_assigned()
         worker.work(TP, 7)
-        worker.state.begin_get()
+        worker.state.reads.begin_get()
         await until(lambda: broker.offsets == {("t", 0): (7, "")}, worker)
 
     assert "auto-commit failed" in caplog.text
@@ -1041,7 +1041,7 @@ async def test_auto_commit_reports_what_the_application_must_know(broker: Script
     settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 10}
     async with worker_of(broker, **settings) as worker:
         worker.work(TP, 5)
-        worker.state.begin_get()
+        worker.state.reads.begin_get()
         await until(lambda: worker.errors, worker)
 
     assert isinstance(worker.errors[0], errors.TopicAuthorizationFailedError)

@@ -43,7 +43,7 @@ class Running:
         self.loop = asyncio.get_running_loop()
         self.state = State()
         self.state.subscribe(["t"])
-        self.state.restart_idle(0.0)
+        self.state.reads.restart_idle(0.0)
         self.scope = TaskScope("g")
         self.errors = list[KafkaError]()
         self.is_settled = False
@@ -54,6 +54,7 @@ class Running:
         around = Surroundings(
             config,
             self.state,
+            self.state.reads,
             self.state.gate,
             self.state.events,
             self.state.observers,
@@ -192,7 +193,7 @@ async def test_a_member_sits_out_until_the_application_asks_for_records() -> Non
     assert not it.task.is_away
     await asyncio.sleep(0.5)
     assert it.task.is_away
-    for come_back in (it.state.enter_get, it.state.unsubscribe):
+    for come_back in (it.state.reads.enter_get, it.state.unsubscribe):
         assert not it.task.sits_out
         sitting = asyncio.create_task(it.task.sit_out())
         await asyncio.sleep(1)
@@ -203,8 +204,8 @@ async def test_a_member_sits_out_until_the_application_asks_for_records() -> Non
         come_back()
         it.notify()
         await sitting
-        if it.state.is_in_get:
-            it.state.leave_get(-POLL_S)
+        if it.state.reads.is_in_get:
+            it.state.reads.leave_get(-POLL_S)
     assert not it.task.sits_out
 
 
@@ -218,8 +219,8 @@ async def test_what_the_application_is_busy_with_is_named() -> None:
     cursor = it.state.partition(A)
     it.state.seek(cursor, 5)
     for first, end, named in ((5, 6, "t-0 offset 5"), (6, 8, "t-0 offset 6 to 7")):
-        it.state.begin_get()
-        it.state.hand_out(cursor, first, end, ())
+        it.state.reads.begin_get()
+        it.state.reads.hand_out(cursor, first, end, ())
         assert it.task.overdue_text().endswith(f"(returned last: {named})")
 
 

@@ -113,6 +113,7 @@ class Changing:
         around = Surroundings(
             config,
             self.state,
+            self.state.reads,
             self.state.gate,
             self.state.events,
             self.state.observers,
@@ -194,15 +195,15 @@ async def test_a_get_proves_that_the_application_has_finished() -> None:
     it.handover.start()
     cursor = it.state.partition(A)
     it.state.seek(cursor, 0)
-    it.state.begin_get()
-    it.state.hand_out(cursor, 0, 3, ())
+    it.state.reads.begin_get()
+    it.state.reads.hand_out(cursor, 0, 3, ())
     revoking = asyncio.create_task(it.handover.revoke({A}, "a test"))
     await asyncio.sleep(1)
     awaited = it.handover.awaited_work
     assert awaited is not None
     assert awaited.offsets == {A: (0, 3)}
     assert not revoking.done()
-    it.state.enter_get()
+    it.state.reads.enter_get()
     await revoking
     assert it.loop.time() == 1
     assert it.handover.awaited_work is None
@@ -305,10 +306,10 @@ async def test_the_first_partitions_begin_the_time_in_which_the_application_asks
     it = Changing()
     await asyncio.sleep(5)
     await it.handover.assign({A})
-    assert it.state.idle_s(it.loop.time()) == 0
+    assert it.state.reads.idle_s(it.loop.time()) == 0
     await asyncio.sleep(5)
     await it.handover.assign({B})
-    assert it.state.idle_s(it.loop.time()) == 5
+    assert it.state.reads.idle_s(it.loop.time()) == 5
 
 
 @pytest.mark.parametrize("takes_s", [TIMEOUT_S - 1, TIMEOUT_S + 1])

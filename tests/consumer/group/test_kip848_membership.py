@@ -379,7 +379,7 @@ async def test_a_member_leaves_while_no_records_are_requested(
         count = len(coordinator.asked(Beat))
         await asyncio.sleep(5)
         assert len(coordinator.asked(Beat)) == count
-        worker.state.enter_get()
+        worker.state.reads.enter_get()
         await worker.membership.wait_assigned()
         assert worker.partitions == tps("t", 0, 1)
         await asyncio.sleep(5)  # it waits inside a read

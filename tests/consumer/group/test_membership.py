@@ -265,7 +265,7 @@ async def test_auto_commit_leaves_out_what_the_latest_get_handed_out(kafka: Kafk
         await until(lambda: worker.state.assignment[tp].committed, worker)
         assert await worker.commits.committed([tp]) == {tp: OffsetAndMetadata(5, "")}
 
-        worker.state.begin_get()
+        worker.state.reads.begin_get()
         await until(lambda: worker.state.assignment[tp].committed != (5, ""), worker)
         assert await worker.commits.committed([tp]) == {tp: OffsetAndMetadata(8, "")}
 

@@ -187,7 +187,7 @@ async def test_a_lost_generation_keeps_the_id_and_a_lost_membership_drops_it(
 async def test_nothing_is_committed_for_a_lost_generation(broker: ScriptedBroker) -> None:
     async with worker_of(broker, enable_auto_commit=True) as worker:
         worker.work(TP, 5)
-        worker.state.begin_get()
+        worker.state.reads.begin_get()
         error = HeartbeatResponse(error_code=errors.UnknownMemberIdError.errno)
         broker.script(HeartbeatRequest, error)
         await until(lambda: worker.membership.generation == 2, worker)
@@ -603,7 +603,7 @@ async def test_a_member_without_gets_leaves_and_comes_back_at_the_next_get(
         joins = len(broker.asked(JoinGroupRequest))
         joining = broker.hold(JoinGroupRequest)
 
-        worker.state.enter_get()
+        worker.state.reads.enter_get()
 
         await joining.came()
         with pytest.raises(MaxPollIntervalError, match="longer than max_poll_interval_ms=100"):
@@ -616,7 +616,7 @@ async def test_a_member_without_gets_leaves_and_comes_back_at_the_next_get(
 
 async def test_a_member_inside_a_get_stays_however_long_it_waits(broker: ScriptedBroker) -> None:
     async with worker_of(broker, max_poll_interval_ms=50) as worker:
-        worker.state.enter_get()
+        worker.state.reads.enter_get()
         beats = len(broker.asked(HeartbeatRequest))
         await until(lambda: len(broker.asked(HeartbeatRequest)) >= beats + 8, worker)
 
@@ -741,7 +741,7 @@ async def test_an_eager_member_returns_no_records_until_its_listener_was_told(
         assert told == [Assigned(frozenset(BOTH), 2)]
         assert holds == [{Hold.LISTENER}] * 2
         assert worker.state.gate.holds == frozenset()
-        assert worker.state.idle_s(asyncio.get_running_loop().time()) < 0.5
+        assert worker.state.reads.idle_s(asyncio.get_running_loop().time()) < 0.5
         await asyncio.sleep(0)
         assert worker.scope.task_names.count("g:heartbeat") == 1
 
@@ -1047,7 +1047,7 @@ async def test_a_get_ends_the_wait_for_the_application(broker: ScriptedBroker) -
         worker.state.subscribe(["t"])
         await until(lambda: worker.membership.status.awaited_work is not None, worker)
         began_at = loop.time()
-        worker.state.enter_get()
+        worker.state.reads.enter_get()
         await worker.membership.wait_assigned()
         assert loop.time() - began_at < 0.5
 
@@ -1212,7 +1212,7 @@ async def test_nothing_is_committed_by_the_clock_while_a_member_says_that_it_lea
     settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 200}
     worker = await worker_of(broker, **settings).start()
     worker.work(TP, 5)
-    worker.state.begin_get()
+    worker.state.reads.begin_get()
     leaving = broker.hold(LeaveGroupRequest)
     stopping = asyncio.create_task(worker.leave())
     await leaving.came()
@@ -1254,7 +1254,7 @@ async def test_a_get_after_a_block_finds_at_once_that_the_session_is_over(
 ) -> None:
     async with worker_of(broker) as worker:
         cast("VirtualTimeLoop", asyncio.get_running_loop()).pass_time(20)
-        worker.state.enter_get()
+        worker.state.reads.enter_get()
         assert Hold.CUT_OFF in worker.state.gate.holds
 
 

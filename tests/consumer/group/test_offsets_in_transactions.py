@@ -85,7 +85,7 @@ class Case:
 
     def one_by_one(self, tp: TopicPartition = A, count: int = 5) -> list[Receipt]:
         """Hand out the next records of a partition one by one."""
-        if self.state.processing is None:
+        if self.state.reads.processing is None:
             self.state.open_processing(cast("Any", self))
         cursor = self.cursor(tp)
         first = cursor.position or 0
@@ -96,7 +96,7 @@ class Case:
         receipts = self.state.hand_out_each(
             cursor, records, (), lambda record: Receipt(self.state, cursor, record.offset)
         )
-        self.state.hand_out(cursor, first, first + count, ())
+        self.state.reads.hand_out(cursor, first, first + count, ())
         self.state.put_into_processing(cursor, is_enough=False)
         return receipts
 

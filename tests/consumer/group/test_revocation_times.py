@@ -283,14 +283,14 @@ async def test_a_work_is_waited_for_only_because_of_what_goes() -> None:
 async def test_what_gets_have_returned_of_other_partitions_is_waited_for_next_to_a_work() -> None:
     going = Going(Task(A, C, hold_s=1))
     cursor = going.state.partition(B)
-    going.state.hand_out(cursor, 0, 3, ())
+    going.state.reads.hand_out(cursor, 0, 3, ())
     assert await going.give_back(A, B) == 4
 
 
 async def test_what_a_work_that_has_ended_leaves_is_waited_for_as_what_gets_have_returned() -> None:
     work = Task(A)
     going = Going(work)
-    going.state.hand_out(going.state.partition(A), 0, 3, ())
+    going.state.reads.hand_out(going.state.partition(A), 0, 3, ())
 
     def end() -> None:
         work.is_open = False

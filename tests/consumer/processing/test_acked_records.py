@@ -75,7 +75,7 @@ async def test_a_read_of_lists_goes_on_behind_it() -> None:
     assert reader.buffers.partition().position == 5
     assert [record.offset for record in await reader.read(2)] == [5, 6]
     assert reader.in_hand() == {A: Range(0, 7)}
-    assert reader.state.record_count == 7
+    assert reader.state.reads.record_count == 7
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 7])
@@ -157,7 +157,7 @@ async def test_a_poll_raises_what_the_application_has_to_hear() -> None:
         raise IllegalStateError("told by a poll")
 
     reader = Reader(A)
-    gets = AckedGets(reader.state, reader.buffers.buffer, refuse, reader.acks)
+    gets = AckedGets(reader.state, reader.state.reads, reader.buffers.buffer, refuse, reader.acks)
     with pytest.raises(IllegalStateError, match="told by a poll"):
         await gets.some(0, None)
     assert [record.offset for record in (await reader.gets.some(0, 2))[A]] == [0, 1]
@@ -379,8 +379,8 @@ async def test_nothing_is_in_work_once_all_that_was_returned_is_acknowledged() -
     assert first.ack()
     assert reader.buffers.ready.has_rest(())  # the next read goes on
     assert second.ack()
-    count = reader.state.hand_out_count
-    assert reader.state.hand_out_count == count
+    count = reader.state.reads.hand_out_count
+    assert reader.state.reads.hand_out_count == count
     assert reader.acks.explain(reader.buffers.partition(), 1.0) == ""
     assert reader.buffers.partition().worked_by is None
     assert reader.to_commit().offset == 2

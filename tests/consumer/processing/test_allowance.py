@@ -47,7 +47,7 @@ class Handed:
         taken = records[: self.allowance.admit(cursor, records)]
         jobs = self.state.hand_out_each(cursor, taken, (), partial(Job, cursor, None, None))
         self.jobs += jobs
-        self.state.hand_out(cursor, first, first + len(taken), ())
+        self.state.reads.hand_out(cursor, first, first + len(taken), ())
         self.allowance.handed_out(cursor)
         return len(taken)
 

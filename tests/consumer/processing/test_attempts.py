@@ -46,8 +46,8 @@ class Tries:
         self.looks = 0
         handling = Handling(1, None, None, 1_000, retry or Retry(), self._bury, breaker)
         self.attempts = Attempts(
-            State(),
             Events(),
+            State().processing_totals,
             handling,
             random.Random(1),
             again=cast("Any", self.again.append),

@@ -113,6 +113,7 @@ class Course:
         self.buffers.put({A: batch(0, self.count)})
         run = Run(
             self.buffers.state,
+            self.buffers.state.reads,
             self.buffers.buffer,
             self.buffers.state.gate,
             self.buffers.state.events,

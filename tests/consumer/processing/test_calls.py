@@ -55,6 +55,7 @@ async def handle_all(
     )
     run = Run(
         buffers.state,
+        buffers.state.reads,
         buffers.buffer,
         buffers.state.gate,
         buffers.state.events,

@@ -92,13 +92,13 @@ async def test_a_transaction_finishes_as_many_records_as_metadata_have_room_for(
     cursor, holder = state.partition(A), object()
     cursor.topic_id = b"0123456789abcdef"
     state.seek(cursor, 0)
-    state.begin_get()
+    state.reads.begin_get()
     records = [
         ConsumerRecord("t", 0, offset, 0, 0, None, None, None, -1, -1, ())
         for offset in range(COUNT)
     ]
     state.hand_out_each(cursor, records, (), lambda _: holder)
-    state.hand_out(cursor, 0, COUNT, ())
+    state.reads.hand_out(cursor, 0, COUNT, ())
     offsets = OffsetsInTransaction(state, state.observers, worker.commits)
     for refused, is_one_enough in ((400, True), (100, False)):
         state.limit_metadata(refused)

@@ -83,6 +83,7 @@ class Case:
         )
         self.run = Run(
             self.buffers.state,
+            self.buffers.state.reads,
             self.buffers.buffer,
             self.buffers.state.gate,
             self.buffers.state.events,

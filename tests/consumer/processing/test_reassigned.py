@@ -47,6 +47,7 @@ class Case:
         self.is_list = arguments["batch_size"] is not None
         self.run = Run(
             self.buffers.state,
+            self.buffers.state.reads,
             self.buffers.buffer,
             self.buffers.state.gate,
             self.buffers.state.events,

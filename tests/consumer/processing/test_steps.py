@@ -37,9 +37,8 @@ def record(offset: int, key: object) -> ConsumerRecord[Any, Any]:
 
 async def attempts_of(state: State) -> Attempts:
     """Return attempts of a loop, which a step does not ask."""
-    return Attempts(
-        state, state.events, HANDLING, random.Random(1), again=ignore, look_again=ignore
-    )
+    rng, totals = random.Random(1), state.processing_totals
+    return Attempts(state.events, totals, HANDLING, rng, again=ignore, look_again=ignore)
 
 
 def ignore(*_: object) -> None:
@@ -60,7 +59,7 @@ class Course:
         attempts = asyncio.run(attempts_of(self.state))
         state = self.state
         self.steps = way.Steps(
-            state, state.gate, state.observers, self.lanes, attempts, allowance, ignore
+            state, state.reads, state.gate, state.observers, self.lanes, attempts, allowance, ignore
         )
         self.begun: list[Job] = []
         self.progressed = self.end = 0
@@ -74,7 +73,7 @@ class Course:
         records = [record(self.end + number, key) for number, key in enumerate(keys)]
         new = partial(self.way.new_job, self.cursor, self.lanes.of(A), error)
         jobs = self.state.hand_out_each(self.cursor, records, (), new)
-        self.state.hand_out(self.cursor, self.end, self.end + len(keys), ())
+        self.state.reads.hand_out(self.cursor, self.end, self.end + len(keys), ())
         self.end += len(keys)
         self.state.put_into_processing(self.cursor, is_enough=False)
         self.steps.put(jobs)

@@ -50,6 +50,7 @@ def run_of(
     )
     return Run(
         buffers.state,
+        buffers.state.reads,
         buffers.buffer,
         buffers.state.gate,
         buffers.state.events,

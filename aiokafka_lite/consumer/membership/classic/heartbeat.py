@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -80,6 +81,7 @@ class Heartbeat:
         member: Member,
         coordinator: Coordinator,
         state: SubscriptionState,
+        reads: Reads,
         gate: Gate,
         backoff: Backoff,
         *,
@@ -91,6 +93,7 @@ class Heartbeat:
         self._member = member
         self._coordinator = coordinator
         self._state = state
+        self._reads = reads
         self._gate = gate
         self._backoff = backoff
         self._scope = scope
@@ -266,7 +269,7 @@ class Heartbeat:
 
     def _poll_time_left_s(self) -> float:
         now = self._loop.time()
-        return self._config.max_poll_interval_s - self._state.idle_s(now)
+        return self._config.max_poll_interval_s - self._reads.idle_s(now)
 
     async def _sleep_until_due(self, is_rebalancing: bool) -> bool:
         """Sleep to the next beat or to the end of the poll interval; return whether to beat."""

@@ -57,6 +57,7 @@ class ClassicMembership(GroupedMembership[Member]):
             member,
             around.coordinator,
             around.state,
+            around.reads,
             around.gate,
             Backoff(config.retry_backoff_s, RETRY_BACKOFF_MAX_S, around.rng),
             scope=around.scope,
@@ -435,7 +436,7 @@ class ClassicMembership(GroupedMembership[Member]):
         member, state = self._member, self._state
         self._gate.hold(Hold.LISTENER)
         state.change(state.assignment, partitions, is_unbroken=member.is_of_the_next_generation)
-        state.restart_idle(asyncio.get_running_loop().time())
+        self._reads.restart_idle(asyncio.get_running_loop().time())
         member.take_assignment()
         self._events.publish(Assigned(partitions, member.identity.generation))
         if state.listener is not None:

@@ -106,7 +106,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             on_error=self._task.surface,
             on_refused_regex=self._match_here,
             fall_back=fall_back,
-            idle_s=lambda: state.idle_s(self._loop.time()) if self._was_settled else 0.0,
+            idle_s=lambda: self._reads.idle_s(self._loop.time()) if self._was_settled else 0.0,
             stand_in=self._stand_in,
         )
         self._beating: asyncio.Task[Never] | None = None
@@ -290,7 +290,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             self._joining_since = None
             now = self._loop.time()
             self._first_until = now + FIRST_ASSIGNMENT_S
-            state.restart_idle(now)
+            self._reads.restart_idle(now)
         if member.state is MemberState.DROPPED:
             await self._lose_all()
         elif self._handover.has_departed:
@@ -312,7 +312,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         now = self._loop.time()
         due_at = list[float]()
         if self._member.state in PRESENT and self._was_settled:
-            due_at.append(now + self._config.max_poll_interval_s - self._state.idle_s(now))
+            due_at.append(now + self._config.max_poll_interval_s - self._reads.idle_s(now))
         if self._unknown_since is not None:
             due_at.append(self._ask_names_at)
         if self._awaits_first:
@@ -368,7 +368,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if not self.is_settled:
             if not self._was_settled:
                 self._was_settled = True
-                state.restart_idle(self._loop.time())
+                self._reads.restart_idle(self._loop.time())
             self._settled_version = state.subscription_version
             member.notify()
         return False

@@ -1,0 +1,324 @@
+"""Notes which reads wait for records, how long none has, and what the latest ones returned.
+
+A read finishes what earlier reads returned: all of it, or with several tasks that read, what its
+own task was returned (readers.py). While `consumer.run` is active, or reads whose records are
+acknowledged, all records are theirs (`Reads.processing`).
+
+Plain data changed synchronously on the event loop; nothing waits. `delivery/_iteration.pyx` knows
+the fields by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Collection, Iterable
+
+from aiokafka_lite._transaction import transaction_around
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
+from aiokafka_lite.consumer.assignment.observers import Observers
+from aiokafka_lite.consumer.assignment.readers import UNKNOWN, Readers, Task, TaskRef, read_as
+from aiokafka_lite.consumer.assignment.work import Processing
+from aiokafka_lite.consumer.caller import callbacks, is_in_callback
+
+
+def _nothing() -> None:
+    """Stand in for a hook that nobody has set."""
+
+
+class Reads:
+    """The reads of one consumer.
+
+    Args:
+        observers: Told when a read begins, or has finished something.
+    """
+
+    __slots__ = (
+        "_close_reader",
+        "_hand_out_count",
+        "_idle_since",
+        "_latest_hand_out",
+        "_observers",
+        "_raised",
+        "_reader_iterates",
+        "_seen_hand_out_count",
+        "_settle",
+        "in_progress",
+        "latest",
+        "processing",
+        "reader",
+        "readers",
+        "record_count",
+    )
+
+    def __init__(self, observers: Observers) -> None:
+        self._observers = observers
+        # For max_poll_interval, which counts only the time between gets.
+        self.in_progress = 0
+        self._idle_since = 0.0
+        self._hand_out_count = 0
+        self._seen_hand_out_count = 0
+        # What the latest get handed out from; everything else handed out has been processed, but
+        # for what is in a work.
+        self.latest: dict[Cursor, None] = {}
+        self._latest_hand_out: Cursor | None = None
+        # Records and rows handed out since the consumer was made; the gets count them.
+        self.record_count = 0
+        # What takes all records, if anything does; Works sets it.
+        self.processing: Processing | None = None
+        # The task that has read last, while it is the only one that reads; and those that do.
+        self.reader: TaskRef | None = None
+        self._reader_iterates = False
+        self.readers: Readers | None = None
+        self._settle: Callable[[], None] = _nothing
+        self._close_reader: Callable[[], None] = _nothing
+        # What a get raised last, and how much had been handed out by then.
+        self._raised: tuple[str, int] = ("", -1)
+
+    def set_settler(self, settle: Callable[[], None], close: Callable[[], None] = _nothing) -> None:
+        """Set what brings positions up to date before they are read, and what ends that.
+
+        The per-message path keeps no books: how far it got is worked out when somebody asks.
+        """
+        self._settle = settle
+        self._close_reader = close
+
+    def settle(self) -> None:
+        """Bring the positions up to date with what was handed out message by message."""
+        self._settle()
+
+    # --- Whether the application reads ------------------------------------------------------
+    def note_raised(self, error: BaseException) -> None:
+        """Note the text of what a get is about to raise; the error would hold whoever has asked."""
+        self._raised = str(error), self.hand_out_count
+
+    @property
+    def latest_raised(self) -> str:
+        """What a get has raised, unless something was handed out since."""
+        text, hand_out_count = self._raised
+        return text if hand_out_count == self.hand_out_count else ""
+
+    def enter_get(self) -> None:
+        """Note that the application waits for records; every call is matched by `leave_get`."""
+        if not callbacks or not is_in_callback():  # from which the application is not back for more
+            self.note_reader()
+            self.begin_get()
+        self.resume_get()
+
+    def resume_get(self) -> None:
+        """Note that a get goes on after the application's own work, for which it was left."""
+        self.in_progress += 1
+        for observer in self._observers.of_gets:
+            observer()
+
+    @property
+    def is_in_get(self) -> bool:
+        """Whether the application waits for records, or a get is on its way."""
+        return self.in_progress > 0
+
+    def leave_get(self, now: float) -> None:
+        """Note that the get ended, with or without records, at loop time `now`."""
+        self.in_progress -= 1
+        if not callbacks or not is_in_callback():
+            self._idle_since = now
+
+    def idle_s(self, now: float) -> float:
+        """Return how long the application has not asked for records; 0 inside a get.
+
+        Records handed out message by message are noticed only here, so the answer may be too
+        small by the time since it was last asked, never too large.
+        """
+        self._settle()
+        processing = self.processing
+        if self.in_progress or (processing is not None and processing.is_always_asking):
+            return 0.0
+        if self._hand_out_count != self._seen_hand_out_count:
+            self._seen_hand_out_count = self._hand_out_count
+            self._idle_since = now
+        return now - self._idle_since
+
+    def restart_idle(self, now: float) -> None:
+        """Start counting idle time anew, for example when the first assignment comes."""
+        self._idle_since = now
+
+    # --- What was handed out ----------------------------------------------------------------
+    @property
+    def hand_out_count(self) -> int:
+        """How many times something was handed out: a list of records, or some one by one."""
+        self._settle()
+        return self._hand_out_count
+
+    @property
+    def latest_hand_out(self) -> Cursor | None:
+        """A partition of which the latest records were handed out, if it is still assigned."""
+        partition = self._latest_hand_out
+        return partition if partition is not None and partition.is_assigned else None
+
+    def hand_out(
+        self, partition: Cursor, first_offset: int, next_position: int, epochs: Epochs
+    ) -> None:
+        """Note that the get in progress hands out the records of [first, next)."""
+        if partition.worked_by is None and partition not in self.latest:
+            self.latest[partition] = None
+            partition.process_to(first_offset)
+        if self.readers is not None and partition.worked_by is None:
+            hand = self.readers.hand_of(asyncio.current_task())
+            hand.take(partition, Range(first_offset, next_position))
+        partition.advance(next_position, epochs)
+        self._hand_out_count += 1
+        self._latest_hand_out = partition
+
+    def pass_over(self, partition: Cursor, next_position: int, epochs: Epochs = ()) -> None:
+        """Move the position over what is never handed out: control batches, gaps, aborted."""
+        if partition not in self.latest and partition.worked_by is None:
+            partition.process_to(next_position)
+        partition.advance(next_position, epochs)
+
+    def begin_get(self) -> None:
+        """Note that the application is back for more: all it was handed so far is processed.
+
+        With several readers, that is what the current task was handed.
+        """
+        if (readers := self.readers) is None:
+            _note_transaction(self.latest)
+            for cursor in self.latest:
+                cursor.process_to(cursor.handed_out_to)
+            self.latest.clear()
+            return
+        finished = readers.hand_of(asyncio.current_task()).release()
+        _note_transaction(finished)
+        self.release(finished)
+
+    def release(self, cursors: Iterable[Cursor]) -> None:
+        """Count as processed what no task has any more."""
+        for cursor in cursors:
+            first = None if self.readers is None else self.readers.first_of(cursor)
+            if first is None:
+                self.latest.pop(cursor, None)
+            if cursor.worked_by is None:
+                cursor.process_to(_before(first, cursor.handed_out_to))
+
+    def settle_progress(self, cursor: Cursor) -> None:
+        """Count as processed what lies before the first record that is not finished."""
+        progress, processing = cursor.progress, self.processing
+        if progress is None or processing is None or cursor.worked_by is not processing:
+            return
+        first = progress.first_unfinished
+        if first is not None:
+            cursor.process_to(first)
+            return
+        self._settle()  # while it is in work, and not of the latest get
+        had_enough = cursor.has_enough
+        cursor.leave_work()
+        if cursor.is_assigned and cursor.handed_out_to is not None:
+            cursor.process_to(cursor.handed_out_to)
+        if had_enough:
+            self._observers.partition_changed(cursor)
+
+    # --- What becomes of partitions ---------------------------------------------------------
+    def is_in_hand(self, cursor: Cursor) -> bool:
+        """Whether the application may be at work on what was handed out of a partition."""
+        return cursor in self.latest or cursor.worked_by is not None
+
+    def keep_latest(self, is_kept: Callable[[Cursor], bool]) -> None:
+        """Forget the others of those that the latest get handed out from."""
+        self.latest = {cursor: None for cursor in self.latest if is_kept(cursor)}
+
+    def replace(self, old: Cursor, new: Cursor) -> None:
+        """Note that a partition came back as another cursor: none of it is processed until then.
+
+        What was handed out of it before is finished by the next get.
+        """
+        self.latest[new] = None
+        if self.readers is not None:
+            self.readers.replace(old, new)
+
+    def forget(self, gone: Iterable[Cursor]) -> None:
+        """Note that partitions are assigned no more."""
+        if self.readers is not None:
+            for cursor in gone:
+                self.readers.replace(cursor, None)
+        self.keep_latest(lambda cursor: cursor.is_assigned)
+
+    # --- Who reads --------------------------------------------------------------------------
+    def note_reader(self, *, iterates: bool = False) -> None:
+        """Note that the current task reads: with another one beside it, each has its own records.
+
+        Args:
+            iterates: It begins an `async for`, which takes records without a look here.
+        """
+        if self.processing is not None:
+            return  # all records are its
+        task = asyncio.current_task()
+        if self.reader is not None and self.reader() is task and not iterates:
+            return
+        starter = read_as(task)
+        if self.readers is None:
+            former = None if self.reader is None else self.reader()
+            hands_over = former is starter and not self._reader_iterates
+            if former is None or former is task or former.done() or hands_over:
+                iterated = former is task and self._reader_iterates
+                self._read_alone(task, iterates=iterates or iterated)
+                return
+            if callbacks and is_in_callback():
+                return  # a rebalance listener reads: the application is not back for more
+            self._close_reader()
+            self.readers = self._readers_with(former)
+        self.release(self.readers.stand_in(task, starter))
+        if iterates:
+            self.readers.hand_of(task).iterates = True
+
+    def _read_alone(self, task: Task | None, *, iterates: bool) -> None:
+        self.reader = None if task is None else weakref.ref(task)
+        self._reader_iterates = iterates
+
+    def _readers_with(self, former: Task) -> Readers:
+        """Return the tasks that read, of which so far there was one."""
+        readers = Readers(self._reader_ended)
+        hand = readers.hand_of(former)
+        hand.iterates = self._reader_iterates
+        for cursor in self.latest:
+            first, end = cursor.processed, cursor.handed_out_to
+            hand.take(cursor, UNKNOWN if first is None or end is None else Range(first, end))
+        self.reader = None
+        return readers
+
+    @property
+    def has_several_readers(self) -> bool:
+        """Whether several tasks read: then each record is noted as its task's."""
+        return self.readers is not None
+
+    def are_several_reading(self) -> bool:
+        """Look whether others than the current task, which takes a record, read still."""
+        if (readers := self.readers) is None:
+            return False
+        task = asyncio.current_task()
+        if self.in_progress or not readers.is_alone(task):
+            return True
+        self._read_alone(task, iterates=readers.hand_of(task).iterates)
+        self.forget_readers()
+        return False
+
+    def _reader_ended(self, finished: Iterable[Cursor]) -> None:
+        self.release(finished)
+        self._observers.acted()  # a rebalance may wait for it
+
+    def forget_readers(self) -> None:
+        """Tell tasks that read apart no more."""
+        if self.readers is not None:
+            self.readers.close()
+            self.readers = None
+
+
+def _note_transaction(finished: Collection[Cursor]) -> None:
+    """Note in which transaction records count as processed: it may be aborted."""
+    if finished and (transaction := transaction_around()) is not None:
+        for cursor in finished:
+            cursor.note_transaction(transaction)
+
+
+def _before(first: int | None, end: int | None) -> int | None:
+    """Return what is processed, if all is up to `end` but what begins at `first`."""
+    if first is None or end is None:
+        return end
+    return min(first, end) if first >= 0 else None
