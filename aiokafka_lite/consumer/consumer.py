@@ -676,10 +676,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
     def _block(self, hold_s: float | None) -> Block:
         if self._config.ack_mode != "explicit":
-            return OpenBatch(self._state, hold_s)
+            return OpenBatch(self._engine.works, hold_s)
         from aiokafka_lite.consumer.processing.acked_batch import AckedBatch
 
-        return AckedBatch(self._state, hold_s)
+        return AckedBatch(self._engine.works, hold_s)
 
     async def _take_batch(
         self,
@@ -856,6 +856,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         run = Run(
             self._state,
             self._reads,
+            self._engine.works,
             self._engine.buffer,
             self._gate,
             self._events,
@@ -1216,7 +1217,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             WrongLoopError: The call is not on the consumer's event loop.
         """
         self._engine.owner.check_now()
-        return self._state.handed_out_offsets()
+        return self._engine.finished.handed_out_offsets()
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         """Return member id, generation and instance id, for a producer's transaction (KIP-447).
@@ -1247,7 +1248,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         """
         self._engine.owner.check_now()
         self._require_group()
-        return self._engine.deliver(self._state.delivery())
+        return self._engine.deliver(self._engine.finished.delivery())
 
     @overload
     async def committed(

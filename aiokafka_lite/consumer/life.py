@@ -40,10 +40,12 @@ from aiokafka_lite._event import Event
 from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.cursor import Range
+from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
+from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.buffer.decode import AnyDelivery
@@ -234,6 +236,8 @@ class Engine:
         self.config = config
         self.state = state
         self.reads = reads
+        self.works = Works(state, reads, observers)
+        self.finished = Finished(state, reads, self.works, observers)
         self.gate = gate
         self.events = events
         self.observers = observers
@@ -282,7 +286,7 @@ class Engine:
         from aiokafka_lite.consumer.processing.acks import AckedGets, Acks
 
         most = DEFAULT_MAX_UNCOMMITTED
-        acks = Acks(state, reads, buffer, gate, observers, most, rng, self.deliver)
+        acks = Acks(state, reads, self.works, buffer, gate, observers, most, rng, self.deliver)
         return acks.ready, AckedGets(state, reads, buffer, gate.check_poll, acks)
 
     # --- Deliveries -----------------------------------------------------------------------
@@ -304,7 +308,7 @@ class Engine:
                 "this consumer cannot commit offsets, because it has no group: create the "
                 "consumer with a group_id"
             )
-        return OffsetsInTransaction(self.state, self.observers, commits)
+        return OffsetsInTransaction(self.state, self.finished, self.observers, commits)
 
     def deliver(self, delivery: DeliveredRecords) -> DeliveryToCommit:
         """Return a delivery as a transaction takes it; raises as `in_transactions`."""
@@ -535,13 +539,13 @@ class Engine:
         deadline, has_parts = self._loop.time() + timeout_s, self.current is not None
         offsets: Offsets = {}
         try:
-            if has_parts and (self.state.works or self.state.undecided(self.state.assignment)):
+            works, finished = self.works, self.finished
+            if has_parts and (works.begun or works.undecided(self.state.assignment)):
                 self._enter(Stage.FINISHING)
                 work_s = timeout_s * WORK_SHARE if is_clean else 0.0
                 await self._finish_works(self._loop.time() + work_s)
             if self.config.enable_auto_commit and self.config.group_id is not None:
-                state = self.state
-                offsets = state.finished_offsets() if is_clean else state.processed_offsets()
+                offsets = finished.finished_offsets() if is_clean else finished.processed_offsets()
         except BaseException:
             deadline = self._loop.time()
             raise
@@ -561,22 +565,21 @@ class Engine:
 
     async def _until_finished(self, until: float) -> None:
         """Wait for works and transactions as a rebalance does, but not for the caller's own."""
-        state, now, caller = self.state, self._loop.time(), asyncio.current_task()
+        works, assigned = self.works, self.state.assignment
+        now, caller = self._loop.time(), asyncio.current_task()
         around, hold_s = transaction_around(), self.config.rebalance_hold_s
         limits = {
             work: min(until, now + (hold_s if work.hold_s is None else work.hold_s))
-            for work in state.works
+            for work in works.begun
             if not work.is_of(caller)
         }
         of_transactions = min(until, now + hold_s)
 
         def undone() -> list[tuple[Mapping[TopicPartition, Range], float]]:
             found = [
-                (work.undone(state.assignment), limit)
-                for work, limit in limits.items()
-                if work.is_open
+                (work.undone(assigned), limit) for work, limit in limits.items() if work.is_open
             ]
-            undecided = state.undecided(state.assignment, besides=around)
+            undecided = works.undecided(assigned, besides=around)
             return [each for each in (*found, (undecided, of_transactions)) if each[0]]
 
         left = undone()

@@ -131,6 +131,7 @@ class Running:
         self.resolver = PositionResolver(
             config,
             state,
+            engine.finished,
             engine.events,
             engine.observers,
             engine.buffer,
@@ -171,6 +172,7 @@ class Running:
         commits = Commits(
             config,
             state,
+            engine.finished,
             engine.gate,
             engine.events,
             engine.observers,
@@ -184,6 +186,8 @@ class Running:
             config,
             state,
             engine.reads,
+            engine.works,
+            engine.finished,
             engine.gate,
             engine.events,
             engine.observers,

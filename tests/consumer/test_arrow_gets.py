@@ -192,15 +192,15 @@ async def test_rows_count_as_processed_when_the_next_get_begins() -> None:
     gets = Gets(buffers)
     buffers.put({A: batch(0, 5), B: batch(0, 1)})
     await gets.rows(max_rows=4)
-    assert buffers.state.processed_offsets()[A].offset == 0
-    assert buffers.state.handed_out_offsets()[A].offset == 4
+    assert buffers.state.finished.processed_offsets()[A].offset == 0
+    assert buffers.state.finished.handed_out_offsets()[A].offset == 4
     await gets.rows()
-    assert buffers.state.processed_offsets() == {
+    assert buffers.state.finished.processed_offsets() == {
         A: OffsetAndMetadata(4, ""),
         B: OffsetAndMetadata(0, ""),
     }
     await gets.rows()
-    assert buffers.state.processed_offsets()[A].offset == 5
+    assert buffers.state.finished.processed_offsets()[A].offset == 5
 
 
 @pytest.mark.parametrize("way", ["records", "rows"])
@@ -214,13 +214,13 @@ async def test_gaps_count_for_rows_as_they_do_for_records(way: str) -> None:
         assert await Gets(buffers).rows(max_rows=2) == of(A, 5, 6)
     else:
         assert await buffers.poll(max_records=2) == {A: [5, 6]}
-    assert buffers.state.processed_offsets()[A].offset == 5
+    assert buffers.state.finished.processed_offsets()[A].offset == 5
     assert buffers.partition().position == 10
     if way == "rows":
         assert await Gets(buffers).rows() == of(A, 12)
     else:
         assert await buffers.poll() == {A: [12]}
-    assert buffers.state.processed_offsets()[A].offset in (10, 12)
+    assert buffers.state.finished.processed_offsets()[A].offset in (10, 12)
     assert buffers.partition().position == 13
 
 
@@ -245,7 +245,7 @@ async def test_records_that_another_get_has_decoded_come_first() -> None:
     assert await buffers.poll(max_records=2) == {A: [0, 1]}
     assert (await buffers.gets.one(())).offset == 2
     assert await gets.rows(max_rows=3) == of(A, 3, 4, 5)
-    assert buffers.state.handed_out_offsets()[A].offset == 6
+    assert buffers.state.finished.handed_out_offsets()[A].offset == 6
     assert (await buffers.gets.one(())).offset == 6
     assert await gets.rows() == of(A, 7, 8, 9)
     assert buffers.budget.used_bytes == 0

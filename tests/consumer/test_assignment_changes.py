@@ -67,7 +67,7 @@ def test_what_goes_is_fetched_no_more_and_its_position_stays_readable(
     assignment.begin_revocation([B])
     assert not going.is_fetchable
     assert going.loan is not loan
-    assert assignment.processed_offsets()[B] == OffsetAndMetadata(5, "")
+    assert assignment.finished.processed_offsets()[B] == OffsetAndMetadata(5, "")
     assignment.change([B], ())
     assert not going.is_assigned
     assert list(assignment.assignment) == [A]
@@ -167,12 +167,12 @@ def test_a_pause_from_before_ends_with_what_goes_and_stays_with_what_stays(
 def test_records_that_run_has_of_what_was_sought_and_came_back_are_not_processed(
     assignment: State,
 ) -> None:
-    assignment.open_processing(cast(Any, object()))
+    assignment.works.open_processing(cast(Any, object()))
 
     def give_to_run(cursor: Cursor, first: int, end: int) -> None:
         records = [SimpleNamespace(offset=offset) for offset in range(first, end)]
-        assignment.hand_out_each(cursor, cast(Any, records), ((0, 3),), lambda record: record)
-        assignment.put_into_processing(cursor, is_enough=False)
+        assignment.works.hand_out_each(cursor, cast(Any, records), ((0, 3),), lambda record: record)
+        assignment.works.put_into_processing(cursor, is_enough=False)
         assignment.reads.hand_out(cursor, first, end, ((0, 3),))
 
     give_to_run(assignment.partition(B), 5, 7)
@@ -181,7 +181,7 @@ def test_records_that_run_has_of_what_was_sought_and_came_back_are_not_processed
     assignment.change([B], [B], is_unbroken=True)
     give_to_run(assignment.partition(B), 6, 8)
     assignment.reads.begin_get()  # the next one of run
-    assert assignment.processed_offsets()[B].offset == 6
+    assert assignment.finished.processed_offsets()[B].offset == 6
 
 
 def test_a_seek_in_what_others_may_have_had_meanwhile_is_forgotten(assignment: State) -> None:
@@ -206,9 +206,9 @@ def test_what_is_in_work_of_what_stays_is_processed_with_the_next_get(
         assignment.reads.hand_out(assignment.partition(tp), 5, 8, ((0, 3),))
     assignment.begin_revocation([B])
     assignment.change([B], [C])
-    assert assignment.being_processed() == {A: (5, 8)}
+    assert assignment.works.being_processed() == {A: (5, 8)}
     assignment.reads.begin_get()
-    assert assignment.processed_offsets() == {A: OffsetAndMetadata(8, "")}
+    assert assignment.finished.processed_offsets() == {A: OffsetAndMetadata(8, "")}
 
 
 # --- A consumer --------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ async def test_the_record_comes_whether_it_is_ready_or_not(iteration: Iteration,
         buffers.put({A: batch(offset, 2)})
         assert (await waiting).offset == offset
         assert (await _wait(WAYS[way], reader)).offset == offset + 1
-    assert buffers.state.handed_out_offsets()[A].offset == 6
+    assert buffers.state.finished.handed_out_offsets()[A].offset == 6
 
 
 async def _wait(way: Callable[[Step], Awaitable[Record]], reader: Reader | PlainReader) -> Record:

@@ -84,10 +84,10 @@ async def test_skip_leaves_bad_records_out_and_tells(deserializer: str) -> None:
     buffers.put({A: view_of(b"x", b"1", b"y", b"z", b"4", b"w")})
     assert await values_of(buffers) == [1, 4]
     assert buffers.partition().position == 6
-    assert buffers.state.handed_out_offsets() == {A: OffsetAndMetadata(6, "")}
-    assert buffers.state.processed_offsets() == {A: OffsetAndMetadata(1, "")}
+    assert buffers.state.finished.handed_out_offsets() == {A: OffsetAndMetadata(6, "")}
+    assert buffers.state.finished.processed_offsets() == {A: OffsetAndMetadata(1, "")}
     assert await values_of(buffers) == []
-    assert buffers.state.processed_offsets() == {A: OffsetAndMetadata(6, "")}
+    assert buffers.state.finished.processed_offsets() == {A: OffsetAndMetadata(6, "")}
     assert buffers.budget.used_bytes == 0
     places = [
         (event.tp, event.offset, event.next_offset)
@@ -221,7 +221,7 @@ async def test_a_callable_is_asked_when_all_ahead_was_handed_out_and_cancelling_
             await asyncio.wait_for(buffers.poll(None), 0.01)
         assert asked == [2] * times
         assert buffers.partition().position == 2
-        assert buffers.state.handed_out_offsets() == {A: OffsetAndMetadata(2, "")}
+        assert buffers.state.finished.handed_out_offsets() == {A: OffsetAndMetadata(2, "")}
     go_on.set()
     assert await values_of(buffers) == [3]
     assert asked == [2, 2, 2]

@@ -275,7 +275,7 @@ async def test_a_response_without_records_for_the_application_holds_nothing_up()
     assert await buffers.poll(max_records=1) == {A: [1]}
     assert not buffers.has_untaken(7)
     assert buffers.partition().position == 3
-    assert buffers.state.processed_offsets()[A].offset == 1
+    assert buffers.state.finished.processed_offsets()[A].offset == 1
 
 
 async def test_bytes_are_given_back_when_the_last_share_of_a_response_is_used_up() -> None:
@@ -543,11 +543,11 @@ async def test_one_by_one_counts_as_processed_only_up_to_the_latest() -> None:
     buffers.put({A: batch(0, 3)})
     for offset in range(3):
         assert (await buffers.gets.one(())).offset == offset
-        assert buffers.state.processed_offsets()[A] == OffsetAndMetadata(offset, "")
-        assert buffers.state.handed_out_offsets()[A] == OffsetAndMetadata(offset + 1, "")
+        assert buffers.state.finished.processed_offsets()[A] == OffsetAndMetadata(offset, "")
+        assert buffers.state.finished.handed_out_offsets()[A] == OffsetAndMetadata(offset + 1, "")
     buffers.put({B: batch(0, 1)})
     assert (await buffers.gets.one(())).partition == B.partition
-    assert buffers.state.processed_offsets() == {
+    assert buffers.state.finished.processed_offsets() == {
         A: OffsetAndMetadata(3, ""),
         B: OffsetAndMetadata(0, ""),
     }
@@ -559,7 +559,7 @@ async def test_poll_goes_on_where_getone_stopped() -> None:
     assert [(await buffers.gets.one(())).offset for _ in range(2)] == [0, 1]
     assert await buffers.poll(max_records=2) == {A: [2, 3]}
     assert (await buffers.gets.one(())).offset == 4
-    assert buffers.state.handed_out_offsets() == {A: OffsetAndMetadata(5, "")}
+    assert buffers.state.finished.handed_out_offsets() == {A: OffsetAndMetadata(5, "")}
     buffers.ready.close()
     assert buffers.budget.used_bytes == 0
 

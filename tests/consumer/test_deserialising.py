@@ -120,7 +120,7 @@ async def test_records_come_deserialised_in_order(kind: str, get: str) -> None:
     buffers.put({A: numbers(150)})
     seen = await take_all(buffers, get, 150)
     assert [str(value).partition("@")[0] for value in seen] == [f"{n}" for n in range(150)]
-    assert buffers.state.handed_out_offsets() == {A: OffsetAndMetadata(150, "")}
+    assert buffers.state.finished.handed_out_offsets() == {A: OffsetAndMetadata(150, "")}
     assert await buffers.poll() == {}
     assert buffers.budget.used_bytes == 0
 

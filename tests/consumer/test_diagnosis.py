@@ -49,7 +49,7 @@ class Examined:
         for cursor in (self.a, self.b):
             cursor.read_from(self, 0)
             self.state.start_at(cursor, 0)
-        self.gate, self.reads = self.state.gate, self.state.reads
+        self.gate, self.reads, self.works = self.state.gate, self.state.reads, self.state.works
         self.config = ConsumerConfig(group_id="g", session_timeout_ms=45_000)
         self.current = self.life = self.parts = self
         self.membership = self.cluster = self.pool = self.sources = self.watchdog = self

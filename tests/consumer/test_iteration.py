@@ -229,7 +229,9 @@ async def test_several_tasks_share_the_records(
     stop(buffers)
     await asyncio.gather(*tasks, return_exceptions=True)
     assert found == {0: list(range(200)), 1: list(range(200))}
-    assert {tp: each.offset for tp, each in buffers.state.handed_out_offsets().items()} == {
+    assert {
+        tp: each.offset for tp, each in buffers.state.finished.handed_out_offsets().items()
+    } == {
         A: 200,
         B: 200,
     }
@@ -261,7 +263,7 @@ async def test_seek_and_pause_take_effect_between_two_records(iteration: Iterati
             buffers.state.pause(buffers.partition())
             buffers.state.resume(buffers.partition())
         elif found == [0, 1, 2]:
-            assert buffers.state.processed_offsets()[A].offset == 2
+            assert buffers.state.finished.processed_offsets()[A].offset == 2
             buffers.state.seek(buffers.partition(), 1)
             buffers.put({A: batch(1, 2)})
         elif len(found) == 5:
@@ -320,7 +322,7 @@ async def test_what_was_handed_out_is_processed_when_the_next_get_has_to_wait_it
         get = asyncio.ensure_future(anext(reader))
         await asyncio.sleep(0)
         assert not get.done()
-        assert buffers.state.processed_offsets()[A].offset == offset
+        assert buffers.state.finished.processed_offsets()[A].offset == offset
         assert (await get).offset == offset
 
 

@@ -73,11 +73,9 @@ def test_progress_is_told_once_and_a_departure_to_all_who_ask_for_it() -> None:
     for _ in range(3):
         observers.progressed()
     assert told == ["progress", "more"]
-    assert not observers.hear_of_departures
-    departure = Departure(frozenset(), {}, None)
+    departure = Departure(frozenset(), None)
     observers.on_departure(told.append)
     observers.on_discard(told.append)
-    assert observers.hear_of_departures
     observers.departed(departure)
     assert told[2:] == [departure]
     observers.forget(told.append)

@@ -56,7 +56,7 @@ class Opened:
         self.a, self.b = self.state.assignment.values()
         self.acted = 0
         self.state.observers.of_gets.append(self._act)
-        self.batch = OpenBatch(self.state)
+        self.batch = OpenBatch(self.state.works)
         self.open()
 
     def open(self) -> None:
@@ -82,14 +82,14 @@ async def opened() -> Opened:
 async def test_a_block_holds_its_records_until_its_end() -> None:
     opened = Opened()
     state, batch = opened.state, opened.batch
-    assert state.being_processed() == state.unfinished([A, B]) == {A: (0, 5), B: (0, 5)}
+    assert state.works.being_processed() == state.works.unfinished([A, B]) == {A: (0, 5), B: (0, 5)}
     state.reads.begin_get()
-    assert state.finished_offsets()[A].offset == 0
-    assert state.handed_out_offsets()[A].offset == 5
+    assert state.finished.finished_offsets()[A].offset == 0
+    assert state.finished.handed_out_offsets()[A].offset == 5
     assert batch.held() == batch.partitions() == {A, B}
-    state.note_finished({A: OffsetAndMetadata(3, "")})
+    state.finished.note_finished({A: OffsetAndMetadata(3, "")})
     assert batch.undone([A]) == {A: (3, 5)}
-    state.note_finished({A: OffsetAndMetadata(5, "")})
+    state.finished.note_finished({A: OffsetAndMetadata(5, "")})
     assert batch.undone([A, B]) == {B: (0, 5)}
     assert batch.to_commit() == {A: 5, B: 5}
     opened.note_committed(opened.a, 5)
@@ -99,8 +99,8 @@ async def test_a_block_holds_its_records_until_its_end() -> None:
     assert batch.is_of(asyncio.current_task())
     batch.close(is_done=True)
     assert not batch.is_of(asyncio.current_task())
-    assert state.processed_offsets() == {tp: OffsetAndMetadata(5, "") for tp in (A, B)}
-    assert (state.works, batch.is_open, opened.acted) == ([], False, 1)
+    assert state.finished.processed_offsets() == {tp: OffsetAndMetadata(5, "") for tp in (A, B)}
+    assert (state.works.begun, batch.is_open, opened.acted) == ([], False, 1)
     assert opened.a.worked_by is None
     batch.close(is_done=False)
     assert opened.positions() == [5, 5]
@@ -110,7 +110,7 @@ async def test_a_block_holds_its_records_until_its_end() -> None:
 async def test_records_of_a_block_that_fails_are_returned_again_unless_sought(
     opened: Opened,
 ) -> None:
-    opened.state.note_finished({A: OffsetAndMetadata(2, "")})
+    opened.state.finished.note_finished({A: OffsetAndMetadata(2, "")})
     opened.batch.close(is_done=False)
     assert opened.positions() == [2, 0]
     with pytest.raises(IllegalStateError, match="returned again"):
@@ -145,7 +145,7 @@ async def test_partitions_that_are_given_up_are_lost_as_far_as_they_are_undone(
     assert (batch.revoking.is_set(), batch.until) == (True, 7.0)
     assert (batch.lost(), batch.held(), batch.undone([A, B])) == ({A}, {B}, {B: (0, 5)})
     assert batch.to_commit() == {B: 5}
-    opened.state.note_finished({B: OffsetAndMetadata(5, "")})
+    opened.state.finished.note_finished({B: OffsetAndMetadata(5, "")})
     batch.give_up([B], 9.0)
     assert (batch.lost(), batch.held()) == ({A}, {B})
     opened.state.change([B], ())
@@ -154,10 +154,10 @@ async def test_partitions_that_are_given_up_are_lost_as_far_as_they_are_undone(
 
 async def test_a_block_ends_for_the_partitions_that_are_left(opened: Opened) -> None:
     opened.state.change([A], [])
-    assert opened.state.delivery().lost == {A}
+    assert opened.state.finished.delivery().lost == {A}
     opened.batch.close(is_done=False)
     assert opened.b.position == 0
-    assert opened.state.delivery().lost == set()
+    assert opened.state.finished.delivery().lost == set()
 
 
 async def test_records_behind_a_truncation_are_no_more_of_the_batch(opened: Opened) -> None:
@@ -177,14 +177,14 @@ async def test_a_transaction_that_commits_a_batch_decides_after_the_block(
     batch.close(is_done=True)
     batch.close(is_done=False)
     assert (batch.is_open, batch.is_left, batch.is_enlisted) == (True, True, True)
-    assert opened.state.processed_offsets()[A].offset == 0
+    assert opened.state.finished.processed_offsets()[A].offset == 0
     assert batch.delivery().ends == {opened.a: 5, opened.b: 5}
     transaction.end(is_committed=is_committed)
     assert (batch.is_open, batch.is_enlisted) == (False, False)
     assert opened.acted
     assert opened.positions() == ([5, 5] if is_committed else [0, 0])
     if is_committed:
-        assert opened.state.processed_offsets()[A].offset == 5
+        assert opened.state.finished.processed_offsets()[A].offset == 5
         batch.require_delivered()
     else:
         with pytest.raises(IllegalStateError, match="returned again"):
@@ -196,7 +196,7 @@ async def test_a_block_goes_on_after_its_transaction(opened: Opened) -> None:
     transaction.commit(opened.batch)
     transaction.end(is_committed=True)
     assert opened.batch.is_open
-    assert opened.state.unfinished([A]) == {A: (0, 5)}
+    assert opened.state.works.unfinished([A]) == {A: (0, 5)}
     opened.batch.close(is_done=True)
     assert opened.positions() == [5, 5]
 
@@ -212,7 +212,7 @@ async def test_an_abort_after_the_block_has_uncommitted_records_returned_again(
         opened.state.reads.hand_out(cursor, 5, 8, ())
     transaction = Transaction()
     transaction.commit(opened.batch)
-    assert opened.state.unfinished([B])[B] == (0, 8)
+    assert opened.state.works.unfinished([B])[B] == (0, 8)
     acted = opened.acted
     transaction.end(is_committed=False)
     assert opened.acted > acted  # a rebalance may wait for it
@@ -241,7 +241,7 @@ async def test_an_abort_takes_the_records_behind_its_own_from_another_block(
     transaction.commit(opened.batch)
     for cursor in (opened.a, opened.b):
         opened.state.reads.hand_out(cursor, 5, 8, ())
-    second = OpenBatch(opened.state)
+    second = OpenBatch(opened.state.works)
     second.open({A: ()})
     transaction.end(is_committed=False)
     assert opened.positions() == [0, 0]
@@ -303,7 +303,7 @@ async def test_a_batch_inside_a_transaction_ends_before_it_and_returns_with_its_
     assert not batch.is_enlisted
     batch.close(is_done=True)
     assert not batch.is_open
-    assert state.processed_offsets()[A].offset == 0
+    assert state.finished.processed_offsets()[A].offset == 0
     state.reads.hand_out(opened.a, 5, 8, ())
     transaction.end(is_committed=False)
     assert opened.positions() == [0, 0]
@@ -314,7 +314,7 @@ async def test_the_application_commits_a_batch_whatever_the_transaction_around_i
     opened = await asyncio.create_task(opened_in(transaction))
     assert opened.batch.to_commit() == {A: 5, B: 5}
     opened.batch.close(is_done=True)
-    assert opened.state.processed_offsets()[A].offset == 5
+    assert opened.state.finished.processed_offsets()[A].offset == 5
     opened.note_committed(opened.a, 5)  # and the commit of the other one has failed
     transaction.end(is_committed=False)
     assert opened.positions() == [5, 0]

@@ -555,7 +555,7 @@ class Reading:
 
     def processed(self) -> dict[int, int]:
         """Return the processed offsets by partition."""
-        found = self.state.processed_offsets()
+        found = self.state.finished.processed_offsets()
         return {tp.partition: offset.offset for tp, offset in found.items()}
 
 
@@ -573,7 +573,7 @@ async def test_a_task_reads_alone_again_when_the_other_ones_partition_is_taken_a
     reading.read(A, 0, 1)
     await reading.elsewhere(lambda: reading.read(B, 0, 3))
     assert state.reads.are_several_reading()
-    assert state.unfinished([A, B]) == {A: (0, 1), B: (0, 3)}
+    assert state.works.unfinished([A, B]) == {A: (0, 1), B: (0, 3)}
     state.change([B], [])
     assert not state.reads.are_several_reading()
     assert not state.reads.has_several_readers
@@ -603,7 +603,7 @@ async def test_what_the_first_task_reads_one_by_one_is_brought_back_when_a_secon
 async def test_a_run_forgets_who_has_read_before_it(reading: Reading) -> None:
     reading.read(A, 0, 1)
     await reading.elsewhere(lambda: reading.read(B, 0, 3))
-    reading.state.open_processing(cast("Any", object()))
+    reading.state.works.open_processing(cast("Any", object()))
     told: list[bool] = []
     reading.state.observers.of_gets.append(lambda: told.append(True))
     await reading.end_other()
@@ -643,7 +643,7 @@ async def test_a_commit_finishes_what_lies_before_the_first_record_that_a_task_h
     reading.read(A, 0, 1)
     await reading.elsewhere(lambda: reading.read(A, 1, 3))
     await reading.elsewhere(lambda: reading.read(A, 3, 5))
-    reading.state.note_finished({A: OffsetAndMetadata(1, "")})
+    reading.state.finished.note_finished({A: OffsetAndMetadata(1, "")})
     assert reading.processed()[A.partition] == 3
 
 

@@ -82,6 +82,7 @@ class Starting:
         self.resolver = PositionResolver(
             config,
             self.state,
+            self.state.finished,
             self.state.events,
             self.state.observers,
             self.buffer,

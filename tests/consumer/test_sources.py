@@ -83,7 +83,7 @@ async def test_the_next_request_follows_the_buffered_data_once_that_is_taken(sta
     assert (await fetching.gets.one(())).offset == 0
     (sent,) = fetching.cluster.sent  # already on its way when the first record is handed out
     assert sent.offsets == {0: 5}
-    assert fetching.state.handed_out_offsets()[TopicPartition("t", 0)].offset == 1
+    assert fetching.state.finished.handed_out_offsets()[TopicPartition("t", 0)].offset == 1
 
 
 async def test_at_most_one_answered_response_waits(start: Start) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -104,8 +104,13 @@ def test_a_subscription_is_to_the_partitions_of_its_topics(way: str) -> None:
 def test_a_departure_is_told_of_the_partitions_that_the_application_gives_up(
     state: State,
 ) -> None:
-    told: list[Departure] = []
-    state.observers.on_departure(told.append)
+    told: list[tuple[Departure, Mapping[TopicPartition, OffsetAndMetadata]]] = []
+
+    def note(departure: Departure) -> None:
+        offsets = state.finished.finished_offsets()
+        told.append((departure, {tp: offsets[tp] for tp in departure.partitions}))
+
+    state.observers.on_departure(note)
     for tp, offset in ((A, 7), (B, 9)):
         state.seek(state.partition(tp), offset)
     state.assign_from_user([A, B])
@@ -113,7 +118,7 @@ def test_a_departure_is_told_of_the_partitions_that_the_application_gives_up(
     state.unsubscribe()
     assert not state.assignment
     assert told == [
-        Departure(frozenset({tp}), {tp: OffsetAndMetadata(offset, "")}, None)
+        (Departure(frozenset({tp}), None), {tp: OffsetAndMetadata(offset, "")})
         for tp, offset in ((B, 9), (A, 7))
     ]
 
@@ -200,7 +205,7 @@ def test_a_rebalance_keeps_positions_readable_and_then_starts_all_afresh(
     state.seek(before, 7)
     state.begin_revocation(state.assignment)
     assert not before.is_fetchable
-    assert state.handed_out_offsets() == {A: OffsetAndMetadata(7, "")}
+    assert state.finished.handed_out_offsets() == {A: OffsetAndMetadata(7, "")}
     state.change(state.assignment, [A])
     after = state.partition(A)
     assert after is not before
@@ -220,11 +225,11 @@ def test_seek_and_reset_make_what_is_under_way_stale(state: State) -> None:
     search = partition.search
     assert search is not None
     assert partition.loan is not loan
-    assert state.handed_out_offsets() == {}
+    assert state.finished.handed_out_offsets() == {}
     assert not partition.is_fetchable
     state.seek(partition, 9)
     assert not search.is_current
-    assert state.handed_out_offsets() == {A: OffsetAndMetadata(9, "")}
+    assert state.finished.handed_out_offsets() == {A: OffsetAndMetadata(9, "")}
     assert partition.fetched == 9
     assert partition.search is None
     assert discarded == [partition] * 3
@@ -252,11 +257,20 @@ def test_only_what_was_handed_out_before_the_latest_get_is_processed(
     state.reads.begin_get()
     state.reads.hand_out(a, 0, 10, ((0, 3),))
     state.reads.hand_out(b, 0, 5, ())
-    assert state.processed_offsets() == {A: OffsetAndMetadata(0, ""), B: OffsetAndMetadata(0, "")}
+    assert state.finished.processed_offsets() == {
+        A: OffsetAndMetadata(0, ""),
+        B: OffsetAndMetadata(0, ""),
+    }
     state.reads.begin_get()
     state.reads.hand_out(a, 10, 12, ())
-    assert state.processed_offsets() == {A: OffsetAndMetadata(10, ""), B: OffsetAndMetadata(5, "")}
-    assert state.handed_out_offsets() == {A: OffsetAndMetadata(12, ""), B: OffsetAndMetadata(5, "")}
+    assert state.finished.processed_offsets() == {
+        A: OffsetAndMetadata(10, ""),
+        B: OffsetAndMetadata(5, ""),
+    }
+    assert state.finished.handed_out_offsets() == {
+        A: OffsetAndMetadata(12, ""),
+        B: OffsetAndMetadata(5, ""),
+    }
     assert (a.leader_epoch, b.leader_epoch) == (3, -1)
 
 
@@ -269,23 +283,23 @@ def test_what_would_be_committed_says_of_each_record_that_it_is_finished(
     state.reads.begin_get()
     holder = object()
     with pytest.raises(IllegalStateError):
-        state.offset_if_finished(a, {0})
-    state.hand_out_each(a, records(*range(10_000)), ((0, 3),), lambda _: holder)
+        state.finished.offset_if_finished(a, {0})
+    state.works.hand_out_each(a, records(*range(10_000)), ((0, 3),), lambda _: holder)
     progress = a.progress
     assert progress is not None
     state.reads.hand_out(a, 0, 10_000, ((0, 3),))
-    assert state.offset_if_finished(a, {0, 1}) == (OffsetAndMetadata(2, ""), True)
-    behind, is_all = state.offset_if_finished(a, {5, 6, 9_999})
+    assert state.finished.offset_if_finished(a, {0, 1}) == (OffsetAndMetadata(2, ""), True)
+    behind, is_all = state.finished.offset_if_finished(a, {5, 6, 9_999})
     assert (behind.offset, is_all) == (0, True)
     said = decode(a.topic_id, *behind)
     assert said is not None
     assert said.ranges == ((5, 7), (9_999, 10_000))
     for offset in range(1, 10_000, 2):
         progress.finish(offset, holder)
-    assert not state.offset_if_finished(a, {9_998})[1]
+    assert not state.finished.offset_if_finished(a, {9_998})[1]
     for offset in range(0, 9_998, 2):
         progress.finish(offset, holder)
-    assert state.offset_if_finished(a, {9_998}) == (OffsetAndMetadata(10_000, ""), True)
+    assert state.finished.offset_if_finished(a, {9_998}) == (OffsetAndMetadata(10_000, ""), True)
 
 
 def test_nothing_would_be_committed_of_a_partition_without_a_position(
@@ -294,7 +308,7 @@ def test_nothing_would_be_committed_of_a_partition_without_a_position(
     a = state.partition(A)
     a.track(Progress())
     with pytest.raises(IllegalStateError):
-        state.offset_if_finished(a, {0})
+        state.finished.offset_if_finished(a, {0})
 
 
 def test_offsets_that_hold_no_records_count_as_processed(state: State) -> None:
@@ -302,12 +316,12 @@ def test_offsets_that_hold_no_records_count_as_processed(state: State) -> None:
     state.seek(a, 0)
     state.reads.begin_get()
     state.reads.pass_over(a, 4)
-    assert state.processed_offsets() == {A: OffsetAndMetadata(4, "")}
+    assert state.finished.processed_offsets() == {A: OffsetAndMetadata(4, "")}
     state.reads.hand_out(a, 4, 6, ())
     state.reads.pass_over(a, 8)
-    assert state.processed_offsets() == {A: OffsetAndMetadata(4, "")}
+    assert state.finished.processed_offsets() == {A: OffsetAndMetadata(4, "")}
     state.reads.begin_get()
-    assert state.processed_offsets() == {A: OffsetAndMetadata(8, "")}
+    assert state.finished.processed_offsets() == {A: OffsetAndMetadata(8, "")}
 
 
 @pytest.mark.parametrize("offset", [4, 500])
@@ -317,10 +331,10 @@ def test_a_seek_counts_as_processed_from_the_next_get_on(state: State, offset: i
     state.reads.begin_get()
     state.reads.hand_out(a, 0, 10, ())
     state.seek(a, offset)
-    assert state.processed_offsets() == {A: OffsetAndMetadata(0, "")}  # being worked on
-    assert state.handed_out_offsets() == {A: OffsetAndMetadata(offset, "")}
+    assert state.finished.processed_offsets() == {A: OffsetAndMetadata(0, "")}  # being worked on
+    assert state.finished.handed_out_offsets() == {A: OffsetAndMetadata(offset, "")}
     state.reads.begin_get()
-    assert state.processed_offsets() == {A: OffsetAndMetadata(offset, "")}
+    assert state.finished.processed_offsets() == {A: OffsetAndMetadata(offset, "")}
 
 
 def test_a_seek_back_counts_at_once_when_nothing_is_worked_on(state: State) -> None:
@@ -330,7 +344,7 @@ def test_a_seek_back_counts_at_once_when_nothing_is_worked_on(state: State) -> N
     state.reads.hand_out(a, 0, 10, ())
     state.reads.begin_get()
     state.seek(a, 4)
-    assert state.processed_offsets() == {A: OffsetAndMetadata(4, "")}
+    assert state.finished.processed_offsets() == {A: OffsetAndMetadata(4, "")}
 
 
 def test_a_seek_behind_processed_records_counts_at_once_though_others_are_worked_on(
@@ -340,7 +354,7 @@ def test_a_seek_behind_processed_records_counts_at_once_though_others_are_worked
     state.reads.begin_get()
     state.reads.hand_out(a, 5, 8, ())
     state.seek(a, 2)
-    assert state.processed_offsets() == {A: OffsetAndMetadata(2, "")}
+    assert state.finished.processed_offsets() == {A: OffsetAndMetadata(2, "")}
 
 
 def test_what_is_worked_on_is_processed_at_the_next_get_though_the_position_is_looked_up(
@@ -351,12 +365,12 @@ def test_what_is_worked_on_is_processed_at_the_next_get_though_the_position_is_l
     state.reads.begin_get()
     state.reads.hand_out(a, 0, 10, ())
     state.request_reset(a, -1)
-    assert state.being_processed() == {}
-    assert state.processed_offsets() == {A: OffsetAndMetadata(0, "")}
+    assert state.works.being_processed() == {}
+    assert state.finished.processed_offsets() == {A: OffsetAndMetadata(0, "")}
     state.reads.begin_get()
-    assert state.processed_offsets() == {A: OffsetAndMetadata(10, "")}
+    assert state.finished.processed_offsets() == {A: OffsetAndMetadata(10, "")}
     state.seek(a, 500)  # as the position resolver does that has found it
-    assert state.processed_offsets() == {A: OffsetAndMetadata(500, "")}
+    assert state.finished.processed_offsets() == {A: OffsetAndMetadata(500, "")}
 
 
 def test_a_return_to_the_committed_offset_counts_nothing_as_processed_that_is_in_hand(
@@ -366,18 +380,18 @@ def test_a_return_to_the_committed_offset_counts_nothing_as_processed_that_is_in
     state.seek(a, 0)
     state.reads.begin_get()
     state.reads.hand_out(a, 0, 10, ())
-    assert state.processed_offsets() == {A: OffsetAndMetadata(0, "")}
+    assert state.finished.processed_offsets() == {A: OffsetAndMetadata(0, "")}
     state.return_to_committed([a])
     assert a.search is not None
     assert a.search.replaced == 0
-    assert state.processed_offsets() == {}
-    assert state.handed_out_offsets() == {}
+    assert state.finished.processed_offsets() == {}
+    assert state.finished.handed_out_offsets() == {}
     state.reads.begin_get()
     # Nor would a commit go back to where the lookup begins if nothing is committed.
-    assert state.processed_offsets() == {}
+    assert state.finished.processed_offsets() == {}
     state.start_at(a, 10)
     state.reads.begin_get()
-    assert state.processed_offsets() == {A: OffsetAndMetadata(10, "")}
+    assert state.finished.processed_offsets() == {A: OffsetAndMetadata(10, "")}
 
 
 def test_a_position_lost_with_its_log_covers_nothing_of_what_is_worked_on(
@@ -389,9 +403,9 @@ def test_a_position_lost_with_its_log_covers_nothing_of_what_is_worked_on(
     state.reads.hand_out(a, 0, 10, ())
     state.request_reset(a, -2, reason="out of range")
     state.seek(a, 1000)
-    assert state.processed_offsets() == {}
+    assert state.finished.processed_offsets() == {}
     state.reads.begin_get()
-    assert state.processed_offsets() == {A: OffsetAndMetadata(1000, "")}
+    assert state.finished.processed_offsets() == {A: OffsetAndMetadata(1000, "")}
 
 
 # --- What a change tells others ----------------------------------------------------------------
@@ -435,14 +449,14 @@ def test_positions_are_settled_before_records_are_discarded_for_a_move(
 
 QUESTIONS: dict[str, Callable[[State], object]] = {
     "another assignment": lambda state: state.change([A], ()),
-    "processed": lambda state: state.processed_offsets(),
-    "returned": lambda state: state.handed_out_offsets(),
-    "being processed": lambda state: state.being_processed(),
-    "unfinished": lambda state: state.unfinished([A]),
-    "a start": lambda state: state.start_to_commit(state.partition(A), 1),
-    "a commit": lambda state: state.note_finished({A: OffsetAndMetadata(1, "")}),
-    "a delivery": lambda state: state.delivery(),
-    "the end of a delivery": lambda state: state.finish_delivery(DeliveredRecords()),
+    "processed": lambda state: state.finished.processed_offsets(),
+    "returned": lambda state: state.finished.handed_out_offsets(),
+    "being processed": lambda state: state.works.being_processed(),
+    "unfinished": lambda state: state.works.unfinished([A]),
+    "a start": lambda state: state.finished.start_to_commit(state.partition(A), 1),
+    "a commit": lambda state: state.finished.note_finished({A: OffsetAndMetadata(1, "")}),
+    "a delivery": lambda state: state.finished.delivery(),
+    "the end of a delivery": lambda state: state.finished.finish_delivery(DeliveredRecords()),
     "idle time": lambda state: state.reads.idle_s(1.0),
     "hand-outs": lambda state: state.reads.hand_out_count,
 }
@@ -484,16 +498,16 @@ def test_records_without_a_commit_are_lost_with_their_partition(state: State) ->
     read_to(state, A, 0, 5)
     read_to(state, B, 0, 5).note_committed(OffsetAndMetadata(5, ""), -1, b"")
     state.change([foreign, unread, A, B], ())
-    assert state.delivery().lost == {A}
-    state.forget_lost([A, B])
-    assert not state.delivery().lost
+    assert state.finished.delivery().lost == {A}
+    state.finished.forget_lost([A, B])
+    assert not state.finished.delivery().lost
 
 
 def test_records_of_a_replaced_log_are_lost_if_they_are_not_committed(
     state: State,
 ) -> None:
     state.replace_log(read_to(state, A, 0, 5), b"other")
-    assert state.delivery().lost == {A}
+    assert state.finished.delivery().lost == {A}
 
 
 def test_offsets_behind_records_of_an_earlier_assignment_are_of_that() -> None:
@@ -545,18 +559,18 @@ def test_records_before_a_position_sought_in_a_rebalance_are_processed_at_the_ne
     state.begin_revocation([A])
     state.seek(state.partition(A), 4)
     state.change([A], [A], is_unbroken=True)
-    assert (A in state.processed_offsets()) is not is_in_work
+    assert (A in state.finished.processed_offsets()) is not is_in_work
     state.reads.begin_get()
-    assert state.processed_offsets()[A].offset == 4
+    assert state.finished.processed_offsets()[A].offset == 4
 
 
 def test_nothing_is_being_processed_of_a_partition_that_was_taken_away(
     state: State,
 ) -> None:
     read_to(state, A, 0, 5)
-    assert state.being_processed() == {A: (0, 5)}
+    assert state.works.being_processed() == {A: (0, 5)}
     state.change([A], ())
-    assert state.being_processed() == {}
+    assert state.works.being_processed() == {}
 
 
 def test_a_partition_sought_to_its_commit_in_a_rebalance_starts_from_what_is_committed_then(
@@ -610,10 +624,10 @@ def test_what_the_latest_get_returned_is_unfinished_in_whichever_partitions(
     for number, tp in enumerate(tps):
         if number % 4 == 2:
             read_to(state, tp, 0, 3)
-    assert state.unfinished(tps) == dict.fromkeys(tps[2::4], (0, 3))
-    assert state.unfinished([*tps[:2], TopicPartition("u", 0)]) == {}
-    state.note_finished({tps[2]: OffsetAndMetadata(3, "")})
-    assert state.unfinished(tps[:5]) == {}
+    assert state.works.unfinished(tps) == dict.fromkeys(tps[2::4], (0, 3))
+    assert state.works.unfinished([*tps[:2], TopicPartition("u", 0)]) == {}
+    state.finished.note_finished({tps[2]: OffsetAndMetadata(3, "")})
+    assert state.works.unfinished(tps[:5]) == {}
 
 
 class Transaction:
@@ -636,15 +650,15 @@ def test_what_an_open_transaction_decides_on_is_unfinished_and_not_committed(
     a = state.partition(A)
     a.await_outcome(transaction, 6)
     a.await_outcome(other, 8)
-    assert state.undecided([A, B, TopicPartition("u", 0)]) == {A: (6, 10)}
-    assert state.undecided([A], transaction) == {A: (8, 10)}
-    assert state.unfinished([A, B]) == {A: (6, 10)}
+    assert state.works.undecided([A, B, TopicPartition("u", 0)]) == {A: (6, 10)}
+    assert state.works.undecided([A], transaction) == {A: (8, 10)}
+    assert state.works.unfinished([A, B]) == {A: (6, 10)}
     expected = {A: OffsetAndMetadata(6, ""), B: OffsetAndMetadata(10, "")}
-    assert state.processed_offsets() == state.offsets_to_commit() == expected
-    assert state.handed_out_offsets()[A].offset == 10
+    assert state.finished.processed_offsets() == state.finished.offsets_to_commit() == expected
+    assert state.finished.handed_out_offsets()[A].offset == 10
     transaction.is_settled = other.is_settled = True
-    assert state.undecided([A]) == {}
-    assert state.offsets_to_commit()[A].offset == 10
+    assert state.works.undecided([A]) == {}
+    assert state.finished.offsets_to_commit()[A].offset == 10
 
 
 @pytest.mark.parametrize(
@@ -672,7 +686,7 @@ def test_transactions_from_before_a_rebalance_decide_nothing_once_it_starts_anew
     state.change([A], [A], is_unbroken=True)
     move(state, state.partition(A))
     read_to(state, A, 3, 10)
-    assert state.undecided([A]) == ({} if is_forgotten else {A: (5, 10)})
+    assert state.works.undecided([A]) == ({} if is_forgotten else {A: (5, 10)})
 
 
 def test_offsets_that_a_transaction_commits_count_for_the_assignment_of_the_records(
@@ -682,11 +696,11 @@ def test_offsets_that_a_transaction_commits_count_for_the_assignment_of_the_reco
     state.change([B], [B])
     read_to(state, B, 0, 5)
     five = OffsetAndMetadata(5, "")
-    state.finish_offsets({A: a, B: before}, {A: five, B: five})
-    state.finish_offsets({A: a}, {B: five})
-    assert [state.processed_offsets()[tp].offset for tp in (A, B)] == [5, 0]
-    state.finish_delivery(DeliveredRecords({state.partition(B): 4}))
-    assert state.processed_offsets()[B].offset == 4
+    state.finished.finish_offsets({A: a, B: before}, {A: five, B: five})
+    state.finished.finish_offsets({A: a}, {B: five})
+    assert [state.finished.processed_offsets()[tp].offset for tp in (A, B)] == [5, 0]
+    state.finished.finish_delivery(DeliveredRecords({state.partition(B): 4}))
+    assert state.finished.processed_offsets()[B].offset == 4
 
 
 def test_an_offset_that_commit_would_commit_is_committed_with_what_is_finished_behind_it(
@@ -694,19 +708,19 @@ def test_an_offset_that_commit_would_commit_is_committed_with_what_is_finished_b
 ) -> None:
     a = read_to(state, A, 0, 5)
     a.topic_id = b"0123456789abcdef"
-    state.hand_out_each(a, records(*range(5)), (), lambda record: record.offset)
+    state.works.hand_out_each(a, records(*range(5)), (), lambda record: record.offset)
     for offset in (0, 1, 3):
-        state.finish(a, offset, offset)
+        state.works.finish(a, offset, offset)
     for exactly in (OffsetAndMetadata(1, ""), OffsetAndMetadata(2, "note")):
-        assert state.finish_named({A: exactly}) == ({A: exactly}, {A})
-    offsets, exact = state.finish_named({A: OffsetAndMetadata(2, "")})
+        assert state.finished.finish_named({A: exactly}) == ({A: exactly}, {A})
+    offsets, exact = state.finished.finish_named({A: OffsetAndMetadata(2, "")})
     finished = decode(a.topic_id, *offsets[A])
     assert finished is not None
     assert (finished.ranges, exact) == (((3, 4),), set())
     for offset in (2, 4):
-        state.finish(a, offset, offset)
+        state.works.finish(a, offset, offset)
     end = OffsetAndMetadata(5, "")
-    assert state.finish_named({A: end}) == ({A: end}, set())
+    assert state.finished.finish_named({A: end}) == ({A: end}, set())
 
 
 def test_rebalances_are_told_that_the_application_has_finished_something(
@@ -715,12 +729,12 @@ def test_rebalances_are_told_that_the_application_has_finished_something(
     told: list[str] = []
     state.observers.of_gets.append(lambda: told.append("acted"))
     run = cast(Any, object())
-    state.open_processing(run)
-    state.close_processing(run)
+    state.works.open_processing(run)
+    state.works.close_processing(run)
     assert len(told) == 1
-    state.finish_offsets({}, {})
+    state.finished.finish_offsets({}, {})
     assert len(told) == 2
-    state.finish_delivery(DeliveredRecords())
+    state.finished.finish_delivery(DeliveredRecords())
     assert len(told) == 3
 
 
@@ -734,10 +748,10 @@ def test_a_start_behind_records_that_are_worked_on_is_not_committed(state: State
     elif why == "transaction":
         a.await_outcome(Transaction(), 7)
     committed = OffsetAndMetadata(10, "")
-    assert state.start_to_commit(a, 10) == (committed if why == "nothing" else None)
-    assert state.start_to_commit(a, 5) == OffsetAndMetadata(5, "")
+    assert state.finished.start_to_commit(a, 10) == (committed if why == "nothing" else None)
+    assert state.finished.start_to_commit(a, 5) == OffsetAndMetadata(5, "")
     a.note_committed(committed, -1, b"")
-    assert state.start_to_commit(a, 10) == committed
+    assert state.finished.start_to_commit(a, 10) == committed
 
 
 @pytest.mark.parametrize(
@@ -746,8 +760,8 @@ def test_a_start_behind_records_that_are_worked_on_is_not_committed(state: State
 def test_metadata_that_were_refused_are_half_as_long_next_time(
     state: State, refused: int, most: int
 ) -> None:
-    state.limit_metadata(refused)
-    assert state.most_metadata == most
+    state.finished.limit_metadata(refused)
+    assert state.finished.most_metadata == most
 
 
 # --- Records that handlers have ----------------------------------------------------------------
@@ -758,9 +772,9 @@ def handled(state: State) -> Cursor:
     state.add_from_user([A])  # behind one of which they have none
     a = state.partition(A)
     state.seek(a, 0)
-    state.open_processing(cast(Any, object()))
-    state.hand_out_each(a, records(*range(5)), (), lambda record: record.offset)
-    state.put_into_processing(a, is_enough=True)
+    state.works.open_processing(cast(Any, object()))
+    state.works.hand_out_each(a, records(*range(5)), (), lambda record: record.offset)
+    state.works.put_into_processing(a, is_enough=True)
     state.reads.hand_out(a, 0, 5, ())
     return a
 
@@ -771,22 +785,22 @@ def test_records_are_processed_up_to_the_first_that_a_handler_has(
     moved: list[Cursor] = []
     state.observers.on_partition_change(moved.append)
     for offset in (1, 0):
-        state.finish(handled, offset, offset)
-    state.finish(handled, 3, "another holder")
-    assert state.processed_offsets()[A].offset == 2
-    assert state.handed_out_offsets()[A].offset == 2
-    assert state.finished_offsets()[A].offset == 2
-    state.take_more(handled)
-    state.take_more(handled)
+        state.works.finish(handled, offset, offset)
+    state.works.finish(handled, 3, "another holder")
+    assert state.finished.processed_offsets()[A].offset == 2
+    assert state.finished.handed_out_offsets()[A].offset == 2
+    assert state.finished.finished_offsets()[A].offset == 2
+    state.works.take_more(handled)
+    state.works.take_more(handled)
     assert moved == [handled]
     assert handled.worked_by is state.reads.processing
     settled: list[object] = []
     state.reads.set_settler(lambda: settled.append(handled.worked_by))
     for offset in (2, 3, 4):
-        state.finish(handled, offset, offset)
+        state.works.finish(handled, offset, offset)
     assert settled == [state.reads.processing]
     assert handled.worked_by is None
-    assert state.processed_offsets()[A].offset == 5
+    assert state.finished.processed_offsets()[A].offset == 5
     assert moved == [handled]
 
 
@@ -795,12 +809,12 @@ def test_a_partition_with_enough_is_fetched_again_when_its_handlers_have_finishe
 ) -> None:
     moved: list[Cursor] = []
     state.observers.on_partition_change(moved.append)
-    state.note_finished({A: OffsetAndMetadata(3, "")})
-    assert state.processed_offsets()[A].offset == 3
+    state.finished.note_finished({A: OffsetAndMetadata(3, "")})
+    assert state.finished.processed_offsets()[A].offset == 3
     assert not moved
-    state.note_finished({A: OffsetAndMetadata(6, "")})
-    assert state.processed_offsets()[A].offset == 3
-    state.note_finished({A: OffsetAndMetadata(5, "")})
+    state.finished.note_finished({A: OffsetAndMetadata(6, "")})
+    assert state.finished.processed_offsets()[A].offset == 3
+    state.finished.note_finished({A: OffsetAndMetadata(5, "")})
     assert (handled.worked_by, handled.has_enough) == (None, False)
     assert moved == [handled]
 
@@ -812,7 +826,7 @@ def test_a_seek_before_all_that_handlers_have_makes_room_for_others(
     assert handled.has_enough
     state.seek(handled, 0)
     assert (handled.worked_by, handled.has_enough) == (None, False)
-    assert state.processed_offsets()[A].offset == 0
+    assert state.finished.processed_offsets()[A].offset == 0
 
 
 @pytest.mark.parametrize("how", ["sought", "skipped to", "found"])
@@ -825,30 +839,30 @@ def test_records_behind_a_new_position_are_given_to_handlers_again(
         state.skip_to(handled, 3)
     else:
         state.start_at(handled, 3)
-    state.hand_out_each(handled, records(3, 4), (), lambda record: "another holder")
+    state.works.hand_out_each(handled, records(3, 4), (), lambda record: "another holder")
     state.reads.hand_out(handled, 3, 5, ())
     for offset in range(5):
-        state.finish(handled, offset, offset)
-    assert state.processed_offsets()[A].offset == 3
+        state.works.finish(handled, offset, offset)
+    assert state.finished.processed_offsets()[A].offset == 3
 
 
 def test_a_handler_commits_its_own_records_and_no_others(state: State) -> None:
     a = state.partition(A)
     state.seek(a, 0)
-    state.open_processing(cast(Any, SimpleNamespace(own_records=lambda: {a: {0: 0, 1: 1}})))
-    state.hand_out_each(a, records(*range(5)), (), lambda record: record.offset)
-    state.put_into_processing(a, is_enough=True)
+    state.works.open_processing(cast(Any, SimpleNamespace(own_records=lambda: {a: {0: 0, 1: 1}})))
+    state.works.hand_out_each(a, records(*range(5)), (), lambda record: record.offset)
+    state.works.put_into_processing(a, is_enough=True)
     state.reads.hand_out(a, 0, 5, ())
     moved: list[Cursor] = []
     state.observers.on_partition_change(moved.append)
     for tp, refused in ((B, OffsetAndMetadata(0, "")), (A, OffsetAndMetadata(3, ""))):
         with pytest.raises(IllegalStateError):
-            state.finish_named({tp: refused})
+            state.finished.finish_named({tp: refused})
     with pytest.raises(IllegalStateError):
-        state.finish_named({A: OffsetAndMetadata(1, "note")})
+        state.finished.finish_named({A: OffsetAndMetadata(1, "note")})
     for offset in (1, 2):
         finished = OffsetAndMetadata(offset, "")
-        assert state.finish_named({A: finished}) == ({A: finished}, set())
+        assert state.finished.finish_named({A: finished}) == ({A: finished}, set())
     assert moved == [a, a]
 
 
@@ -857,14 +871,14 @@ def test_records_of_a_partition_that_came_back_are_the_handlers_alone(
 ) -> None:
     run = cast(Any, SimpleNamespace(undone=lambda partitions: {}))
     state.seek(state.partition(A), 0)
-    state.open_processing(run)
+    state.works.open_processing(run)
     for first in (0, 3):
         a = state.partition(A)
         each = range(first, 5)
-        state.hand_out_each(a, records(*each), (), lambda record: record.offset)
-        state.put_into_processing(a, is_enough=True)
+        state.works.hand_out_each(a, records(*each), (), lambda record: record.offset)
+        state.works.put_into_processing(a, is_enough=True)
         state.reads.hand_out(a, first, 5, ())
-        assert state.being_processed() == {}
+        assert state.works.being_processed() == {}
         state.begin_revocation([A])
         state.seek(a, 3)
         state.change([A], [A], is_unbroken=True)
@@ -882,20 +896,20 @@ def test_what_was_returned_before_a_run_is_processed_when_it_begins(
     state: State,
 ) -> None:
     read_to(state, A, 0, 5)
-    state.open_processing(cast(Any, object()))
-    assert state.processed_offsets()[A].offset == 5
+    state.works.open_processing(cast(Any, object()))
+    assert state.finished.processed_offsets()[A].offset == 5
 
 
 def test_records_returned_since_a_seek_stay_in_hand_though_a_commit_before_it_is_unknown(
     state: State, handled: Cursor
 ) -> None:
     state.seek(handled, 3)
-    state.hand_out_each(handled, records(3, 4), (), lambda record: record.offset)
+    state.works.hand_out_each(handled, records(3, 4), (), lambda record: record.offset)
     state.reads.hand_out(handled, 3, 5, ())
     state.forget_before_seek([handled])
-    assert state.processed_offsets()[A].offset == 3
-    state.finish(handled, 3, 3)
-    assert state.processed_offsets()[A].offset == 4
+    assert state.finished.processed_offsets()[A].offset == 3
+    state.works.finish(handled, 3, 3)
+    assert state.finished.processed_offsets()[A].offset == 4
 
 
 @pytest.mark.parametrize("is_looked_up", [True, False])
@@ -907,26 +921,26 @@ def test_what_lies_before_a_seek_is_taken_from_handlers_whose_commit_is_unknown(
         state.request_reset(handled, LATEST_TIMESTAMP)
     state.forget_before_seek([handled, state.partition(B)])
     assert handled.worked_by is None
-    state.finish(handled, 1, 1)
-    assert state.processed_offsets()[A].offset == 3
+    state.works.finish(handled, 1, 1)
+    assert state.finished.processed_offsets()[A].offset == 3
 
 
 def test_one_run_at_a_time_takes_all_records(state: State, handled: Cursor) -> None:
     with pytest.raises(IllegalStateError, match="already active"):
-        state.open_processing(cast(Any, object()))
+        state.works.open_processing(cast(Any, object()))
     run, failure = state.reads.processing, ValueError("no")
-    state.finish(handled, 1, 1)
+    state.works.finish(handled, 1, 1)
     moved: list[Cursor] = []
     state.observers.on_partition_change(moved.append)
-    state.close_processing(cast(Any, run), failure)
-    assert state.run_failure is failure
+    state.works.close_processing(cast(Any, run), failure)
+    assert state.works.run_failure is failure
     assert (handled.worked_by, handled.position) == (None, 0)
     assert handled in moved
-    assert state.processed_offsets()[A].offset == 0
-    assert state.pass_over_finished(handled, records(0, 1, 2), ()) == (0, 1)
-    assert state.pass_over_finished(handled, records(1), ()) == (1, 1)
+    assert state.finished.processed_offsets()[A].offset == 0
+    assert state.works.pass_over_finished(handled, records(0, 1, 2), ()) == (0, 1)
+    assert state.works.pass_over_finished(handled, records(1), ()) == (1, 1)
     state.reads.hand_out(handled, 0, 1, ())
-    assert state.run_failure is None
+    assert state.works.run_failure is None
 
 
 async def test_tasks_that_read_the_records_of_a_run_are_no_readers(
@@ -964,12 +978,12 @@ async def test_reads_of_a_rebalance_listener_finish_no_records_and_end_no_idle_t
 
     await asyncio.create_task(read_in_listener())
     assert state.reads.idle_s(200.0) == 100.0
-    assert state.processed_offsets()[A].offset == 0
+    assert state.finished.processed_offsets()[A].offset == 0
     state.reads.enter_get()  # while the listener runs, this task does not
     state.reads.leave_get(200.0)
     callback.end()
     assert state.reads.idle_s(207.0) == 7.0
-    assert state.processed_offsets()[A].offset == 10
+    assert state.finished.processed_offsets()[A].offset == 10
 
 
 def test_a_hand_out_without_a_get_of_its_own_ends_the_idle_time(state: State) -> None:
@@ -993,7 +1007,7 @@ def test_a_get_costs_as_much_for_each_of_many_partitions() -> None:
         began = time.process_time()
         for cursor in cursors:
             state.reads.hand_out(cursor, 0, 1, ((0, 0),))
-        state.unfinished(tps)
+        state.works.unfinished(tps)
         return (time.process_time() - began) / count
 
     few_s = min(took_s(300) for _ in range(2))

@@ -100,6 +100,7 @@ class Buffers:
             acks = Acks(
                 self.state,
                 self.state.reads,
+                self.state.works,
                 self.buffer,
                 self.state.gate,
                 self.state.observers,

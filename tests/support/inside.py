@@ -20,6 +20,7 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
 from aiokafka_lite.consumer.assignment.reads import Reads
+from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.session import FetchSession
@@ -122,6 +123,11 @@ def gate(consumer: AIOKafkaConsumer) -> Gate:
 def assignment(consumer: AIOKafkaConsumer) -> Assignment:
     """What is assigned, and what changes it."""
     return consumer._engine.state
+
+
+def works(consumer: AIOKafkaConsumer) -> Works:
+    """What the application finishes not by its next read."""
+    return consumer._engine.works
 
 
 def reads(consumer: AIOKafkaConsumer) -> Reads:

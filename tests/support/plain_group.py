@@ -190,6 +190,7 @@ class Group:
         self.commits = Commits(
             ConsumerConfig(retry_backoff_ms=20, **settings),
             self.state,
+            self.state.finished,
             self.state.gate,
             self.state.events,
             self.state.observers,

@@ -270,8 +270,8 @@ class Reading(Fetching):
             "idle": state.reads.idle_s(asyncio.get_running_loop().time()),
             "handed out": state.reads.record_count,
             "latest": [cursor.tp for cursor in state.reads.latest],
-            "processed": state.processed_offsets(),
-            "finished": state.finished_offsets(),
+            "processed": state.finished.processed_offsets(),
+            "finished": state.finished.finished_offsets(),
             "invalidations": self.cluster.invalidations,
             "wire": _fields_of_wire(self.pool.connection),
         }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
 
@@ -12,11 +14,13 @@ from aiokafka_lite.consumer.gate import Gate
 class State(SubscriptionState):
     """What one consumer is subscribed to and assigned, with what its parts are given, too."""
 
-    __slots__ = ("events", "gate", "reads")
+    __slots__ = ("events", "finished", "gate", "observers", "reads", "works")
 
     def __init__(self) -> None:
-        observers = Observers()
-        self.reads = Reads(observers)
-        super().__init__(observers, self.reads)
+        self.observers = Observers()
+        self.reads = Reads(self.observers)
+        super().__init__(self.observers, self.reads)
+        self.works = Works(self, self.reads, self.observers)
+        self.finished = Finished(self, self.reads, self.works, self.observers)
         self.events = Events()
         self.gate = Gate(self.reads.note_raised)

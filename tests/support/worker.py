@@ -82,6 +82,7 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
         self.commits = Commits(
             self.config,
             self.state,
+            self.state.finished,
             self.state.gate,
             self.state.events,
             self.state.observers,
@@ -96,6 +97,8 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
                 self.config,
                 self.state,
                 self.state.reads,
+                self.state.works,
+                self.state.finished,
                 self.state.gate,
                 self.state.events,
                 self.state.observers,
@@ -141,7 +144,7 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
     ) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Leave as a clean stop does; return what was not committed."""
         deadline = asyncio.get_running_loop().time() + timeout_s
-        offsets = self.state.handed_out_offsets() if commit else {}
+        offsets = self.state.finished.handed_out_offsets() if commit else {}
         return await self.membership.leave(deadline=deadline, offsets=offsets, leaves=leaves)
 
     async def die(self) -> None:

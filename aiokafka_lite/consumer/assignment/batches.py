@@ -16,9 +16,9 @@ from typing import Any
 from aiokafka_lite._compat import override
 from aiokafka_lite._event import Event
 from aiokafka_lite._transaction import BegunTransaction, transaction_around
-from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, Truncation
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
+from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import TopicPartition
 
@@ -180,23 +180,23 @@ class OpenBatch(Block):
     the same.
 
     Args:
-        assignment: Whose records these are.
+        works: Of the consumer whose records these are.
         hold_s: How long it may hold up a rebalance; None: as long as other work.
     """
 
     __slots__ = (
         "_around",
-        "_assignment",
         "_given_up",
         "_returned",
         "_seeks",
         "_topic_ids",
         "_truncations",
+        "_works",
     )
 
-    def __init__(self, assignment: Assignment, hold_s: float | None = None) -> None:
+    def __init__(self, works: Works, hold_s: float | None = None) -> None:
         super().__init__(hold_s)
-        self._assignment = assignment
+        self._works = works
         # Its partitions, with the offsets of its records of each.
         self._returned: dict[Cursor, Range] = {}
         # The first truncations of their logs since then.
@@ -212,7 +212,7 @@ class OpenBatch(Block):
     @override
     def _take(self, found: Mapping[TopicPartition, Sequence[object]]) -> None:
         """Take what a get has handed out."""
-        self._returned = self._assignment.begin_work(self, found)
+        self._returned = self._works.begin(self, found)
         self._truncations = {cursor: cursor.next_truncation for cursor in self._returned}
         self._topic_ids = {cursor: cursor.topic_id for cursor in self._returned}
         self._seeks = {cursor: cursor.seeks for cursor in self._returned}
@@ -230,7 +230,7 @@ class OpenBatch(Block):
     @override
     def _end(self, *, is_done: bool) -> None:
         """Count its records as processed, or have them handed out again."""
-        self._assignment.end_work(self, self.spans, is_done=is_done, moved=self._moved())
+        self._works.end(self, self.spans, is_done=is_done, moved=self._moved())
 
     def _moved(self) -> set[Cursor]:
         """Return the cursors that the application has moved since."""
@@ -257,7 +257,7 @@ class OpenBatch(Block):
     def decide(self, transaction: BegunTransaction, *, is_committed: bool) -> None:
         """Note that a transaction which the block was enlisted in, or opened in, is over."""
         super().decide(transaction, is_committed=is_committed)
-        self._assignment.observers.acted()  # a rebalance may wait for it
+        self._works.decided()
 
     @override
     def _undo(self) -> None:
@@ -266,11 +266,11 @@ class OpenBatch(Block):
         for cursor, (first, end) in self.spans.items():
             present = None if cursor in moved else self._present(cursor)
             if present is not None and present.position is not None and present.position >= end:
-                self._assignment.return_again(present, first, end)
+                self._works.return_again(present, first, end)
 
     def _present(self, cursor: Cursor) -> Cursor | None:
         """Return the cursor of the same log by now, if nobody else can have had the partition."""
-        present = self._assignment.assignment.get(cursor.tp)
+        present = self._works.present(cursor.tp)
         if present is None or present.topic_id != self._topic_ids[cursor]:
             return None
         return present if present is cursor or present.is_undecided_of(self) else None

@@ -38,7 +38,7 @@ What is compiled for small answers (fetching/_small.pyx, delivery/_iteration.pyx
 `chunks`: it leaves there what buffer.py would, which another test compares.
 
 Whoever wants a change calls the method that says why. If others have to hear of it (a new position,
-a pause, a revocation), that is a method of SubscriptionState; otherwise one of the cursor (a
+a pause, a revocation), that is a method of Assignment; otherwise one of the cursor (a
 back-off, an answer).
 """
 

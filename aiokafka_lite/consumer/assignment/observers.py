@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from aiokafka_lite.structs import TopicPartition
 
 
 class Departure(NamedTuple):
     """Partitions that the application gives up: by `unsubscribe`, or of those that it assigned."""
 
     partitions: frozenset[TopicPartition]
-    # What auto-commit may commit of them.
-    offsets: Mapping[TopicPartition, OffsetAndMetadata]
     # That of the subscription; None: nobody is to be told.
     listener: ConsumerRebalanceListener | None
 
@@ -149,11 +147,6 @@ class Observers:
         """Tell that what is buffered of a partition must not be handed out."""
         for observer in self._discard:
             observer(partition)
-
-    @property
-    def hear_of_departures(self) -> bool:
-        """Whether anybody wants to know."""
-        return bool(self._departure)
 
     def departed(self, departure: Departure) -> None:
         """Tell that the application is about to give up partitions."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Iterable, Set
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.observers import Departure, Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.errors import IllegalStateError
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from aiokafka_lite.structs import TopicPartition
 
 
 class SubscriptionMode(enum.Enum):
@@ -53,7 +53,7 @@ class SubscriptionState(Assignment):
 
     def _subscription_changed(self) -> None:
         self.subscription_version += 1
-        self.observers.subscription_changed()
+        self._observers.subscription_changed()
 
     # --- Subscription ---------------------------------------------------------------------
     @property
@@ -117,7 +117,7 @@ class SubscriptionState(Assignment):
 
         All that was handed out is to be committed, as at a clean stop, but not open batches.
         """
-        self._depart(frozenset(self._assignment), self.finished_offsets)
+        self._depart(self._assignment.keys())
         self.mode = SubscriptionMode.NONE
         self.pattern = None
         self.listener = None
@@ -149,7 +149,7 @@ class SubscriptionState(Assignment):
         self.mode = SubscriptionMode.ASSIGNED
         wanted = frozenset(partitions)
         gone = self._assignment.keys() - wanted
-        self._depart(gone, self.finished_offsets)
+        self._depart(gone)
         self.change(gone, wanted)
         self._taken.clear()
         self._subscription_changed()
@@ -173,14 +173,9 @@ class SubscriptionState(Assignment):
             self.partition(tp)
         self.assign_from_user(self._assignment.keys() - gone)
 
-    def _depart(
-        self,
-        gone: Set[TopicPartition],
-        get_offsets: Callable[[], Mapping[TopicPartition, OffsetAndMetadata]],
-    ) -> None:
-        if gone and self.observers.hear_of_departures:
-            offsets = {tp: offset for tp, offset in get_offsets().items() if tp in gone}
-            self.observers.departed(Departure(frozenset(gone), offsets, self.listener))
+    def _depart(self, gone: Set[TopicPartition]) -> None:
+        if gone:
+            self._observers.departed(Departure(frozenset(gone), self.listener))
 
     def is_of_earlier_assignment(self, tp: TopicPartition, offset: int) -> bool:
         """Whether an offset can only mean records that another member may have had since.

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiokafka_lite._compat import Never, timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Departure, Observers
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.protocol import GroupMember, Identity, Offsets
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -48,13 +49,15 @@ class AutoCommit:
     def __init__(
         self,
         config: ConsumerConfig,
-        state: SubscriptionState,
+        state: Assignment,
+        finished: Finished,
         observers: Observers,
         member: GroupMember,
         commits: Commits,
     ) -> None:
         self._config = config
         self._state = state
+        self._finished = finished
         self._observers = observers
         self._member = member
         self._commits = commits
@@ -126,7 +129,7 @@ class AutoCommit:
         assignment = self._state.assignment
         return {
             tp: offset
-            for tp, offset in self._state.processed_offsets().items()
+            for tp, offset in self._finished.processed_offsets().items()
             if not assignment[tp].is_revoking
         }
 
@@ -139,7 +142,9 @@ class AutoCommit:
 
     def _note_departure(self, departure: Departure) -> None:
         """Let the task commit at once what may be committed of partitions that go."""
-        if left := self._commits.not_committed_yet(departure.offsets):
+        offsets = self._finished.finished_offsets()
+        gone = {tp: offset for tp, offset in offsets.items() if tp in departure.partitions}
+        if left := self._commits.not_committed_yet(gone):
             assignment = self._state.assignment
             cursors = {tp: assignment[tp] for tp in left if tp in assignment}
             self.departed.append(Departed(left, cursors, self._commits.assigned_as))

@@ -41,6 +41,7 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, NO_IDS, Cursor
+from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.finished_ranges import is_ours, shortened, united
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, SubscriptionState
@@ -248,6 +249,7 @@ class Commits(CommittedReader):
         self,
         config: ConsumerConfig,
         state: SubscriptionState,
+        finished: Finished,
         gate: Gate,
         events: Events,
         observers: Observers,
@@ -259,6 +261,7 @@ class Commits(CommittedReader):
         on_error: Callable[[KafkaError], None],
     ) -> None:
         super().__init__(config, state, gate, cluster, coordinator, member, rng)
+        self._finished = finished
         self._events = events
         self._on_error = on_error
         self.topics = ConfirmedTopics(cluster, self._backoff)
@@ -270,7 +273,7 @@ class Commits(CommittedReader):
         self.failed_at: float | None = None
         # The latest commit that succeeded, by partition.
         self._latest: dict[TopicPartition, int] = {}
-        self._auto_commit = AutoCommit(config, state, observers, member, self)
+        self._auto_commit = AutoCommit(config, state, finished, observers, member, self)
         # Where an answer was lost the broker has what it says: nothing may go back behind it.
         self._pending: set[PendingCommit] = set()
 
@@ -303,7 +306,7 @@ class Commits(CommittedReader):
         """
         if self._member.is_fenced:  # nothing is assigned any more, and that is no success
             raise self._member.why_lost()
-        wanted = self._state.offsets_to_commit() if offsets is None else check_offsets(offsets)
+        wanted = self._finished.offsets_to_commit() if offsets is None else check_offsets(offsets)
         # Also where they are given up already, as the member is out of its group: who commits by
         # hand must not take that for done.
         if self.assigned_as is None and self._state.has_lost_any(wanted):
@@ -325,9 +328,9 @@ class Commits(CommittedReader):
                 )
             exact = set[TopicPartition]()
             if offsets is None:
-                self._state.note_finished(wanted)
+                self._finished.note_finished(wanted)
             else:
-                wanted, exact = self._state.finish_named(wanted)
+                wanted, exact = self._finished.finish_named(wanted)
             commit = PendingCommit(
                 next(self._sequence),
                 wanted,
@@ -611,8 +614,8 @@ class Commits(CommittedReader):
         offsets = {tp: offset for tp, offset in commit.left.items() if is_ours(offset.metadata)}
         if not offsets:
             return False
-        self._state.limit_metadata(max(len(offset.metadata) for offset in offsets.values()))
-        most = self._state.most_metadata
+        self._finished.limit_metadata(max(len(offset.metadata) for offset in offsets.values()))
+        most = self._finished.most_metadata
         for tp, (offset, metadata) in offsets.items():
             short = shortened(commit.topic_ids[tp], offset, metadata, most)
             commit.left[tp] = OffsetAndMetadata(offset, short)
@@ -733,7 +736,7 @@ class Commits(CommittedReader):
         """Return what is finished by one of two commits; None: no more than by the first."""
         if cursor.progress is None:
             return offset if offset.offset > committed.offset else None
-        most = self._state.most_metadata
+        most = self._finished.most_metadata
         both = united(cursor.topic_id, committed, offset, most)
         return None if both == united(cursor.topic_id, committed, committed, most) else both
 
@@ -791,7 +794,7 @@ class Commits(CommittedReader):
 
         This is for as long as the assignment lasts: in another one a lower position is no seek.
         """
-        now = self._state.processed_offsets()
+        now = self._finished.processed_offsets()
         for tp, offset in tuple(commit.left.items()):
             partition = self._state.assignment.get(tp)
             if partition is None or partition.position is None:
@@ -815,7 +818,7 @@ class Commits(CommittedReader):
             ):
                 continue
             if self._state.assignment.get(tp) is cursor:
-                now = now or self._state.processed_offsets()
+                now = now or self._finished.processed_offsets()
                 if tp in now and now[tp].offset >= commit.left[tp].offset:
                     commit.say(tp, now[tp], next(self._sequence))
 

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 from aiokafka_lite._transaction import BegunTransaction
+from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords, Enlisted
+from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.commits.requests import OffsetToCommit
 from aiokafka_lite.consumer.membership.protocol import Identity
@@ -69,13 +70,17 @@ class OffsetsInTransaction:
     """What somebody's transaction may commit of a consumer that finishes records one by one.
 
     Args:
-        state: What is assigned, and how far each partition is.
+        state: What is assigned.
+        finished: Tell how far each partition is.
         observers: Told when a transaction is over.
         commits: Of the same consumer.
     """
 
-    def __init__(self, state: SubscriptionState, observers: Observers, commits: Commits) -> None:
+    def __init__(
+        self, state: Assignment, finished: Finished, observers: Observers, commits: Commits
+    ) -> None:
         self._state = state
+        self._finished = finished
         self._observers = observers
         self.commits = commits
 
@@ -182,13 +187,13 @@ class OffsetsInTransaction:
         """
         if self.commits.topics.is_former(cursor.tp.topic, cursor.topic_id):
             return None
-        offset, is_all = self._state.offset_if_finished(cursor, records)
+        offset, is_all = self._finished.offset_if_finished(cursor, records)
         if is_all:
             return offset, records
 
         def are_too_many(last: int) -> bool:
             until_last = frozenset(each for each in records if each <= last)
-            return not self._state.offset_if_finished(cursor, until_last)[1]
+            return not self._finished.offset_if_finished(cursor, until_last)[1]
 
         in_order = sorted(records)
         fitting = bisect_left(in_order, True, key=are_too_many)
@@ -198,11 +203,11 @@ class OffsetsInTransaction:
         if not fitting:
             return None
         kept = frozenset(in_order[:fitting])
-        return self._state.offset_if_finished(cursor, kept)[0], kept
+        return self._finished.offset_if_finished(cursor, kept)[0], kept
 
     def note_refused_metadata(self, offsets: OffsetsByCursor) -> None:
         """Note that the metadata of these are too long for the brokers."""
-        self._state.limit_metadata(max(len(each.metadata) for each in offsets.values()))
+        self._finished.limit_metadata(max(len(each.metadata) for each in offsets.values()))
 
     def settle_named(
         self,
@@ -215,7 +220,7 @@ class OffsetsInTransaction:
         if is_committed:
             self.note_committed(group, offsets)
             found = {tp: OffsetAndMetadata(*offset[:2]) for tp, offset in offsets.items()}
-            self._state.finish_offsets(cursors, found)
+            self._finished.finish_offsets(cursors, found)
         elif is_committed is None:
             self.begin_anew({cursors[tp]: seeks[cursors[tp]] for tp in offsets if tp in cursors})
 
@@ -229,7 +234,7 @@ class OffsetsInTransaction:
             KafkaError: The coordinator refuses, or does not answer.
         """
         unclear = {
-            cursor.tp: self._state.offset_if_finished(cursor, frozenset())[0]
+            cursor.tp: self._finished.offset_if_finished(cursor, frozenset())[0]
             for cursor, offset in offsets.items()
             if cursor.committed in (None, offset)
         }
@@ -255,7 +260,7 @@ class OffsetsInTransaction:
         """
         delivery.leave_out_refused()
         if revoked := delivery.revoked():
-            self._state.forget_lost(revoked)
+            self._finished.forget_lost(revoked)
             names = ", ".join(f"{tp.topic}/{tp.partition}" for tp in sorted(revoked))
             raise BatchRevokedError(
                 f"records of {names} cannot be committed: a rebalance revoked the partitions, or "
@@ -268,7 +273,7 @@ class OffsetsInTransaction:
         for cursor, records in delivery.unfinished().items():
             offsets[cursor] = self._finishing(cursor, records)
         for cursor, end in delivery.ends.items():
-            offsets[cursor] = self._state.to_commit(cursor, end, cursor.progress)
+            offsets[cursor] = self._finished.to_commit(cursor, end, cursor.progress)
         return {
             cursor.tp: OffsetToCommit(*offset, cursor.epoch_before(offset.offset))
             for cursor, offset in offsets.items()
@@ -278,7 +283,7 @@ class OffsetsInTransaction:
     def _finishing(self, cursor: Cursor, records: Set[int]) -> OffsetAndMetadata:
         """Return what to commit so that records count as finished, every one of them."""
         if not records:
-            return self._state.offset_if_finished(cursor, records)[0]
+            return self._finished.offset_if_finished(cursor, records)[0]
         found = self.if_finished(cursor, records)
         if found is None or found[1] != records:
             raise OffsetMetadataTooLargeError(
@@ -290,7 +295,7 @@ class OffsetsInTransaction:
 
     def finish(self, delivery: DeliveredRecords) -> None:
         """Count a delivery as finished: a transaction has committed it."""
-        self._state.finish_delivery(delivery)
+        self._finished.finish_delivery(delivery)
 
     def note_committed(self, group: HeldGroup, offsets: Offsets) -> None:
         """Note what a transaction has committed, also of partitions that were given up since."""

@@ -21,9 +21,9 @@ from typing import Final
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView, Lane
+from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place
 from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.config import ConsumerConfig
@@ -64,7 +64,7 @@ class Sources:
     def __init__(
         self,
         config: ConsumerConfig,
-        state: SubscriptionState,
+        state: Assignment,
         events: Events,
         observers: Observers,
         cluster: Cluster,

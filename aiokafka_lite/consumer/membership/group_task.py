@@ -15,10 +15,12 @@ from typing import Final, NamedTuple
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster
+from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
+from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
@@ -40,6 +42,8 @@ class Surroundings(NamedTuple):
 
     Attributes:
         reads: Of the consumer.
+        works: Are waited for.
+        finished: Tell what to commit.
         gate: Of the consumer's gets.
         events: Where it tells what happens.
         observers: Told of changes of the state.
@@ -53,6 +57,8 @@ class Surroundings(NamedTuple):
     config: ConsumerConfig
     state: SubscriptionState
     reads: Reads
+    works: Works
+    finished: Finished
     gate: Gate
     events: Events
     observers: Observers
@@ -96,7 +102,7 @@ class GroupTask:
     ) -> None:
         self._config = around.config
         self._state = around.state
-        self._reads = around.reads
+        self._reads, self._works = around.reads, around.works
         self._scope = around.scope
         self._on_error = around.on_error
         self._member = member
@@ -167,7 +173,7 @@ class GroupTask:
         busy_with = ", ".join(
             f"{tp.topic}-{tp.partition} offset {first}"
             + (f" to {end - 1}" if end - first > 1 else "")
-            for tp, (first, end) in sorted(self._state.being_processed().items())
+            for tp, (first, end) in sorted(self._works.being_processed().items())
         )
         return (
             f"the application requested no records for {idle_s:.1f} s, longer than "

@@ -49,6 +49,8 @@ class Handover:
         self._revocation = Revocation(
             around.config,
             around.state,
+            around.works,
+            around.finished,
             around.events,
             around.observers,
             member,

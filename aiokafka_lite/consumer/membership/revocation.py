@@ -26,9 +26,11 @@ from typing import Final, NamedTuple
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.assignment.cursor import Range
+from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.work import Work
+from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.config import HOLD_MARGIN, ConsumerConfig
 from aiokafka_lite.consumer.events.kinds import Lost, OffsetRange, Revoked, WorkAwaited
 from aiokafka_lite.consumer.events.stream import Events
@@ -66,6 +68,8 @@ class Revocation:
     Args:
         config: Says how long to wait, and whether to commit.
         state: Whose partitions these are.
+        works: Are waited for.
+        finished: Tell what to commit.
         events: Tell what becomes of them.
         observers: Tell that the application acts.
         member: As whom they are held. Its `notify` has to be called when it loses them.
@@ -77,6 +81,8 @@ class Revocation:
         self,
         config: ConsumerConfig,
         state: SubscriptionState,
+        works: Works,
+        finished: Finished,
         events: Events,
         observers: Observers,
         member: GroupMember,
@@ -85,6 +91,8 @@ class Revocation:
     ) -> None:
         self._config = config
         self._state = state
+        self._works = works
+        self._finished = finished
         self._events = events
         self._observers = observers
         self._member = member
@@ -135,14 +143,14 @@ class Revocation:
             await self._wait_for_application(gone, of_group, why_lost)
             rest_s = config.rebalance_timeout_s / 2
             deadline = min(of_group, max(deadline, loop.time() + rest_s))
-        state.give_up_work(gone, loop.time())
+        self._works.give_up(gone, loop.time())
         await self._until_given_up(gone, deadline)
         # Half of what is left: the listener may want to commit or flush something, too.
         commit_by = (loop.time() + deadline) / 2
         await self._commits.settle_departed(commit_by)
         finished: Offsets = {}
         while self._config.enable_auto_commit and why_lost() is None and loop.time() < commit_by:
-            offsets, before = state.processed_offsets(), finished
+            offsets, before = self._finished.processed_offsets(), finished
             finished = {tp: offsets[tp] for tp in offsets.keys() & gone}
             if finished == before:  # nothing was finished while the last commit was on its way
                 break
@@ -163,7 +171,7 @@ class Revocation:
         group_id = self._member.group_id
         why = why_lost() if gone else None
         if why is not None:
-            self._state.give_up_work(gone, asyncio.get_running_loop().time())
+            self._works.give_up(gone, asyncio.get_running_loop().time())
             log.warning("group %s: lost partitions %s: %s", group_id, sorted(gone), why or reason)
             self._events.publish(Lost(gone, why or reason))
         else:
@@ -199,7 +207,7 @@ class Revocation:
                 until = self._next_limit(gone, limits)
         finally:
             self.awaited_work = None
-        if why_lost() is None and (left := self._state.unfinished(gone)):
+        if why_lost() is None and (left := self._works.unfinished(gone)):
             log.warning(
                 "group %s: the application did not finish all records in the time that "
                 "rebalance_hold_ms, or a batch's max_hold_ms, allows. The partitions' next owners "
@@ -218,7 +226,7 @@ class Revocation:
         self._is_giving_up = True
         try:
             async with timeout_at(until):
-                while self._state.is_work_ending(gone):
+                while self._works.is_ending(gone):
                     await self._member.wait_for_change()
         except asyncio.TimeoutError:
             log.warning(
@@ -235,7 +243,7 @@ class Revocation:
         config, now = self._config, asyncio.get_running_loop().time()
         left_s = max(0.0, deadline - now - HOLD_MARGIN * config.rebalance_timeout_s)
         works: dict[Work, float] = {}
-        for work in self._state.works:
+        for work in self._works.begun:
             if not work.undone(gone):
                 continue
             hold_s = config.rebalance_hold_s if work.hold_s is None else work.hold_s
@@ -263,7 +271,7 @@ class Revocation:
                 offsets |= undone
                 waits.append(until)
         if limits.of_gets > now:
-            undone = self._state.unfinished(others)
+            undone = self._works.unfinished(others)
             if undone or self._commits.is_committing(others):
                 offsets |= undone
                 waits.append(limits.of_gets)

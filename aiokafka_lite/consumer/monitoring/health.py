@@ -134,7 +134,7 @@ def _handling(engine: Engine) -> HandlerCounts | None:
         counts["at_work"],
         counts["waiting_for_retry"],
         counts["uncommitted"],
-        engine.state.processing_totals["dead_total"],
+        engine.works.totals["dead_total"],
         processing.is_paused,
     )
 
@@ -174,7 +174,7 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
     yield from _partition_troubles(engine, running, now)
     if (processing := engine.reads.processing) is not None:
         yield from processing.troubles(now)
-    elif (failure := engine.state.run_failure) is not None:
+    elif (failure := engine.works.run_failure) is not None:
         text = " ".join(repr(failure).split())[:200]
         yield f"run() ended with {text}: no records are processed until run() is called again"
     if (without_s := running.watchdog.assigned_without_position_s) > LONG_WITHOUT_POSITION_S:

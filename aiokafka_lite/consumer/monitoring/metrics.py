@@ -135,4 +135,4 @@ def _processing(engine: Engine) -> dict[str, int]:
     """Return what handlers, and acknowledgements, have done; and how many records are where now."""
     processing = engine.reads.processing
     present = {} if processing is None else processing.counts()
-    return engine.state.processing_totals | dict.fromkeys(PROCESSING_COUNTS, 0) | present
+    return engine.works.totals | dict.fromkeys(PROCESSING_COUNTS, 0) | present

@@ -35,6 +35,7 @@ from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
 from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import (
     NO_EPOCH,
     CommittedPosition,
@@ -43,9 +44,9 @@ from aiokafka_lite.consumer.assignment.cursor import (
     Search,
     Sought,
 )
+from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.finished_ranges import decode
 from aiokafka_lite.consumer.assignment.observers import Observers
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.buffer.buffer import Buffer
 from aiokafka_lite.consumer.config import (
     EARLIEST_TIMESTAMP,
@@ -103,7 +104,8 @@ class PositionResolver:
     def __init__(
         self,
         config: ConsumerConfig,
-        state: SubscriptionState,
+        state: Assignment,
+        finished: Finished,
         events: Events,
         observers: Observers,
         buffer: Buffer,
@@ -119,6 +121,7 @@ class PositionResolver:
     ) -> None:
         self._config = config
         self._state = state
+        self._finished = finished
         self._events = events
         self._buffer = buffer
         self._cluster = cluster
@@ -386,7 +389,7 @@ class PositionResolver:
         while self._starts:
             starts = dict(self._starts)
             offsets = {
-                search.cursor.tp: self._state.start_to_commit(search.cursor, start.offset.offset)
+                search.cursor.tp: self._finished.start_to_commit(search.cursor, start.offset.offset)
                 for search, (start, _) in starts.items()
                 if search.is_current
             }

@@ -1,7 +1,7 @@
 # cython: language_level=3, embedsignature=False
 """The steps of every record of `run`, in C; `_steps_py` does the same in plain Python.
 
-Nothing is changed here that `Assignment.finish`, `Progress.finish` and `Lanes.leave` would not
+Nothing is changed here that `Works.finish`, `Progress.finish` and `Lanes.leave` would not
 change. Tests hold both against each other.
 """
 
@@ -146,13 +146,15 @@ cdef class Steps:
     cdef object popleft
     cdef object append
 
-    def __init__(self, state, Reads reads not None, gate, observers, lanes, attempts, allowance, begin_slice):
+    def __init__(
+        self, works, Reads reads not None, gate, observers, lanes, attempts, allowance, begin_slice
+    ):
         require(gate, Gate)
         require(attempts, Attempts)
         require(allowance, Allowance)
         self.reads = reads
         self.gate = gate
-        self.totals = state.processing_totals
+        self.totals = works.totals
         self.attempts = attempts
         self.breaker = get(attempts, attempts_breaker)
         self.allowance = allowance

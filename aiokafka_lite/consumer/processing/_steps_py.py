@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Context
 from typing import Any, Final
 
-from aiokafka_lite.consumer.assignment.assignment import Assignment
+from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.attempts import Attempts
 from aiokafka_lite.consumer.processing.lanes import DEAD, Job, Lanes
@@ -19,7 +19,7 @@ class Steps:
     """Queues, begins and finishes records that nothing stands in the way of.
 
     Args:
-        state: Whose records these are.
+        works: Of the consumer whose records these are.
         reads: Of the same consumer.
         gate: Says whether they may begin.
         observers: Told of those that are finished.
@@ -36,11 +36,11 @@ class Steps:
         feed_below: The feeder waits until fewer are ready; 0: it does not wait.
     """
 
-    __slots__ = ("_lanes", "_state", "feed_below", "is_finishing", "isolates", "slice_ends_at")
+    __slots__ = ("_lanes", "_works", "feed_below", "is_finishing", "isolates", "slice_ends_at")
 
     def __init__(
         self,
-        state: Assignment,
+        works: Works,
         reads: object,
         gate: object,
         observers: object,
@@ -49,7 +49,7 @@ class Steps:
         allowance: Allowance,
         begin_slice: Callable[[float], None],
     ) -> None:
-        self._state: Final = state
+        self._works: Final = works
         self._lanes: Final = lanes
         self.is_finishing = self.isolates = False
         self.slice_ends_at: float | None = None
@@ -84,7 +84,7 @@ class Steps:
 
     def finish(self, job: Job) -> None:
         """Count a record as finished, if it is still this one's, and let its lane go on."""
-        self._state.finish(job.cursor, job.record.offset, job)
+        self._works.finish(job.cursor, job.record.offset, job)
         self._lanes.leave(job)
 
 

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from aiokafka_lite._compat import override
 from aiokafka_lite._record_py import RECEIPT
 from aiokafka_lite._transaction import BegunTransaction
-from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.batches import Block
 from aiokafka_lite.consumer.assignment.cursor import Range, joined
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
+from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.processing.acks import RecordReceipt
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import TopicPartition
@@ -28,13 +28,13 @@ class AckedBatch(Block):
     more.
 
     Args:
-        state: Whose records these are.
+        works: Of the consumer whose records these are.
         hold_s: How long it may hold up a rebalance; None: as long as other work.
     """
 
-    def __init__(self, state: Assignment, hold_s: float | None) -> None:
+    def __init__(self, works: Works, hold_s: float | None) -> None:
         super().__init__(hold_s)
-        self._state = state
+        self._works = works
         self._receipts: list[RecordReceipt] = []
 
     @override
@@ -45,7 +45,7 @@ class AckedBatch(Block):
                 receipt = getattr(record, RECEIPT)
                 receipt.batch = self
                 self._receipts.append(receipt)
-        self._state.works.append(self)
+        self._works.begun.append(self)
 
     @override
     def _begin_in(self, transaction: BegunTransaction) -> None:
@@ -59,7 +59,7 @@ class AckedBatch(Block):
     @override
     def _end(self, *, is_done: bool) -> None:
         """Acknowledge what is left, or have it handed out again."""
-        self._state.works.remove(self)
+        self._works.begun.remove(self)
         if is_done:
             self._acknowledge()
             return

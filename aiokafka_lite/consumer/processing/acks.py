@@ -22,6 +22,7 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
+from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Wanted
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.gate import Gate
@@ -131,6 +132,7 @@ class Acks:
         self,
         state: Assignment,
         reads: Reads,
+        works: Works,
         buffer: Buffer,
         gate: Gate,
         observers: Observers,
@@ -140,6 +142,7 @@ class Acks:
     ) -> None:
         self._state = state
         self._reads = reads
+        self._works = works
         self._buffer = buffer
         self._gate = gate
         self._observers = observers
@@ -152,7 +155,7 @@ class Acks:
         # The stop waits for acknowledgements.
         self._is_wanted = False
         self.is_over = False
-        state.open_processing(self)
+        works.open_processing(self)
 
     # --- Gets -------------------------------------------------------------------------------
     def takes(self, sink: object) -> bool:
@@ -216,9 +219,9 @@ class Acks:
             setattr(record, RECEIPT, receipt)
             return receipt
 
-        receipts = self._state.hand_out_each(cursor, records, epochs, receipt_of)
+        receipts = self._works.hand_out_each(cursor, records, epochs, receipt_of)
         if cursor.progress is not None and (count := cursor.progress.uncommitted_count):
-            self._state.put_into_processing(cursor, is_enough=count >= self._most)
+            self._works.put_into_processing(cursor, is_enough=count >= self._most)
         return receipts
 
     # --- One by one (acked_records.py) ------------------------------------------------------
@@ -236,7 +239,7 @@ class Acks:
         records = chunk.decoded[: min(most, self._most)]
         if cursor.progress is not None:
             records = records[: max(1, self._most - cursor.progress.uncommitted_count)]
-        passed_over_count, end = self._state.pass_over_finished(cursor, records, epochs)
+        passed_over_count, end = self._works.pass_over_finished(cursor, records, epochs)
         records = records[passed_over_count:end]
         return passed_over_count, self._receipts(cursor, records, epochs, None)
 
@@ -319,10 +322,10 @@ class Acks:
         progress = cursor.progress
         if self.is_over or progress is None or not progress.is_held_by(receipt.offset, receipt):
             return False
-        self._state.finish(cursor, receipt.offset, receipt)
+        self._works.finish(cursor, receipt.offset, receipt)
         receipt.is_finished = True
         receipt.record = None
-        self._state.processing_totals["finished_total"] += 1
+        self._works.totals["finished_total"] += 1
         if cursor.has_enough:
             self._take_more(cursor)
         if cursor.is_revoking or self._is_wanted:
@@ -344,7 +347,7 @@ class Acks:
     def _take_more(self, cursor: Cursor) -> None:
         progress = cursor.progress
         if cursor.has_enough and progress is not None and progress.uncommitted_count < self._most:
-            self._state.take_more(cursor)
+            self._works.take_more(cursor)
 
     def refuse(self, receipt: RecordReceipt, delay_s: float) -> bool:
         """Return a record again after a while; False: it is another's by now, or finished.
@@ -368,7 +371,7 @@ class Acks:
         if self._refusals.have_their_turn:
             self.ready.close()  # the next read looks whose turn it is
         self._refusals.put(receipt, delay_s)
-        self._state.processing_totals["failed_total"] += 1
+        self._works.totals["failed_total"] += 1
         self._acted()
         return True
 

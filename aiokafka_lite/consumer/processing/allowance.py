@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 
 if TYPE_CHECKING:
@@ -65,11 +66,13 @@ class Allowance:
         "_state",
         "_total",
         "_total_bytes",
+        "_works",
         "is_exact",
     )
 
-    def __init__(self, state: Assignment, budget: ByteBudget, most: int) -> None:
+    def __init__(self, state: Assignment, works: Works, budget: ByteBudget, most: int) -> None:
         self._state = state
+        self._works = works
         self._budget = budget
         self._most = most
         self._most_bytes = budget.limit_bytes // ALL_PART
@@ -121,7 +124,7 @@ class Allowance:
             self._count_all()
         is_enough = self._has_enough(cursor)
         self.is_exact = self.is_exact or is_enough
-        self._state.put_into_processing(cursor, is_enough=is_enough)
+        self._works.put_into_processing(cursor, is_enough=is_enough)
         self._budget.take_for_processing(self._total_bytes)
 
     def _count_all(self) -> None:
@@ -183,7 +186,7 @@ class Allowance:
 
     def _let_have_more(self, cursor: Cursor) -> None:
         if cursor.has_enough and not self._has_enough(cursor):
-            self._state.take_more(cursor)
+            self._works.take_more(cursor)
 
     # --- The bounds ------------------------------------------------------------------------
     @property

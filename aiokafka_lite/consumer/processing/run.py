@@ -51,6 +51,7 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range, join
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
+from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits
 from aiokafka_lite.consumer.events.stream import Events
@@ -143,6 +144,7 @@ class Run:
     Args:
         state: Whose records these are.
         reads: Of the same consumer.
+        works: Of the same consumer.
         buffer: Has them.
         gate: Says whether they may begin.
         events: Tell of dead letters and of the breaker.
@@ -163,6 +165,7 @@ class Run:
         self,
         state: Assignment,
         reads: Reads,
+        works: Works,
         buffer: Buffer,
         gate: Gate,
         events: Events,
@@ -179,6 +182,7 @@ class Run:
         self.hold_s: Final[float | None] = hold_s
         self._deliver = deliver
         self._state = state
+        self._works = works
         self._buffer = buffer
         self._gate = gate
         self._observers = observers
@@ -192,15 +196,15 @@ class Run:
         self._lanes = Lanes(handling.order)
         self._attempts = Attempts(
             events,
-            state.processing_totals,
+            works.totals,
             handling,
             rng,
             again=self._begin_again,
             look_again=self._offer,
         )
-        self._allowance = Allowance(state, budget, handling.max_uncommitted)
+        self._allowance = Allowance(state, works, budget, handling.max_uncommitted)
         self._steps = Steps(
-            state,
+            works,
             reads,
             gate,
             observers,
@@ -232,7 +236,7 @@ class Run:
         self._ended = Event()
         self._error: BaseException | None = None
         self._feeder: asyncio.Task[None] | None = None
-        self._totals = state.processing_totals
+        self._totals = works.totals
 
     def __repr__(self) -> str:
         return f"<Run of {self._handling.concurrency} handlers, {len(self._flights)} running>"
@@ -261,8 +265,7 @@ class Run:
         Raises:
             IllegalStateError: Another run takes them already, or a get waits.
         """
-        state = self._state
-        state.open_processing(self)
+        self._works.open_processing(self)
         self._observers.on_partition_change(self._partition_changed)
         self._observers.on_assignment_change(self._assignment_changed)
         self._gate.on_change(self._offer)
@@ -276,7 +279,7 @@ class Run:
             self._observers.forget(self._partition_changed)
             self._observers.forget(self._assignment_changed)
             self._gate.forget(self._offer)
-            state.close_processing(self, self._error)
+            self._works.close_processing(self, self._error)
             self._allowance.close()
 
     async def run(self) -> None:
@@ -416,7 +419,7 @@ class Run:
         Where there is an error, they are dead from the beginning.
         """
         lane = self._lanes.of(cursor.tp)
-        jobs = self._state.hand_out_each(
+        jobs = self._works.hand_out_each(
             cursor, records, epochs, partial(new_job, cursor, lane, error)
         )
         self._steps.put(jobs)
@@ -718,9 +721,9 @@ class Run:
         """Count a record as finished, if it is still this one's."""
         cursor, record = job.cursor, job.record
         if not self._allowance.is_exact:
-            self._state.finish(cursor, record.offset, job)
+            self._works.finish(cursor, record.offset, job)
         elif job.is_current:
-            self._state.finish(cursor, record.offset, job)
+            self._works.finish(cursor, record.offset, job)
             self._allowance.finished(cursor, record)
 
     def _succeeded(self, job: Job, outputs: list[Output]) -> None:

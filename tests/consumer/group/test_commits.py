@@ -155,7 +155,7 @@ async def test_auto_commit_carries_the_leader_epoch_though_more_is_returned(
     async with worker_of(broker) as worker:
         worker.work(TP, 5, leader_epoch=1)
         worker.work(TP, 5, leader_epoch=3)  # which says that the first five are processed
-        await worker.commits.commit_by_itself(worker.state.processed_offsets())
+        await worker.commits.commit_by_itself(worker.state.finished.processed_offsets())
 
     (request,) = broker.asked(OffsetCommitRequest)
     entry = request.topics[0].partitions[0]

@@ -55,6 +55,8 @@ class Running:
             config,
             self.state,
             self.state.reads,
+            self.state.works,
+            self.state.finished,
             self.state.gate,
             self.state.events,
             self.state.observers,

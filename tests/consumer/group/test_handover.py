@@ -114,6 +114,8 @@ class Changing:
             config,
             self.state,
             self.state.reads,
+            self.state.works,
+            self.state.finished,
             self.state.gate,
             self.state.events,
             self.state.observers,
@@ -177,7 +179,7 @@ async def test_partitions_that_the_application_gives_up_meanwhile_are_revoked_on
     it = Changing(A, B)
 
     async def give_up(_: object) -> None:
-        it.handover.note_departure(Departure(frozenset({A, B}), {}, it.listener))
+        it.handover.note_departure(Departure(frozenset({A, B}), it.listener))
 
     it.listener.act = give_up
     await it.handover.revoke({A}, "a test")
@@ -185,7 +187,7 @@ async def test_partitions_that_the_application_gives_up_meanwhile_are_revoked_on
     assert it.handover.has_departed
     await it.handover.settle_departed("unsubscribed")
     assert it.calls == [("revoked", {A}), ("revoked", {B})]
-    it.handover.note_departure(Departure(frozenset({A}), {}, it.listener))
+    it.handover.note_departure(Departure(frozenset({A}), it.listener))
     await it.handover.settle_departed("unsubscribed")
     assert it.calls[2:] == [("revoked", {A})]  # the revocation of it is over
 
@@ -215,7 +217,7 @@ async def test_what_unsubscribe_gives_up_is_settled_with_the_listener_of_then() 
     assert not it.handover.has_departed
     it.has_departed = True
     assert it.handover.has_departed
-    it.handover.note_departure(Departure(frozenset({A}), {}, former))
+    it.handover.note_departure(Departure(frozenset({A}), former))
     await it.handover.settle_departed("unsubscribed", 8)
     assert (former.calls, it.calls) == ([("revoked", {A})], [])
     assert it.settled_by == [4]
@@ -234,7 +236,7 @@ async def test_a_departure_of_which_no_listener_is_told_hides_no_revocation(
 ) -> None:
     it = Changing(A)
     listener = None if departed else it.listener
-    it.handover.note_departure(Departure(frozenset(departed), {}, listener))
+    it.handover.note_departure(Departure(frozenset(departed), listener))
     assert it.handover.has_departed is bool(departed)
     await it.handover.settle_departed("unsubscribed")
     await it.handover.revoke(set(), "a test", tells_of_none=True)
@@ -250,9 +252,9 @@ async def test_partitions_that_are_lost_are_told_so_and_are_assigned_until_then(
 
     it.listener.act = look
     work = Work()
-    it.state.works.append(work)
+    it.state.works.begun.append(work)
     it.why_lost = "the group has forgotten the member"
-    it.handover.note_departure(Departure(frozenset({C}), {}, it.listener))
+    it.handover.note_departure(Departure(frozenset({C}), it.listener))
     with it.state.events.subscribe() as events:
         await it.handover.lose()
         told = [event for event in events_so_far(events) if isinstance(event, Lost)]
@@ -268,7 +270,7 @@ async def test_partitions_that_the_application_assigned_itself_are_not_lost() ->
     it = Changing()
     it.state.unsubscribe()
     it.state.assign_from_user([A])
-    it.handover.note_departure(Departure(frozenset({B}), {}, it.listener))
+    it.handover.note_departure(Departure(frozenset({B}), it.listener))
     it.why_lost = "the group has forgotten the member"
     await it.handover.lose()
     assert it.state.assignment.keys() == {A}

@@ -87,6 +87,7 @@ class Member:
         self.commits = Commits(
             worker.config,
             worker.state,
+            worker.state.finished,
             worker.state.gate,
             worker.state.events,
             worker.state.observers,

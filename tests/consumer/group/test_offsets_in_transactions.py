@@ -53,7 +53,7 @@ class Receipt:
 
     def ack(self) -> bool:
         is_current = self.is_current
-        self._state.finish(self.cursor, self.offset, self)
+        self._state.works.finish(self.cursor, self.offset, self)
         self.is_finished = self.is_finished or is_current
         return is_current
 
@@ -77,7 +77,9 @@ class Case:
     def __init__(self, *, is_automatic: bool = False) -> None:
         self.group = Group(enable_auto_commit=is_automatic)
         self.state, self.commits = self.group.state, self.group.commits
-        self.offsets = OffsetsInTransaction(self.state, self.state.observers, self.commits)
+        self.offsets = OffsetsInTransaction(
+            self.state, self.state.finished, self.state.observers, self.commits
+        )
         self.transaction = Transaction()
 
     def cursor(self, tp: TopicPartition = A) -> Cursor:
@@ -86,18 +88,18 @@ class Case:
     def one_by_one(self, tp: TopicPartition = A, count: int = 5) -> list[Receipt]:
         """Hand out the next records of a partition one by one."""
         if self.state.reads.processing is None:
-            self.state.open_processing(cast("Any", self))
+            self.state.works.open_processing(cast("Any", self))
         cursor = self.cursor(tp)
         first = cursor.position or 0
         records: list[ConsumerRecord[Any, Any]] = [
             ConsumerRecord(tp.topic, tp.partition, offset, 0, 0, None, None, None, -1, -1, ())
             for offset in range(first, first + count)
         ]
-        receipts = self.state.hand_out_each(
+        receipts = self.state.works.hand_out_each(
             cursor, records, (), lambda record: Receipt(self.state, cursor, record.offset)
         )
         self.state.reads.hand_out(cursor, first, first + count, ())
-        self.state.put_into_processing(cursor, is_enough=False)
+        self.state.works.put_into_processing(cursor, is_enough=False)
         return receipts
 
     def deliver(
@@ -215,7 +217,7 @@ async def test_a_record_that_was_finished_before_is_committed_with_all_before_it
     assert offsets[A][:2] == (12, "")
     # Though nothing more can be said of what is finished.
     receipts[3].ack()
-    case.state.limit_metadata(100)
+    case.state.finished.limit_metadata(100)
     _, offsets = case.deliver(receipts=receipts[:1]).to_commit()
     assert offsets[A][:2] == (12, "")
 
@@ -223,7 +225,7 @@ async def test_a_record_that_was_finished_before_is_committed_with_all_before_it
 async def test_a_record_for_which_the_metadata_have_no_room_is_refused() -> None:
     case = Case()
     receipts = case.one_by_one()
-    case.state.limit_metadata(100)
+    case.state.finished.limit_metadata(100)
     with pytest.raises(OffsetMetadataTooLargeError, match="up to offset 13"):
         case.deliver(receipts=[receipts[3]]).to_commit()
     with pytest.raises(OffsetMetadataTooLargeError):
@@ -267,7 +269,7 @@ async def test_what_fits_into_the_metadata_is_the_first_of_the_records() -> None
     case = Case()
     receipts = case.one_by_one(count=40)
     first = receipts[0].offset
-    case.state.limit_metadata(100)
+    case.state.finished.limit_metadata(100)
     assert case.offsets.if_finished(case.cursor(), {first + 3}) is None
     found = case.offsets.if_finished(case.cursor(), {first, first + 3})
     assert found == (at(first + 1), {first})
@@ -294,11 +296,11 @@ async def test_what_was_taken_away_is_refused_and_no_more_said_to_be_lost() -> N
     cursor = case.cursor()
     delivery = case.deliver({cursor: 10})
     case.state.change([A], [])
-    assert case.state.delivery().lost == {A}
+    assert case.state.finished.delivery().lost == {A}
     with pytest.raises(BatchRevokedError) as caught:
         delivery.to_commit()
     assert caught.value.partitions == {A}
-    assert case.state.delivery().lost == set()
+    assert case.state.finished.delivery().lost == set()
 
 
 @pytest.mark.parametrize("way", ["delivery", "named"])

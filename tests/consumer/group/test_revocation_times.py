@@ -64,7 +64,7 @@ async def test_an_application_that_hangs_leaves_time_for_the_commit_and_the_list
 ) -> None:
     buffers, commits = Buffers(A), Commits()
     buffers.put({A: batch(0, 10)})
-    block = OpenBatch(buffers.state, 60)
+    block = OpenBatch(buffers.state.works, 60)
     found = await buffers.gets.many((), 0, 5)
     if is_batch:
         block.open(found)
@@ -74,6 +74,8 @@ async def test_an_application_that_hangs_leaves_time_for_the_commit_and_the_list
     revocation = Revocation(
         config,
         buffers.state,
+        buffers.state.works,
+        buffers.state.finished,
         buffers.state.events,
         buffers.state.observers,
         cast(GroupMember, Member()),
@@ -92,10 +94,10 @@ async def test_a_block_has_lost_only_what_it_had_not_finished() -> None:
     buffers = Buffers(A, B)
     for tp in (A, B):
         buffers.put({tp: batch(0, 3)}, node_id=tp.partition)
-    block = OpenBatch(buffers.state)
+    block = OpenBatch(buffers.state.works)
     block.open(await buffers.gets.many((), 0, None))
-    buffers.state.note_finished({A: OffsetAndMetadata(3, "")})
-    buffers.state.give_up_work({A, B}, 0)
+    buffers.state.finished.note_finished({A: OffsetAndMetadata(3, "")})
+    buffers.state.works.give_up({A, B}, 0)
     assert block.held() == {A}
     buffers.state.change({A, B}, ())
     assert block.lost() == {B}
@@ -163,7 +165,7 @@ class Going:
         self.loop = asyncio.get_running_loop()
         self.state = self.buffers.state
         self.state.listener = Losing()
-        self.state.works += works
+        self.state.works.begun += works
         self.changed = Event()
         self.why_lost: str | None = None
         config = ConsumerConfig(
@@ -176,6 +178,8 @@ class Going:
         self.revocation = Revocation(
             config,
             self.state,
+            self.state.works,
+            self.state.finished,
             self.state.events,
             self.state.observers,
             cast(GroupMember, self),
@@ -350,7 +354,7 @@ async def test_partitions_that_are_lost_wait_for_nothing() -> None:
     assert going.commits.began_at == -1
     assert [(name, tps) for name, tps, _ in going.listening.calls] == [("on_partitions_lost", {A})]
     assert going.state.events.counts["lost"] == 1
-    assert going.state.works[0].given_up_at == 1  # type: ignore[attr-defined]
+    assert going.state.works.begun[0].given_up_at == 1  # type: ignore[attr-defined]
     going = Going(Task(A))
     going.why_lost = ""  # nobody knows why
     assert await going.give_back(A) == 0

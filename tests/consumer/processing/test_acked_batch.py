@@ -56,7 +56,7 @@ async def test_left_by_an_exception_it_has_the_rest_handed_out_again(
 async def test_a_block_that_has_ended_is_forgotten(
     consumer: AIOKafkaConsumer, *, is_done: bool
 ) -> None:
-    works = inside.assignment(consumer).works
+    works = inside.works(consumer).begun
     before = list(works)
     with pytest.raises(ZeroDivisionError) if not is_done else nullcontext():
         async with consumer.batch(max_records=4):

@@ -34,7 +34,7 @@ class Reader:
     def __init__(self, *partitions: TopicPartition, max_uncommitted: int = 10_000) -> None:
         self.buffers = Buffers(*partitions, ack_mode="explicit", max_uncommitted=max_uncommitted)
         self.state = self.buffers.state
-        (acks,) = self.state.works
+        (acks,) = self.state.works.begun
         assert isinstance(acks, Acks)
         self.acks, self.gets = acks, self.buffers.gets
         for tp in partitions:
@@ -47,7 +47,7 @@ class Reader:
         return self.acks.undone(self.state.assignment)
 
     def to_commit(self, tp: TopicPartition = A) -> OffsetAndMetadata:
-        return self.state.processed_offsets()[tp]
+        return self.state.finished.processed_offsets()[tp]
 
 
 async def test_what_is_not_returned_is_not_in_hand() -> None:
@@ -129,8 +129,8 @@ async def test_records_are_counted_by_where_they_are() -> None:
     assert third.nack(delay_ms=60_000)
     assert third.nack()  # which it was already
     assert reader.acks.counts() == {"at_work": 3, "waiting_for_retry": 1, "uncommitted": 5}
-    assert reader.state.processing_totals["finished_total"] == 1
-    assert reader.state.processing_totals["failed_total"] == 1
+    assert reader.state.works.totals["finished_total"] == 1
+    assert reader.state.works.totals["failed_total"] == 1
     await asyncio.sleep(2)
     explained = reader.acks.explain(reader.buffers.partition(), 5.0)
     assert "was returned 5.0 s ago" in explained
@@ -217,7 +217,7 @@ async def test_a_block_that_fails_again_waits_longer_each_time() -> None:
     done: list[int] = []
     while len(times) < 5:
         found = await reader.gets.many((), None, 1)
-        block = AckedBatch(reader.state, None)
+        block = AckedBatch(reader.state.works, None)
         block.open(found)
         (record,) = found[A]
         if record.offset == 0:
@@ -234,7 +234,7 @@ async def test_a_block_holds_what_it_has_not_acknowledged_or_refused() -> None:
     reader = Reader(A, B)
     found = {A: [await reader.gets.one(frozenset({A})) for _ in range(4)]}
     (other,) = [await reader.gets.one(frozenset({B}))]
-    block = AckedBatch(reader.state, None)
+    block = AckedBatch(reader.state.works, None)
     block.open(found)
     assert reader.in_hand() == {B: Range(0, 1)}
     assert len(reader.acks.receipts()) == 5
@@ -323,7 +323,7 @@ async def test_what_was_finished_before_is_passed_over_wherever_the_list_is_clos
     with pytest.raises(asyncio.TimeoutError):
         async with timeout(1):
             await reader.read()
-    assert reader.state.processing_totals["passed_over_total"] == 4
+    assert reader.state.works.totals["passed_over_total"] == 4
     assert reader.to_commit().offset == 10
 
 

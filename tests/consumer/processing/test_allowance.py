@@ -28,9 +28,9 @@ class Handed:
         self.state.assign_from_user(tps or (A, B))
         for tp in self.state.assignment:
             self.state.start_at(self.state.partition(tp), 0)
-        self.state.open_processing(cast(Any, self))
+        self.state.works.open_processing(cast(Any, self))
         self.budget = ByteBudget(limit_bytes, lambda: None)
-        self.allowance = Allowance(self.state, self.budget, most)
+        self.allowance = Allowance(self.state, self.state.works, self.budget, most)
         self.jobs: list[Job] = []
 
     def cursor(self, tp: TopicPartition) -> Cursor:
@@ -45,7 +45,7 @@ class Handed:
             for n in range(first, first + count)
         ]
         taken = records[: self.allowance.admit(cursor, records)]
-        jobs = self.state.hand_out_each(cursor, taken, (), partial(Job, cursor, None, None))
+        jobs = self.state.works.hand_out_each(cursor, taken, (), partial(Job, cursor, None, None))
         self.jobs += jobs
         self.state.reads.hand_out(cursor, first, first + len(taken), ())
         self.allowance.handed_out(cursor)
@@ -54,7 +54,7 @@ class Handed:
     def finish(self, tp: TopicPartition, count: int) -> None:
         for job in [job for job in self.jobs if job.cursor is self.cursor(tp)][:count]:
             self.jobs.remove(job)
-            self.state.finish(job.cursor, job.record.offset, job)
+            self.state.works.finish(job.cursor, job.record.offset, job)
             if self.allowance.is_exact:
                 self.allowance.finished(job.cursor, job.record)
 

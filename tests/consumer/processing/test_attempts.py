@@ -47,7 +47,7 @@ class Tries:
         handling = Handling(1, None, None, 1_000, retry or Retry(), self._bury, breaker)
         self.attempts = Attempts(
             Events(),
-            State().processing_totals,
+            State().works.totals,
             handling,
             random.Random(1),
             again=cast("Any", self.again.append),

@@ -114,6 +114,7 @@ class Course:
         run = Run(
             self.buffers.state,
             self.buffers.state.reads,
+            self.buffers.state.works,
             self.buffers.buffer,
             self.buffers.state.gate,
             self.buffers.state.events,
@@ -132,7 +133,7 @@ class Course:
             await run.end(self.loop.time())
             await asyncio.wait([task])
             self.log.append((task.exception(), run.counts(), self.buffers.partition().processed))
-        self.log.append(dict(self.buffers.state.processing_totals))
+        self.log.append(dict(self.buffers.state.works.totals))
 
 
 def run_with(way: ModuleType, course: Course) -> list[object]:

@@ -56,6 +56,7 @@ async def handle_all(
     run = Run(
         buffers.state,
         buffers.state.reads,
+        buffers.state.works,
         buffers.buffer,
         buffers.state.gate,
         buffers.state.events,

@@ -97,11 +97,11 @@ async def test_a_transaction_finishes_as_many_records_as_metadata_have_room_for(
         ConsumerRecord("t", 0, offset, 0, 0, None, None, None, -1, -1, ())
         for offset in range(COUNT)
     ]
-    state.hand_out_each(cursor, records, (), lambda _: holder)
+    state.works.hand_out_each(cursor, records, (), lambda _: holder)
     state.reads.hand_out(cursor, 0, COUNT, ())
-    offsets = OffsetsInTransaction(state, state.observers, worker.commits)
+    offsets = OffsetsInTransaction(state, state.finished, state.observers, worker.commits)
     for refused, is_one_enough in ((400, True), (100, False)):
-        state.limit_metadata(refused)
+        state.finished.limit_metadata(refused)
         gaps = range(1, COUNT, 2)
         found = offsets.if_finished(cursor, {*gaps})
         if is_one_enough:
@@ -110,8 +110,8 @@ async def test_a_transaction_finishes_as_many_records_as_metadata_have_room_for(
             count = len(finished)
             assert 0 < count < len(gaps)
             assert finished == {*gaps[:count]}
-            assert state.offset_if_finished(cursor, finished) == (offset, True)
-            assert not state.offset_if_finished(cursor, {*gaps[: count + 1]})[1]
+            assert state.finished.offset_if_finished(cursor, finished) == (offset, True)
+            assert not state.finished.offset_if_finished(cursor, {*gaps[: count + 1]})[1]
         else:
             assert found is None
             # The first unfinished record needs no room.

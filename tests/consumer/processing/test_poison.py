@@ -84,6 +84,7 @@ class Case:
         self.run = Run(
             self.buffers.state,
             self.buffers.state.reads,
+            self.buffers.state.works,
             self.buffers.buffer,
             self.buffers.state.gate,
             self.buffers.state.events,
@@ -495,7 +496,7 @@ async def test_calls_that_succeed_and_bad_records_count_against_failures(others:
     reasons = [each.reason for each in found if isinstance(each, CircuitOpened)]
     assert len(reasons) == 1
     assert reasons[0].startswith("5 of 10 handler calls failed")
-    totals = case.buffers.state.processing_totals
+    totals = case.buffers.state.works.totals
     assert totals["failed_total"] == len(case.calls) - len(case.done)
     assert totals["finished_total"] == len(case.done)
     assert totals["dead_total"] == len(case.dead) == (5 if others == "are bad" else 0)
@@ -572,7 +573,7 @@ async def test_a_record_that_cannot_be_deserialised_is_dead_and_in_no_list() -> 
     async with case.running():
         await until(lambda: not case.refusals)
         cursor = case.buffers.partition(A)
-        assert case.buffers.state.processed_offsets()[A].offset == 3
+        assert case.buffers.state.finished.processed_offsets()[A].offset == 3
         assert "waits for its dead letter" in case.run.explain(cursor, now())
         budget = case.buffers.budget
         assert budget.limit_bytes - budget.room_bytes == 4 * len(b"3xxx")
@@ -583,7 +584,7 @@ async def test_a_record_that_cannot_be_deserialised_is_dead_and_in_no_list() -> 
     assert [each.record.offset for each in case.dead] == [3]
     assert case.dead[0].attempts == 0
     assert case.done == [(0, offset) for offset in range(10) if offset != 3]
-    assert case.buffers.state.processed_offsets()[A].offset == 10
+    assert case.buffers.state.finished.processed_offsets()[A].offset == 10
 
 
 # --- Handlers at the same time, and the end -----------------------------------------------------
@@ -607,8 +608,8 @@ async def test_a_list_that_fails_is_counted_once_and_its_records_are_tried_alone
         await case.patiently(60)
     first, *others = [count for _, count in case.calls]
     assert (first, set(others)) == (10, {1})
-    assert case.buffers.state.processing_totals["failed_total"] == 1 + len(others) - 9
-    assert case.buffers.state.processing_totals["finished_total"] == 9
+    assert case.buffers.state.works.totals["failed_total"] == 1 + len(others) - 9
+    assert case.buffers.state.works.totals["finished_total"] == 9
     assert [each.record.offset for each in case.dead] == [3]
 
 

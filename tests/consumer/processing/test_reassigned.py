@@ -48,6 +48,7 @@ class Case:
         self.run = Run(
             self.buffers.state,
             self.buffers.state.reads,
+            self.buffers.state.works,
             self.buffers.buffer,
             self.buffers.state.gate,
             self.buffers.state.events,
@@ -172,10 +173,10 @@ async def test_records_from_a_position_sought_in_a_rebalance_are_processed_when_
         case.buffers.put({A: batch(5, 2)})
         await until(lambda: (0, [5]) in case.begun)
         await asyncio.sleep(0.1)
-        assert state.processed_offsets()[A].offset == 5
+        assert state.finished.processed_offsets()[A].offset == 5
         case.held[A].set()
         await until(lambda: (0, 6) in case.done)
-        assert state.processed_offsets()[A].offset == 7
+        assert state.finished.processed_offsets()[A].offset == 7
 
 
 async def test_what_is_tried_alone_is_in_no_list_behind_others() -> None:
@@ -582,7 +583,7 @@ async def test_outputs_of_two_records_that_are_refused_have_each_handled_alone()
         await until(lambda: len(outbox.entries) == 4)
     assert [(each.record.offset, each.attempts) for each in dead] == [(0, 1)]
     assert outbox.entries[-1].outputs == []  # its offset only
-    assert case.buffers.state.processing_totals["failed_total"] == 1
+    assert case.buffers.state.works.totals["failed_total"] == 1
 
 
 async def test_without_dead_letters_outputs_that_are_refused_end_the_run() -> None:
@@ -644,7 +645,7 @@ async def test_what_run_cannot_begin_with_is_its_failure() -> None:
     case, error = Case(), ValueError("no producer")
     with pytest.raises(ValueError, match="no producer"), case.run.opened():
         raise error
-    assert case.buffers.state.run_failure is error
+    assert case.buffers.state.works.run_failure is error
 
 
 @pytest.mark.parametrize("error", [ConsumerStoppedError("stopped"), ValueError("a task failed")])

@@ -37,7 +37,7 @@ def record(offset: int, key: object) -> ConsumerRecord[Any, Any]:
 
 async def attempts_of(state: State) -> Attempts:
     """Return attempts of a loop, which a step does not ask."""
-    rng, totals = random.Random(1), state.processing_totals
+    rng, totals = random.Random(1), state.works.totals
     return Attempts(state.events, totals, HANDLING, rng, again=ignore, look_again=ignore)
 
 
@@ -53,13 +53,20 @@ class Course:
         self.state.assign_from_user([A])
         self.cursor = self.state.partition(A)
         self.state.start_at(self.cursor, 0)
-        self.state.open_processing(cast(Any, self))
+        self.state.works.open_processing(cast(Any, self))
         self.way, self.lanes = way, Lanes(order)
-        allowance = Allowance(self.state, ByteBudget(1 << 20, ignore), 1_000)
+        allowance = Allowance(self.state, self.state.works, ByteBudget(1 << 20, ignore), 1_000)
         attempts = asyncio.run(attempts_of(self.state))
         state = self.state
         self.steps = way.Steps(
-            state, state.reads, state.gate, state.observers, self.lanes, attempts, allowance, ignore
+            state.works,
+            state.reads,
+            state.gate,
+            state.observers,
+            self.lanes,
+            attempts,
+            allowance,
+            ignore,
         )
         self.begun: list[Job] = []
         self.progressed = self.end = 0
@@ -72,10 +79,10 @@ class Course:
     def put(self, keys: list[object], error: Exception | None = None) -> None:
         records = [record(self.end + number, key) for number, key in enumerate(keys)]
         new = partial(self.way.new_job, self.cursor, self.lanes.of(A), error)
-        jobs = self.state.hand_out_each(self.cursor, records, (), new)
+        jobs = self.state.works.hand_out_each(self.cursor, records, (), new)
         self.state.reads.hand_out(self.cursor, self.end, self.end + len(keys), ())
         self.end += len(keys)
-        self.state.put_into_processing(self.cursor, is_enough=False)
+        self.state.works.put_into_processing(self.cursor, is_enough=False)
         self.steps.put(jobs)
 
     def act(self, action: str, number: int) -> object:

@@ -51,6 +51,7 @@ def run_of(
     return Run(
         buffers.state,
         buffers.state.reads,
+        buffers.state.works,
         buffers.buffer,
         buffers.state.gate,
         buffers.state.events,

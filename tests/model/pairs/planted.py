@@ -16,6 +16,7 @@ from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.batches import Block, OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords
+from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.readers import Readers
 from aiokafka_lite.consumer.commits import commits as commits_module
@@ -92,7 +93,7 @@ def _first_epoch(cursor: Cursor, offset: int) -> int:
     return cursor.epoch_starts[0].leader_epoch if cursor.epoch_starts else NO_EPOCH
 
 
-def _all_that_was_returned(assignment: Assignment, partition: Cursor) -> int | None:
+def _all_that_was_returned(finished: Finished, partition: Cursor) -> int | None:
     return partition.position
 
 
@@ -228,7 +229,7 @@ BUGS: Final = (
     ),
     Bug(
         "commit() covers what handlers work on",
-        Assignment,
+        Finished,
         "_handed_out_and_done",
         _all_that_was_returned,
         ("records",),
@@ -243,9 +244,9 @@ BUGS: Final = (
     ),
     Bug(
         "auto-commit covers what is being processed",
-        Assignment,
+        Finished,
         "processed_offsets",
-        lambda assignment: assignment.handed_out_offsets(),
+        lambda finished: finished.handed_out_offsets(),
         ("plain",),
     ),
     Bug(

@@ -1,0 +1,295 @@
+"""Tells which offsets may be committed, and notes what commits and transactions finish.
+
+Plain data changed synchronously on the event loop; nothing waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Set
+
+from aiokafka_lite.consumer.assignment.assignment import Assignment
+from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords, Enlisted
+from aiokafka_lite.consumer.assignment.finished_ranges import (
+    LEAST_CHARACTERS,
+    MOST_CHARACTERS,
+    encode_what_fits,
+)
+from aiokafka_lite.consumer.assignment.observers import Observers
+from aiokafka_lite.consumer.assignment.progress import Progress
+from aiokafka_lite.consumer.assignment.reads import Reads
+from aiokafka_lite.consumer.assignment.works import Works
+from aiokafka_lite.errors import IllegalStateError
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class Finished:
+    """The records of one consumer that are finished.
+
+    Args:
+        assignment: Has their partitions.
+        reads: Know what was handed out last.
+        works: Know what is finished not by the next read.
+        observers: Told when more is finished.
+    """
+
+    __slots__ = ("_assignment", "_cursors", "_observers", "_reads", "_works", "most_metadata")
+
+    def __init__(
+        self, assignment: Assignment, reads: Reads, works: Works, observers: Observers
+    ) -> None:
+        self._assignment = assignment
+        self._cursors = assignment.assignment
+        self._reads = reads
+        self._works = works
+        self._observers = observers
+        # Characters of metadata that brokers take with a commit.
+        self.most_metadata = MOST_CHARACTERS
+
+    # --- What may be committed ------------------------------------------------------------
+    def processed_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what auto-commit may commit: all handed out before the latest get.
+
+        What an open transaction decides on is not.
+        """
+        self._reads.settle()
+        return {
+            tp: self._decided(partition, partition.processed)
+            for tp, partition in self._cursors.items()
+            if partition.processed is not None
+        }
+
+    def handed_out_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the positions."""
+        self._reads.settle()
+        return {
+            tp: self.to_commit(partition, offset, partition.progress)
+            for tp, partition in self._cursors.items()
+            if (offset := self._handed_out_and_done(partition)) is not None
+        }
+
+    def offsets_to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what commit() commits: the positions, less what open transactions decide on."""
+        return {
+            tp: self._decided(self._cursors[tp], offset.offset)
+            if self._cursors[tp].undecided
+            else offset
+            for tp, offset in self.handed_out_offsets().items()
+        }
+
+    def finished_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what a clean stop commits: as commit(), but nothing of what is in works."""
+        offsets = self.offsets_to_commit()
+        for tp, partition in self._cursors.items():
+            if (
+                tp in offsets
+                and partition.processed is not None
+                and partition.worked_by is not None
+            ):
+                offsets[tp] = self._decided(partition, partition.processed)
+        return offsets
+
+    def _handed_out_and_done(self, partition: Cursor) -> int | None:
+        """Return the position; of what handlers work on, the first offset that is not finished."""
+        processing = self._reads.processing
+        is_processed = processing is not None and partition.worked_by is processing
+        return partition.processed if is_processed else partition.position
+
+    def _decided(self, cursor: Cursor, offset: int) -> OffsetAndMetadata:
+        """Return what to commit of what lies before an offset, less what transactions decide on."""
+        return self.to_commit(cursor, cursor.decided_to(offset), cursor.progress)
+
+    def start_to_commit(self, cursor: Cursor, start: int) -> OffsetAndMetadata | None:
+        """Return a start that a search found, with what is finished behind it.
+
+        None: the application may still work on records before it that are not committed.
+        """
+        self._reads.settle()
+        is_open = self._reads.is_in_hand(cursor) or cursor.decided_to(start) < start
+        if is_open and cursor.has_uncommitted(start):
+            return None
+        progress = cursor.progress
+        return self.to_commit(cursor, start, progress and progress.if_gone_back_to(start))
+
+    def offset_if_finished(
+        self, cursor: Cursor, records: Set[int]
+    ) -> tuple[OffsetAndMetadata, bool]:
+        """Return what may be committed of a partition if these records were finished, too.
+
+        Returns:
+            That, and whether its metadata say of all that is finished behind the offset.
+        """
+        if cursor.progress is None or cursor.handed_out_to is None:
+            raise IllegalStateError(
+                f"cannot commit an offset of {cursor.tp}, because no records of this partition "
+                "have been returned yet"
+            )
+        progress = cursor.progress.if_finished(records)
+        first = progress.first_unfinished
+        offset = cursor.handed_out_to if first is None else first
+        return self._with_metadata(cursor, offset, progress)
+
+    def to_commit(
+        self, cursor: Cursor, offset: int, progress: Progress | None
+    ) -> OffsetAndMetadata:
+        if progress is None:
+            return OffsetAndMetadata(offset, "")
+        return self._with_metadata(cursor, offset, progress)[0]
+
+    def _with_metadata(
+        self, cursor: Cursor, offset: int, progress: Progress
+    ) -> tuple[OffsetAndMetadata, bool]:
+        """Return an offset with what is finished behind it, and whether the metadata say all."""
+        epoch = cursor.finished_epoch(progress)
+        ranges = progress.finished_ranges(offset)
+        metadata, is_all = encode_what_fits(
+            cursor.topic_id, offset, epoch, ranges, self.most_metadata
+        )
+        return OffsetAndMetadata(offset, metadata), is_all
+
+    def limit_metadata(self, refused: int) -> None:
+        """Write shorter metadata from now on: the broker has refused so many characters."""
+        if refused > self.most_metadata:
+            return  # they were made before the limit was known
+        half = refused // 2
+        self.most_metadata = half if half >= LEAST_CHARACTERS else 0
+        log.warning(
+            "the brokers reject commit metadata of %d characters (offset.metadata.max.bytes), so "
+            "commits have at most %d characters of metadata from now on. The metadata lists the "
+            "records that finished out of order. Records that do not fit are processed again "
+            "after a rebalance or a crash",
+            refused,
+            self.most_metadata,
+        )
+
+    # --- What the application commits itself ----------------------------------------------
+    def note_finished(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Count as processed what the application itself commits, whatever comes of that commit."""
+        self._reads.settle()
+        for tp, offset in offsets.items():
+            partition = self._cursors[tp]
+            done, position = partition.processed, partition.position
+            if done is not None and position is not None and done < offset.offset <= position:
+                if partition.progress is not None:
+                    partition.progress.finish_before(offset.offset)
+                partition.process_to(offset.offset)
+                if self._reads.readers is not None:
+                    self._reads.readers.finish_before(partition, offset.offset)
+                    self._reads.release([partition])
+                self._reads.settle_progress(partition)
+
+    def finish_named(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata]
+    ) -> tuple[dict[TopicPartition, OffsetAndMetadata], set[TopicPartition]]:
+        """Count as processed what the application commits by name.
+
+        In `consumer.run` other handlers have records before the offset, and queued ones have none
+        yet. So it finishes the records of the current task, and what is finished is committed.
+
+        Returns:
+            What is to be committed, and the partitions of which that is exactly what was named. Of
+            the others it is what is finished by then.
+
+        Raises:
+            IllegalStateError: `run` goes on, and it would finish records of other handlers.
+        """
+        processing = self._reads.processing
+        own = None if processing is None else processing.own_records()
+        if own is None:
+            self.note_finished(offsets)
+            exact = {tp for tp, offset in offsets.items() if not self._is_as_finished(tp, offset)}
+            for tp in offsets.keys() - exact:
+                cursor = self._cursors[tp]
+                offsets[tp] = self.to_commit(cursor, offsets[tp].offset, cursor.progress)
+            return offsets, exact
+        for tp, (offset, metadata) in offsets.items():
+            records = own.get(self._cursors[tp])
+            if not records:
+                raise IllegalStateError(
+                    f"during run(), only a handler that processes a record of {tp} may commit an "
+                    f"offset of {tp}, because run() itself commits the offsets of finished records"
+                )
+            if offset > (end := max(records) + 1):
+                raise IllegalStateError(
+                    "during run(), a handler may commit only its own records: commit at most "
+                    f"offset {end} of {tp}, not offset {offset}"
+                )
+            if metadata:
+                raise IllegalStateError(
+                    f"run() uses the commit metadata of {tp} to list records that finished out of "
+                    "order: call commit() without metadata"
+                )
+        for tp, (offset, _) in offsets.items():
+            cursor = self._cursors[tp]
+            for record, holder in own[cursor].items():
+                if record < offset:
+                    self._works.finish(cursor, record, holder)
+            self._observers.partition_changed(cursor)
+        finished = self.processed_offsets()
+        return {tp: finished[tp] for tp in offsets if tp in finished}, set()
+
+    def _is_as_finished(self, tp: TopicPartition, named: OffsetAndMetadata) -> bool:
+        """Whether `commit()` would commit an offset that the application names, too.
+
+        Then it says as much: what is finished behind it.
+        """
+        cursor = self._cursors[tp]
+        if cursor.progress is None or named.metadata:
+            return False
+        first = cursor.progress.first_unfinished
+        return named.offset == (cursor.handed_out_to if first is None else first)
+
+    # --- Deliveries -----------------------------------------------------------------------
+    def delivery(self) -> DeliveredRecords:
+        """Return all that the application has in hand; it answers for what was taken away of that.
+
+        Raises:
+            IllegalOperation: Handlers of `run` are at work on it.
+        """
+        self._reads.settle()
+        blocks = [each for each in self._works.begun if isinstance(each, Enlisted)]
+        if (processing := self._reads.processing) is not None:
+            return DeliveredRecords(receipts=processing.receipts(), blocks=blocks)
+        ends = {
+            cursor: end
+            for cursor in self._cursors.values()
+            if (end := cursor.handed_out_to) is not None
+        }
+        return DeliveredRecords(
+            ends, lost=self._assignment.lost_in_hand, blocks=blocks, is_all=True
+        )
+
+    def forget_lost(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that the application has heard that it lost partitions that it was at work on."""
+        for tp in partitions:
+            self._assignment.lost_in_hand.pop(tp, None)
+
+    def finish_delivery(self, delivery: DeliveredRecords) -> None:
+        """Note that a transaction has committed a delivery."""
+        self._reads.settle()
+        for cursor, end in delivery.ends.items():
+            done, position = cursor.processed, cursor.handed_out_to
+            if done is not None and position is not None and done < end <= position:
+                cursor.process_to(end)
+        for receipt in delivery.receipts:
+            receipt.ack()
+        self._observers.acted()
+
+    def finish_offsets(
+        self,
+        cursors: Mapping[TopicPartition, Cursor],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    ) -> None:
+        """Note that a transaction has committed these offsets of these cursors, by name."""
+        found = {
+            tp: offset
+            for tp, offset in offsets.items()
+            if tp in cursors and cursors[tp].is_assigned
+        }
+        processing = self._reads.processing
+        if processing is None or processing.own_records() is None:
+            self.note_finished(found)
+        self._observers.acted()
