@@ -7,13 +7,16 @@ import contextvars
 import gc
 import inspect
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from aiokafka_lite._transaction import LATEST
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.errors import ConsumerStoppedError
+from aiokafka_lite.structs import TopicPartition
 from tests.support import crafted
 from tests.support.iterations import ITERATIONS
 from tests.support.scripted_sources import answer
@@ -60,6 +63,23 @@ async def test_a_get_waits_without_a_coroutine_and_is_seen_to_wait(reading: Read
     receive(reading, 0)
     assert (await task).offset == 0
     assert not reading.state.reads.is_in_get
+
+
+async def test_records_that_a_get_finishes_in_a_transaction_are_known_to_be_of_it(
+    reading: Reading,
+) -> None:
+    transaction: Any = SimpleNamespace(is_over=False)
+    LATEST.set(transaction)
+    receive(reading, 0)
+    assert (await next_of(reading)).offset == 0
+    cursor = reading.state.partition(TopicPartition("t", 0))
+    assert not cursor.has_processed_in(transaction)
+    task = asyncio.ensure_future(next_of(reading))
+    await reading.settle()
+    assert reading.waits_without_coroutine
+    assert cursor.has_processed_in(transaction)
+    receive(reading, 1)
+    assert (await task).offset == 1
 
 
 async def test_a_cancelled_get_loses_nothing(reading: Reading) -> None:
