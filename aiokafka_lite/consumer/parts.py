@@ -132,13 +132,13 @@ class Running:
             config,
             state,
             engine.finished,
+            engine.gate,
             engine.events,
             engine.observers,
             engine.buffer,
             self.cluster,
             self.lookup,
             self.commits.positions,
-            engine.gate.post,
             self.topic_changes.came_later,
             self._commit_starts,
             scope=self.scopes.positions,
@@ -180,7 +180,6 @@ class Running:
             coordinator,
             member,
             rng=rng,
-            on_error=engine.gate.post,
         )
         around = Surroundings(
             config,
@@ -196,8 +195,6 @@ class Running:
             commits,
             scope=self.scopes.grouping,
             rng=rng,
-            on_error=engine.gate.post,
-            on_listener_error=engine.gate.post_to_poll,
             open_cluster=self._opener(config),
         )
         return commits, make_membership(around)

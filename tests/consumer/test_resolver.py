@@ -42,6 +42,7 @@ from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.buffers import A, B, Buffers
 from tests.support.scripted_sources import view
+from tests.support.states import NotedGate
 
 pytestmark = pytest.mark.virtual_time
 
@@ -73,7 +74,8 @@ class Starting:
         self.ends: list[tuple[int, int]] = []
         self.invalidated = 0
         self.came_later: set[TopicPartition] = set()
-        self.posted: list[KafkaError] = []
+        gate = NotedGate()
+        self.posted = gate.posted
         self.commits: list[Mapping[TopicPartition, OffsetAndMetadata]] = []
         self.may_commit = asyncio.Event()
         config = ConsumerConfig(
@@ -83,13 +85,13 @@ class Starting:
             config,
             self.state,
             self.state.finished,
+            gate,
             self.state.events,
             self.state.observers,
             self.buffer,
             cast("Any", self),
             cast("Any", self),
             self._read_committed,
-            self.posted.append,
             self.came_later.__contains__,
             self._commit_starts if commits_starts else None,
             scope=self.scope,

@@ -27,7 +27,7 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
 )
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.scripted_group import commit_answer
-from tests.support.states import State
+from tests.support.states import NotedGate, State
 
 A: Final = TopicPartition("t", 0)
 B: Final = TopicPartition("t", 1)
@@ -186,7 +186,8 @@ class Group:
         self.state = State()
         self.state.subscribe(["t"])
         self.give(A, B)
-        self.posted: list[KafkaError] = []
+        self.state.gate = gate = NotedGate()
+        self.posted = gate.posted
         self.commits = Commits(
             ConsumerConfig(retry_backoff_ms=20, **settings),
             self.state,
@@ -198,7 +199,6 @@ class Group:
             cast("Any", self.coordinator),
             cast("Any", self.member),
             rng=random.Random(1),
-            on_error=self.posted.append,
         )
 
     def give(self, *tps: TopicPartition) -> None:

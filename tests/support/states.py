@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aiokafka_lite._compat import override
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
@@ -9,6 +10,7 @@ from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.gate import Gate
+from aiokafka_lite.errors import KafkaError
 
 
 class State(SubscriptionState):
@@ -24,3 +26,22 @@ class State(SubscriptionState):
         self.finished = Finished(self, self.reads, self.works, self.observers)
         self.events = Events()
         self.gate = Gate(self.reads.note_raised)
+
+
+class NotedGate(Gate):
+    """A gate that no read looks at: it notes what is posted."""
+
+    __slots__ = ("posted", "posted_to_poll")
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: None)
+        self.posted: list[KafkaError] = []
+        self.posted_to_poll: list[Exception] = []
+
+    @override
+    def post(self, error: KafkaError) -> None:
+        self.posted.append(error)
+
+    @override
+    def post_to_poll(self, error: Exception) -> None:
+        self.posted_to_poll.append(error)

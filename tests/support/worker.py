@@ -25,9 +25,8 @@ from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember
 from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
 from aiokafka_lite.consumer.membership.protocol import GroupMember, Membership
-from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
-from tests.support.states import State
+from tests.support.states import NotedGate, State
 from tests.support.waiting import PATIENCE_S
 
 MemberT = TypeVar("MemberT", bound=GroupMember)
@@ -75,8 +74,8 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
             rng=rng,
         )
         self.state.observers.on_subscription_change(lambda: watch_topics(self.state, self.cluster))
-        self.errors: list[KafkaError] = []
-        self.listener_errors: list[Exception] = []
+        self.state.gate = gate = NotedGate()
+        self.errors, self.listener_errors = gate.posted, gate.posted_to_poll
         self.member = self._make_member(group_id)
         coordinator = Coordinator(self.cluster, group_id, self.state.events)
         self.commits = Commits(
@@ -90,7 +89,6 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
             coordinator,
             self.member,
             rng=rng,
-            on_error=self.errors.append,
         )
         self.membership = self._make_membership(
             Surroundings(
@@ -107,8 +105,6 @@ class GroupWorker(ABC, Generic[MemberT, MembershipT]):
                 self.commits,
                 self.scope,
                 rng,
-                self.errors.append,
-                self.listener_errors.append,
             )
         )
 

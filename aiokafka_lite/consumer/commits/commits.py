@@ -31,7 +31,7 @@ import enum
 import itertools
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from math import inf
 from types import MappingProxyType
 from typing import Final
@@ -258,12 +258,10 @@ class Commits(CommittedReader):
         member: GroupMember,
         *,
         rng: random.Random,
-        on_error: Callable[[KafkaError], None],
     ) -> None:
         super().__init__(config, state, gate, cluster, coordinator, member, rng)
         self._finished = finished
         self._events = events
-        self._on_error = on_error
         self.topics = ConfirmedTopics(cluster, self._backoff)
         self._sending = asyncio.Lock()
         # The numbers of commits in their order.
@@ -520,7 +518,7 @@ class Commits(CommittedReader):
         except (CommitFailedError, KafkaTimeoutError) as error:
             log.warning("group %s: auto-commit failed: %s", self._member.group_id, error)
         except KafkaError as error:
-            self._on_error(error)
+            self._gate.post(error)
         return commit.left
 
     @property

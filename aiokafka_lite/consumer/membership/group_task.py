@@ -44,13 +44,11 @@ class Surroundings(NamedTuple):
         reads: Of the consumer.
         works: Are waited for.
         finished: Tell what to commit.
-        gate: Of the consumer's gets.
+        gate: Told of errors that do not pass by themselves.
         events: Where it tells what happens.
         observers: Told of changes of the state.
         commits: Makes the last commits.
         scope: Supervises its tasks.
-        on_error: Told what keeps the member from joining and will not pass by itself.
-        on_listener_error: Told what the rebalance listener has raised.
         open_cluster: Makes the connections of a thread that heartbeats; None: there is none.
     """
 
@@ -67,8 +65,6 @@ class Surroundings(NamedTuple):
     commits: LastCommits
     scope: TaskScope
     rng: random.Random
-    on_error: Callable[[KafkaError], None]
-    on_listener_error: Callable[[Exception], None]
     open_cluster: OpenCluster | None = None
 
 
@@ -104,7 +100,7 @@ class GroupTask:
         self._state = around.state
         self._reads, self._works = around.reads, around.works
         self._scope = around.scope
-        self._on_error = around.on_error
+        self._gate = around.gate
         self._member = member
         self._is_settled = is_settled
         self._loop = asyncio.get_running_loop()
@@ -159,7 +155,7 @@ class GroupTask:
     def surface(self, error: KafkaError) -> None:
         """Let the application hear of an error that will not pass by itself."""
         self._error = error
-        self._on_error(error)
+        self._gate.post(error)
         self._member.notify()
 
     def forget_error(self) -> None:

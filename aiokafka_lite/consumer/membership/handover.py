@@ -41,7 +41,6 @@ class Handover:
     def __init__(self, around: Surroundings, member: GroupMember, *, why_lost: WhyLost) -> None:
         self._config, self._state, self._commits = around.config, around.state, around.commits
         self._reads, self._gate, self._events = around.reads, around.gate, around.events
-        self._on_listener_error = around.on_listener_error
         self._member = member
         self._why_lost = why_lost
         self._loop = asyncio.get_running_loop()
@@ -258,4 +257,4 @@ class Handover:
     def _listener_failed(self, callback: str, error: Exception | None) -> None:
         self._events.publish(ListenerFailed(callback, error))
         if error is not None:
-            self._on_listener_error(error)
+            self._gate.post_to_poll(error)

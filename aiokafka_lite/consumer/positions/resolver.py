@@ -54,6 +54,7 @@ from aiokafka_lite.consumer.config import (
     ConsumerConfig,
 )
 from aiokafka_lite.consumer.events.stream import Events
+from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.positions.leader_lookup import (
     EpochEnd,
     EpochEndLookup,
@@ -106,13 +107,13 @@ class PositionResolver:
         config: ConsumerConfig,
         state: Assignment,
         finished: Finished,
+        gate: Gate,
         events: Events,
         observers: Observers,
         buffer: Buffer,
         cluster: Cluster,
         lookup: OffsetLookup,
         committed: CommittedLookup,
-        on_error: Callable[[KafkaError], None],
         came_later: Callable[[TopicPartition], bool],
         commit_starts: CommitStarts | None,
         *,
@@ -127,7 +128,7 @@ class PositionResolver:
         self._cluster = cluster
         self._lookup = lookup
         self._committed = committed
-        self._on_error = on_error
+        self._gate = gate
         self._came_later = came_later
         self._commit_starts = commit_starts
         # Starts that are committed before they are taken, with the leader epochs of the answers.
@@ -250,7 +251,7 @@ class PositionResolver:
             except KafkaError as error:
                 if error.retriable:
                     raise
-                self._on_error(error)
+                self._gate.post(error)
                 await asyncio.sleep(backoff.next_delay_s())
                 continue
             is_complete = True

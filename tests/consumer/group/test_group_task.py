@@ -24,10 +24,9 @@ from aiokafka_lite.consumer.membership.protocol import GroupMember, LastCommits
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     GroupAuthorizationFailedError,
-    KafkaError,
 )
 from aiokafka_lite.structs import TopicPartition
-from tests.support.states import State
+from tests.support.states import NotedGate, State
 from tests.support.waiting import is_woken
 
 pytestmark = pytest.mark.virtual_time
@@ -45,7 +44,8 @@ class Running:
         self.state.subscribe(["t"])
         self.state.reads.restart_idle(0.0)
         self.scope = TaskScope("g")
-        self.errors = list[KafkaError]()
+        self.state.gate = gate = NotedGate()
+        self.errors = gate.posted
         self.is_settled = False
         self.ended_at = list[float]()
         self.fails_by: Exception | None = None
@@ -65,8 +65,6 @@ class Running:
             cast("LastCommits", None),
             self.scope,
             random.Random(1),
-            self.errors.append,
-            print,
         )
         member = cast("GroupMember", self)
         self.task = GroupTask(around, member, is_settled=lambda: self.is_settled)

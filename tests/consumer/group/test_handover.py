@@ -29,7 +29,7 @@ from aiokafka_lite.errors import KafkaTimeoutError
 from aiokafka_lite.structs import TopicPartition
 from tests.support.events import events_so_far
 from tests.support.listeners import Losing
-from tests.support.states import State
+from tests.support.states import NotedGate, State
 
 pytestmark = pytest.mark.virtual_time
 
@@ -99,7 +99,8 @@ class Changing:
         self.state = State()
         self.state.subscribe(["t"], self.listener)
         self.state.change((), assigned)
-        self.listener_errors = list[Exception]()
+        self.state.gate = gate = NotedGate()
+        self.listener_errors = gate.posted_to_poll
         self.why_lost: str | None = None
         self.has_departed = False
         self.settled_by = list[float]()
@@ -124,8 +125,6 @@ class Changing:
             cast("LastCommits", self),
             TaskScope("g"),
             random.Random(1),
-            print,
-            self.listener_errors.append,
         )
         member = cast("GroupMember", self)
         self.handover = Handover(around, member, why_lost=lambda: self.why_lost)

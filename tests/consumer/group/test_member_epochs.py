@@ -95,7 +95,6 @@ class Member:
             Coordinator(worker.cluster, "g", worker.state.events),
             self.member,
             rng=random.Random(0),
-            on_error=worker.errors.append,
         )
 
 
