@@ -254,11 +254,11 @@ cdef Py_ssize_t gate_is_troubled = slot_offset(Gate, "is_troubled")
 cdef class SteadyGets:
     """Gets of one record of any partition that find one, or wait for one, and do nothing else.
 
-    What `Buffer.take` and `ReadyRecords` do for such a get is done here in one go,
-    without a coroutine: the chunk before is used up and closed, the positions move behind it, and
-    the first in turn is opened, or the get waits. Whatever else is to be done (an error, a hold, a
-    chunk to decode, another get, a listener's callback, memory that is short) is left to them, and
-    then nothing was changed that they would not change. Tests hold both ways against each other.
+    What `Buffer.take` and `ReadyRecords` do for such a get is done here in one go, without a
+    coroutine: the chunk before is used up and closed, the positions move behind it, and the first
+    in turn is opened, or the get waits. Whatever else is to be done (an error, a hold, a chunk to
+    decode, another get, a listener's callback, memory that is short) is left to them, and then
+    nothing was changed that they would not change. Tests hold both ways against each other.
     """
 
     cdef RecordCursor cursor
@@ -377,11 +377,7 @@ cdef class SteadyGets:
             break
         else:
             return False
-        if (
-            cursor.is_paused
-            or cursor.has_enough
-            or self.reads.readers is not None
-        ):
+        if cursor.is_paused or cursor.has_enough or self.reads.readers is not None:
             return False
         cdef tuple chunks = cursor.chunks
         if not chunks:
