@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
+
+from aiokafka_lite.structs import TopicPartition
+
+# Offset, metadata, and the leader epoch of the record before the offset, or -1 if it is unknown.
+DecidedOffsets: TypeAlias = Mapping[TopicPartition, tuple[int, str, int]]
 
 
 class BlockInTransaction(Protocol):

@@ -64,7 +64,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.cluster import Cluster
@@ -73,12 +73,12 @@ if TYPE_CHECKING:
         DeliveryToCommit,
         OffsetsInTransaction,
     )
+    from aiokafka_lite.consumer.membership.protocol import Offsets
     from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
     from aiokafka_lite.consumer.parts import Running
 
 log = logging.getLogger(__name__)
 
-Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 FIRST_TOPIC_RETRY_S: Final = 0.1
 LAST_TOPIC_RETRY_S: Final = 1.0
 # Of the time to stop: what the application has of it; the rest is for commits and the group.

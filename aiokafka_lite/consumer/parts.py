@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -39,7 +39,6 @@ from aiokafka_lite.consumer.positions.resolver import CommitStarts, PositionReso
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.consumer.positions.watchdog import Watchdog
 from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.client.blocking_cluster import BlockingCluster
@@ -47,12 +46,11 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.sasl import Mechanism
     from aiokafka_lite.consumer.commits.commits import Commits
     from aiokafka_lite.consumer.life import Engine
-    from aiokafka_lite.consumer.membership.protocol import Membership
+    from aiokafka_lite.consumer.membership.protocol import Membership, Offsets
     from aiokafka_lite.consumer.membership.stand_in import OpenCluster
 
 log = logging.getLogger(__name__)
 
-Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 SCOPE_NAMES: Final = ("fetch", "positions", "group", "cluster")
 # What an answer to Fetch has beside the records: some tens of bytes for each partition.
 FRAME_OVERHEAD_BYTES: Final = 1 << 20

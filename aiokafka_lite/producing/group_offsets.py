@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from aiokafka_lite._arguments import is_int
 from aiokafka_lite._compat import Self
 from aiokafka_lite._record_py import record_delivery
-from aiokafka_lite._transaction import BegunTransaction
+from aiokafka_lite._transaction import BegunTransaction, DecidedOffsets
 from aiokafka_lite.client.arguments import MOST_LONG, check_tp
 from aiokafka_lite.errors import (
     CommitFailedError,
@@ -41,8 +41,6 @@ from aiokafka_lite.structs import (
     TopicPartition,
 )
 
-# Offset, metadata, and the leader epoch of the record before, -1 where that is not known.
-Offsets = Mapping[TopicPartition, tuple[int, str, int]]
 AnyOffset = int | tuple[int, str] | OffsetAndMetadata
 
 NO_EPOCH: Final = -1
@@ -92,7 +90,7 @@ class DeliveryInTransaction(Protocol):
             KafkaError: The check failed.
         """
 
-    def to_commit(self) -> tuple[ConsumerGroupMetadata, Offsets]:
+    def to_commit(self) -> tuple[ConsumerGroupMetadata, DecidedOffsets]:
         """Return the member and the offsets to commit.
 
         Raises:
@@ -118,14 +116,14 @@ class DeliverySource(Protocol):
 class GroupOfConsumer(Protocol):
     """Group metadata of a consumer in this process."""
 
-    def name(self, offsets: Offsets) -> DeliveryInTransaction:
+    def name(self, offsets: DecidedOffsets) -> DeliveryInTransaction:
         """Return offsets of the group, which the consumer checks."""
 
 
 class OffsetsOfGroup:
     """Offsets of a group without a known consumer, which are not checked."""
 
-    def __init__(self, group: ConsumerGroupMetadata, offsets: Offsets) -> None:
+    def __init__(self, group: ConsumerGroupMetadata, offsets: DecidedOffsets) -> None:
         self.source = group
         self.offsets = offsets
 
@@ -147,7 +145,7 @@ class OffsetsOfGroup:
     async def confirm_topics(self, deadline: float) -> None:
         """Has no effect: the topics that were read are unknown."""
 
-    def to_commit(self) -> tuple[ConsumerGroupMetadata, Offsets]:
+    def to_commit(self) -> tuple[ConsumerGroupMetadata, DecidedOffsets]:
         """Return the group and its offsets."""
         return self.source, self.offsets
 
@@ -198,7 +196,7 @@ def named_offsets(group: object, offsets: object) -> DeliveryInTransaction:
     return OffsetsOfGroup(ConsumerGroupMetadata(group), checked)
 
 
-def checked_offsets(offsets: object) -> Offsets:
+def checked_offsets(offsets: object) -> DecidedOffsets:
     """Convert offsets of the application to one shape.
 
     Raises:
@@ -225,7 +223,7 @@ def commit_request(
     transactional_id: str,
     producer: ProducerIdAndEpoch,
     group: ConsumerGroupMetadata,
-    offsets: Offsets,
+    offsets: DecidedOffsets,
     topic_ids: Collection[tuple[TopicPartition, bytes]],
 ) -> TxnOffsetCommitRequest:
     """Return the TxnOffsetCommit request."""

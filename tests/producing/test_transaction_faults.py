@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from aiokafka_lite._compat import timeout
+from aiokafka_lite._transaction import DecidedOffsets
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import (
@@ -45,7 +46,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.producing import AIOKafkaProducer
-from aiokafka_lite.producing.group_offsets import DeliverySource, Offsets, OffsetsOfGroup
+from aiokafka_lite.producing.group_offsets import DeliverySource, OffsetsOfGroup
 from aiokafka_lite.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -389,7 +390,7 @@ async def test_a_delivery_that_is_refused_at_once_breaks_the_transaction(
     producer: AIOKafkaProducer,
 ) -> None:
     class Revoked(OffsetsOfGroup):
-        def to_commit(self) -> tuple[ConsumerGroupMetadata, Offsets]:
+        def to_commit(self) -> tuple[ConsumerGroupMetadata, DecidedOffsets]:
             raise CommitFailedError("revoked")
 
     await producer.begin_transaction()
@@ -406,7 +407,7 @@ class Group:
     def __init__(self, cls: type[OffsetsOfGroup]) -> None:
         self._cls = cls
 
-    def name(self, offsets: Offsets) -> OffsetsOfGroup:
+    def name(self, offsets: DecidedOffsets) -> OffsetsOfGroup:
         return self._cls(ConsumerGroupMetadata("g"), offsets)
 
 

@@ -15,7 +15,7 @@ from typing import cast
 
 import pytest
 
-from aiokafka_lite._transaction import BegunTransaction
+from aiokafka_lite._transaction import BegunTransaction, DecidedOffsets
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.versions import ApiVersions
 from aiokafka_lite.errors import (
@@ -42,7 +42,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.producing.config import ProducerConfig
-from aiokafka_lite.producing.group_offsets import Offsets, OffsetsOfGroup
+from aiokafka_lite.producing.group_offsets import OffsetsOfGroup
 from aiokafka_lite.producing.transactions import Transactions, TransactionStage
 from aiokafka_lite.protocol.framing import decode_request
 from aiokafka_lite.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
@@ -236,7 +236,7 @@ class Delivery(OffsetsOfGroup):
         if self.unconfirmed is not None:
             raise self.unconfirmed
 
-    def to_commit(self) -> tuple[ConsumerGroupMetadata, Offsets]:
+    def to_commit(self) -> tuple[ConsumerGroupMetadata, DecidedOffsets]:
         if self.revoked is not None:
             raise self.revoked
         return super().to_commit()

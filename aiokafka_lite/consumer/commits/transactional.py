@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, nullcontext
 
-from aiokafka_lite._transaction import BegunTransaction
+from aiokafka_lite._transaction import BegunTransaction, DecidedOffsets
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.delivery import DeliveredRecords, Enlisted
@@ -31,8 +31,6 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 OffsetsByCursor = dict[Cursor, OffsetAndMetadata]
-# As a transaction commits them: offset, metadata, leader epoch of the record before.
-Offsets = Mapping[TopicPartition, tuple[int, str, int]]
 
 
 # How often the application had moved each cursor by a moment.
@@ -57,7 +55,7 @@ class HeldGroup(ConsumerGroupMetadata):
     topic_ids: Mapping[TopicPartition, bytes]
     moved: Seeks
 
-    def name(self, offsets: Offsets) -> NamedOffsets:
+    def name(self, offsets: DecidedOffsets) -> NamedOffsets:
         """Return offsets of this group for a transaction that commits them."""
         return NamedOffsets(self, offsets)
 
@@ -212,7 +210,7 @@ class OffsetsInTransaction:
     def settle_named(
         self,
         group: HeldGroup,
-        offsets: Offsets,
+        offsets: DecidedOffsets,
         is_committed: bool | None,
     ) -> None:
         """Note what became of a transaction with offsets that were named."""
@@ -297,7 +295,7 @@ class OffsetsInTransaction:
         """Count a delivery as finished: a transaction has committed it."""
         self._finished.finish_delivery(delivery)
 
-    def note_committed(self, group: HeldGroup, offsets: Offsets) -> None:
+    def note_committed(self, group: HeldGroup, offsets: DecidedOffsets) -> None:
         """Note what a transaction has committed, also of partitions that were given up since."""
         for tp, (offset, metadata, leader_epoch) in offsets.items():
             cursor, topic_id = group.cursors.get(tp), group.topic_ids.get(tp, b"")
@@ -375,7 +373,7 @@ class DeliveryToCommit:
         """Have a broker confirm which topics these are: see `ConfirmedTopics.confirm`."""
         await self._offsets.commits.topics.confirm(self.topic_ids(), deadline)
 
-    def to_commit(self) -> tuple[HeldGroup, Offsets]:
+    def to_commit(self) -> tuple[HeldGroup, DecidedOffsets]:
         """Return whose offsets are committed, and which.
 
         Raises:
@@ -419,7 +417,7 @@ class NamedOffsets:
             named them, sees to it.
     """
 
-    def __init__(self, group: HeldGroup, offsets: Offsets, *, is_told: bool = True) -> None:
+    def __init__(self, group: HeldGroup, offsets: DecidedOffsets, *, is_told: bool = True) -> None:
         self._group = group
         self.offsets = offsets
         self._topic_ids = {tp: group.topic_ids.get(tp, b"") for tp in offsets}
@@ -468,7 +466,7 @@ class NamedOffsets:
         """Have a broker confirm which topics these are: see `ConfirmedTopics.confirm`."""
         await self._group.offsets.commits.topics.confirm(self.topic_ids(), deadline)
 
-    def to_commit(self) -> tuple[HeldGroup, Offsets]:
+    def to_commit(self) -> tuple[HeldGroup, DecidedOffsets]:
         """Return whose offsets are committed, and which.
 
         Raises:
