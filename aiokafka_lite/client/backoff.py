@@ -6,6 +6,8 @@ import random
 from typing import Final
 
 JITTER: Final = 0.2
+# The longest pause between two attempts of a request (Kafka's retry.backoff.max.ms).
+LONGEST_BACKOFF_S: Final = 1.0
 
 
 def delay_after(failures: int, first_s: float, last_s: float, rng: random.Random) -> float:

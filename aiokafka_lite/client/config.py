@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiokafka_lite._compat import override
 from aiokafka_lite._loopback import is_loopback
 from aiokafka_lite._settings import Settings
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S
 from aiokafka_lite.errors import InsecureConfigError, KafkaConfigurationError
 
 if TYPE_CHECKING:
@@ -66,9 +67,9 @@ class ClientConfig(Settings):
     request_timeout_s: float = 40.0
     connect_timeout_s: float = 10.0
     retry_backoff_s: float = 0.1
-    retry_backoff_max_s: float = 1.0
+    retry_backoff_max_s: float = LONGEST_BACKOFF_S
     reconnect_backoff_s: float = 0.05
-    reconnect_backoff_max_s: float = 1.0
+    reconnect_backoff_max_s: float = LONGEST_BACKOFF_S
     metadata_max_age_s: float = 300.0
     connections_max_idle_s: float | None = 540.0
     security_protocol: str = "PLAINTEXT"

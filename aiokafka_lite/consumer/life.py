@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Final
 from aiokafka_lite._compat import timeout, timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite._transaction import transaction_around
-from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
@@ -80,7 +80,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FIRST_TOPIC_RETRY_S: Final = 0.1
-LAST_TOPIC_RETRY_S: Final = 1.0
 # Of the time to stop: what the application has of it; the rest is for commits and the group.
 WORK_SHARE: Final = 0.8
 
@@ -492,7 +491,7 @@ class Engine:
             KafkaError: One cannot be read at all: it may not be, or its name is not allowed.
         """
         deadline = self._loop.time() + self.config.request_timeout_s
-        backoff = Backoff(FIRST_TOPIC_RETRY_S, LAST_TOPIC_RETRY_S, self._rng)
+        backoff = Backoff(FIRST_TOPIC_RETRY_S, LONGEST_BACKOFF_S, self._rng)
         missing = sorted(self.state.subscription or ())
         view = cluster.view
         try:

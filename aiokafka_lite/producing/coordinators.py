@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
-from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -37,7 +37,6 @@ TRANSACTION: Final = 1
 KEY_NAMES: Final = ("group", "transactional_id")
 # The last transaction is over within milliseconds, as a rule.
 CONCURRENT_BACKOFF_S: Final = 0.02
-LONGEST_BACKOFF_S: Final = 1.0
 # Whoever answers so, or not at all, may not be the coordinator any more.
 MOVED: Final = (
     CoordinatorNotAvailableError,

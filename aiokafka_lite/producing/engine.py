@@ -19,7 +19,7 @@ from typing import Final
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import LoopEndedError, TaskScope, own_copy
 from aiokafka_lite.client.arguments import authenticator, check_text
-from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES
 from aiokafka_lite.client.view import ClusterView
@@ -50,8 +50,6 @@ from aiokafka_lite.structs import RecordMetadata
 
 log = logging.getLogger(__name__)
 
-# Longest backoff of what is tried again here.
-LONGEST_BACKOFF_S: Final = 1.0
 # InitProducerId has a field for it also without a transaction.
 NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
 

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._event import Event
-from aiokafka_lite.client.backoff import delay_after
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, delay_after
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.errors import (
@@ -72,8 +72,6 @@ NEWEST_BY_NAME: Final = 12
 NEWEST: Final = 13
 # From the next one on a broker adds partitions to the transaction by itself (KIP-890).
 NEWEST_WITHOUT_ADDING: Final = 11
-# Longest pause before a failed batch is sent again.
-LONGEST_BACKOFF_S: Final = 1.0
 # How many records an error names.
 MOST_NAMED_RECORDS: Final = 3
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S
 from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
 from aiokafka_lite.consumer.positions.leader_requests import (
-    LAST_BACKOFF_S,
     OVERDUE_S,
     LeaderRequests,
 )
@@ -131,7 +131,7 @@ async def test_a_node_has_one_request_at_a_time_and_others_wait_for_its_answer(
 
 
 async def test_pauses_between_failures_grow_until_an_answer(asked: Asked) -> None:
-    for pause_s in (FIRST_S, 2 * FIRST_S, 4 * FIRST_S, LAST_BACKOFF_S, LAST_BACKOFF_S):
+    for pause_s in (FIRST_S, 2 * FIRST_S, 4 * FIRST_S, LONGEST_BACKOFF_S, LONGEST_BACKOFF_S):
         await asked.advance(a=A)
         await asked.answer(1, failed=(A,))
         begun_at, count = asked.loop.time(), len(asked.questions)

@@ -11,7 +11,7 @@ from typing import Final
 
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite.client import Cluster
-from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.assignment.cursor import CommittedPosition
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.commits.requests import (
@@ -24,7 +24,7 @@ from aiokafka_lite.consumer.commits.requests import (
 )
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Gate, Hold
-from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
+from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import GroupMember, Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.errors import (
@@ -75,7 +75,7 @@ class CommittedReader(ABC):
         return asyncio.get_running_loop().time() + timeout_s
 
     def _backoff(self) -> Backoff:
-        return Backoff(self._config.retry_backoff_s, RETRY_BACKOFF_MAX_S, self._rng)
+        return Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None

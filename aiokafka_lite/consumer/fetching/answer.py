@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.client import Node
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
 from aiokafka_lite.consumer.buffer.budget import Reservation
 from aiokafka_lite.consumer.buffer.chunk import Chunk, FetchedResponse
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LAST_BACKOFF_S: Final = 1.0
 OUT_OF_RANGE: Final = "out of range"
 OLD_RECORDS: Final = "the response contains only records before the requested offset"
 # They say that metadata is out of date, whatever their class says.
@@ -245,7 +245,7 @@ class Answers:
     def _back_off(self, cursor: Cursor, reason: str, now: float) -> None:
         """Ask nothing of a partition for a while: twice as long with each failure, up to 1 s."""
         doublings = min(cursor.failure_count, 10)
-        delay_s = min(self._sources.config.retry_backoff_s * 2.0**doublings, LAST_BACKOFF_S)
+        delay_s = min(self._sources.config.retry_backoff_s * 2.0**doublings, LONGEST_BACKOFF_S)
         cursor.failed(now + delay_s * self._sources.rng.uniform(1.0, 1.2), reason)
 
     def _fail(self, cursor: Cursor, reason: str, now: float) -> None:

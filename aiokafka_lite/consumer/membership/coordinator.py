@@ -19,9 +19,6 @@ from aiokafka_lite.protocol.schema import Request, Response
 
 log = logging.getLogger(__name__)
 
-# Longest pause before a request to the coordinator is tried again (retry.backoff.max.ms).
-RETRY_BACKOFF_MAX_S: Final = 1.0
-
 # A deadline that is that of the answer passes some loop rounds before the answer's would.
 ALMOST: Final = 0.9
 

@@ -22,13 +22,12 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client.backoff import delay_after
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, delay_after
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.connection import LATE_S
 from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError
 from aiokafka_lite.structs import TopicPartition
 
-LAST_BACKOFF_S: Final = 1.0
 # What a node may take to answer until it is asked of others whether it still leads.
 OVERDUE_S: Final = 1.0
 
@@ -197,7 +196,7 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
         """Ask again later; what failed together is asked again together."""
         before = self._failures.get(wish)
         count = 0 if before is None else before.in_a_row
-        delay_s = delay_after(count, self._first_delay_s, LAST_BACKOFF_S, self._rng)
+        delay_s = delay_after(count, self._first_delay_s, LONGEST_BACKOFF_S, self._rng)
         retry_at = self._loop.time() + delays.setdefault(count, delay_s)
         self._failures[wish] = Failure(leader, count + 1, retry_at)
         self._on_failure(wish, error)

@@ -34,7 +34,7 @@ from aiokafka_lite._compat import Never
 from aiokafka_lite._event import Event
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client import Cluster, ClusterView
-from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.cursor import (
     NO_EPOCH,
@@ -62,7 +62,6 @@ from aiokafka_lite.consumer.positions.leader_lookup import (
     OffsetLookup,
 )
 from aiokafka_lite.consumer.positions.leader_requests import (
-    LAST_BACKOFF_S,
     LeaderRequests,
     until_set,
 )
@@ -244,7 +243,7 @@ class PositionResolver:
         Raises:
             KafkaError: It passes by itself: whoever runs this runs it again after a while.
         """
-        backoff = Backoff(self._config.retry_backoff_s, LAST_BACKOFF_S, self._rng)
+        backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
         while searches := self._searches().get(Sought.COMMITTED):
             try:
                 committed = await self._committed([search.cursor.tp for search in searches])

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite.client import ClusterView
-from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.assignment.topics import SharedOut, have_changed, is_subscribed
@@ -27,7 +27,6 @@ from aiokafka_lite.consumer.membership.classic.member import (
     interruption_by,
 )
 from aiokafka_lite.consumer.membership.classic.rebalance import AssignedPartitions, Rebalance
-from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S
 from aiokafka_lite.consumer.membership.group_task import LEAVE_MAX_S, Surroundings, ending
 from aiokafka_lite.consumer.membership.grouped import UNSUBSCRIBED, GroupedMembership
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
@@ -59,7 +58,7 @@ class ClassicMembership(GroupedMembership[Member]):
             around.state,
             around.reads,
             around.gate,
-            Backoff(config.retry_backoff_s, RETRY_BACKOFF_MAX_S, around.rng),
+            Backoff(config.retry_backoff_s, LONGEST_BACKOFF_S, around.rng),
             scope=around.scope,
             on_error=self._task.surface,
             open_cluster=around.open_cluster,
@@ -304,7 +303,7 @@ class ClassicMembership(GroupedMembership[Member]):
     async def _join(self, reason: str) -> AssignedPartitions | None:
         """Join and sync until it succeeds; None when the subscription is another one by then."""
         member, state = self._member, self._state
-        backoff = Backoff(self._config.retry_backoff_s, RETRY_BACKOFF_MAX_S, self._rng)
+        backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
         self._task.forget_error()
         is_first = True
         while True:
@@ -398,7 +397,7 @@ class ClassicMembership(GroupedMembership[Member]):
         if not member.is_member:
             await self._lose_what_was_kept()  # before the pause: others have it by now
         delay_s = backoff.next_delay_s()
-        await asyncio.sleep(RETRY_BACKOFF_MAX_S if recovery is Recovery.SURFACE else delay_s)
+        await asyncio.sleep(LONGEST_BACKOFF_S if recovery is Recovery.SURFACE else delay_s)
 
     async def _hold(self, assigned: AssignedPartitions) -> Interruption:
         """Be stable: assign the partitions, send heartbeats, and return what ends it."""

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite._compat import Never, timeout_at
-from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.config import CONSUMER_SESSION_S, ConsumerConfig
 from aiokafka_lite.consumer.events.stream import LogLimit
 from aiokafka_lite.consumer.gate import Gate, Hold
-from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S, Coordinator
+from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.kip848.beats import (
     Beats,
     BriefVoice,
@@ -104,7 +104,7 @@ class Heartbeat:
         self._on_error = on_error
         self._on_refused_regex = on_refused_regex
         self._fall_back = fall_back
-        self._backoff = Backoff(config.retry_backoff_s, RETRY_BACKOFF_MAX_S, rng)
+        self._backoff = Backoff(config.retry_backoff_s, LONGEST_BACKOFF_S, rng)
         self._unreleased = Backoff(config.retry_backoff_s, UNRELEASED_BACKOFF_MAX_S, rng)
         self._loop = asyncio.get_running_loop()
         self._log_limit = LogLimit()

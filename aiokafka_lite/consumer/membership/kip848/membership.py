@@ -15,12 +15,11 @@ from contextlib import suppress
 from typing import Final
 
 from aiokafka_lite._compat import Never, timeout_at
-from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.membership.coordinator import RETRY_BACKOFF_MAX_S
 from aiokafka_lite.consumer.membership.group_task import LEAVE_MAX_S, Surroundings, ending
 from aiokafka_lite.consumer.membership.grouped import UNSUBSCRIBED, GroupedMembership
 from aiokafka_lite.consumer.membership.kip848.beats import Beats, Wish
@@ -253,7 +252,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
 
     async def _say_goodbye(self, request: ConsumerGroupHeartbeatRequest, deadline: float) -> None:
         """Say that the member goes, to whoever is the coordinator; saying it twice does no harm."""
-        backoff = Backoff(self._config.retry_backoff_s, RETRY_BACKOFF_MAX_S, self._rng)
+        backoff = Backoff(self._config.retry_backoff_s, LONGEST_BACKOFF_S, self._rng)
         group_id = self._member.group_id
         while True:
             try:
