@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
+from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.topics import is_subscribed
 from aiokafka_lite.consumer.gate import Gate, Hold
+from aiokafka_lite.consumer.membership.protocol import Identity
 
 # How much of a session may pass before it counts as over: two clocks do not agree to the last
 # millisecond, and those of brokers (and of uvloop) have no smaller unit.
@@ -32,33 +34,58 @@ class Elsewhere(NamedTuple):
     is_lost: bool
 
 
+class Holder(Protocol):
+    """The member whose lease it is."""
+
+    @property
+    def identity(self) -> Identity: ...
+
+    @property
+    def hands_out(self) -> bool:
+        """Whether reads return records of the partitions that the member holds."""
+
+
+class Ear(Protocol):
+    """Receives responses of the coordinator elsewhere than on the loop."""
+
+    def heard(self, identity: Identity) -> Elsewhere:
+        """Return what the loop may not know yet of a member."""
+
+
 class Lease:
     """Holds gets while the coordinator may have given the partitions to others.
 
     Args:
         session_s: After so long without a word the coordinator gives them away.
         gate: Of the gets.
-        hands_out: Whether reads return records of partitions that the group has assigned.
-        elsewhere: Returns what was heard elsewhere than on the loop; None: nothing ever is.
+        state: Says whether topics are subscribed.
+        member: Who holds the partitions.
+        ear: What was heard elsewhere than on the loop.
     """
 
     def __init__(
         self,
         session_s: float,
         gate: Gate,
-        *,
-        hands_out: Callable[[], bool],
-        elsewhere: Callable[[], Elsewhere] | None = None,
+        state: SubscriptionState,
+        member: Holder,
+        ear: Ear,
     ) -> None:
         self._session_s = session_s
+        self._state = state
         self._gate = gate
-        self._hands_out = hands_out
-        self._elsewhere = elsewhere
+        self._member = member
+        self._ear = ear
         self._loop = asyncio.get_running_loop()
         # While there is none: for ever.
         self._ends_at = math.inf
         self._alarm: asyncio.TimerHandle | None = None
         gate.look_by(self.look)
+
+    @property
+    def hands_out(self) -> bool:
+        """Whether reads return records of partitions that the group has assigned."""
+        return self._member.hands_out and is_subscribed(self._state)
 
     def renew(self, asked_at: float) -> None:
         """Note that the coordinator has answered what was sent at a loop time.
@@ -71,7 +98,7 @@ class Lease:
 
     def look(self) -> None:
         """Hold gets if the lease is over, and let them go on if it is not; set the alarm."""
-        hands_out = self._hands_out()
+        hands_out = self.hands_out
         is_over = hands_out and self._ends_at < math.inf and self._is_over()
         if hands_out and not is_over and self._alarm is None and self._ends_at < math.inf:
             # It runs ahead of every task that a blocked loop has kept waiting.
@@ -83,12 +110,9 @@ class Lease:
                 self._gate.release(Hold.CUT_OFF)
 
     def _is_over(self) -> bool:
-        if self._elsewhere is not None:
-            asked_at, is_lost = self._elsewhere()
-            self._ends_at = max(self._ends_at, asked_at + self._session_s * LEASE_SHARE)
-            if is_lost:
-                return True
-        return self._loop.time() >= self._ends_at
+        asked_at, is_lost = self._ear.heard(self._member.identity)
+        self._ends_at = max(self._ends_at, asked_at + self._session_s * LEASE_SHARE)
+        return is_lost or self._loop.time() >= self._ends_at
 
     def _ended(self) -> None:
         self._alarm = None

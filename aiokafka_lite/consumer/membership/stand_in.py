@@ -127,6 +127,20 @@ class LoopClosedError(Exception):
     """The event loop is closed: there is nothing to stand in for."""
 
 
+class LoopSide(Protocol):
+    """The loop, as far as the thread knows it."""
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Have the loop call a function; may be called by any thread.
+
+        Raises:
+            LoopClosedError: The loop is closed.
+        """
+
+    def take(self, outcome: Outcome) -> None:
+        """Take the outcome of a heartbeat; called by the loop."""
+
+
 class Speaker:
     """The thread's side: its methods run in the thread, but for those under "the loop"."""
 
@@ -134,14 +148,12 @@ class Speaker:
         self,
         group_id: str,
         open_cluster: OpenCluster,
-        post: Callable[[Callable[[], None]], None],
-        deliver: Callable[[Outcome], None],
+        loop_side: LoopSide,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._group_id = group_id
         self._open_cluster = open_cluster
-        self._post = post
-        self._deliver = deliver
+        self._loop_side = loop_side
         self._clock = clock
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -213,11 +225,11 @@ class Speaker:
         """Do what is due; return how long to wait then."""
         pulse, now = self._pulse, self._clock()
         if pulse is None:
-            self._post(_nothing)
+            self._loop_side.post(_nothing)
             return IDLE_S
         late_s = pulse.interval_s * LATE_SHARE
         if self.has_news and pulse.sent_as == self.heard.lost_as:
-            self._post(_nothing)
+            self._loop_side.post(_nothing)
             return min(IDLE_S, late_s)
         due_at = max(pulse.due_at + late_s, self._not_before)
         if now < due_at:
@@ -245,7 +257,7 @@ class Speaker:
 
     def _does_loop_run(self, patience_s: float) -> bool:
         answered = threading.Event()
-        self._post(answered.set)
+        self._loop_side.post(answered.set)
         return answered.wait(patience_s)
 
     def _begin(self, pulse: Pulse) -> bool:
@@ -270,7 +282,7 @@ class Speaker:
         self._chain = pulse.sent_as, identity
         self._note(pulse, sent_as, sent_at, error)
         outcome = Outcome(sent_as, identity, answer, error, sent_at)
-        self._post(lambda: self._deliver(outcome))
+        self._loop_side.post(lambda: self._loop_side.take(outcome))
 
     def _note(
         self, pulse: Pulse, sent_as: Identity, sent_at: float, error: KafkaError | None
@@ -358,7 +370,7 @@ class StandIn:
         self._task: asyncio.Task[None] | None = None
         self._speaker: Speaker | None = None
         if open_cluster is not None:
-            self._speaker = Speaker(group_id, open_cluster, post=self._post, deliver=self._take)
+            self._speaker = Speaker(group_id, open_cluster, self)
         # How many heartbeats of the thread were answered.
         self.count = 0
 
@@ -396,14 +408,14 @@ class StandIn:
         except Exception as error:  # noqa: BLE001 -- raised by every get
             failure = error  # which the name of an exception handler does not outlive
             with suppress(LoopClosedError):
-                self._post(lambda: self._scope.fail(failure, name=NAME))
+                self.post(lambda: self._scope.fail(failure, name=NAME))
         with suppress(LoopClosedError):
-            self._post(self._ended.set)
+            self.post(self._ended.set)
 
-    def _post(self, news: Callable[[], None]) -> None:
-        """Have the loop call something; may be called by any thread."""
+    def post(self, call: Callable[[], None]) -> None:
+        """Have the loop call a function; see LoopSide."""
         try:
-            self._loop.call_soon_threadsafe(news)
+            self._loop.call_soon_threadsafe(call)
         except RuntimeError as error:
             raise LoopClosedError from error
 
@@ -472,7 +484,8 @@ class StandIn:
                 until = self._loop.time() + TURN_S
 
     # --- What the thread has heard --------------------------------------------------------
-    def _take(self, outcome: Outcome) -> None:
+    def take(self, outcome: Outcome) -> None:
+        """Take the outcome of a heartbeat of the thread."""
         if self._speaker is not None:
             self._speaker.note_taken()
         if outcome.error is None:
@@ -480,21 +493,13 @@ class StandIn:
         sent_at = self._as_loop_time(outcome.sent_at)
         self._scope.guard(lambda: self._hear(outcome, sent_at), name=NAME)()
 
-    def ear(self, identity: Callable[[], Identity]) -> Callable[[], Elsewhere] | None:
-        """Return what says what the thread has heard and the loop may not know yet.
-
-        Args:
-            identity: Returns as whom the loop speaks.
-        """
+    def heard(self, identity: Identity) -> Elsewhere:
+        """Return what the thread has heard, and the loop may not know yet; see Ear."""
         if (speaker := self._speaker) is None:
-            return None
-
-        def heard() -> Elsewhere:
-            at, lost_as = speaker.heard
-            is_lost = speaker.has_news and lost_as == identity() != NOBODY
-            return Elsewhere(self._as_loop_time(at), is_lost)
-
-        return heard
+            return Elsewhere(-math.inf, is_lost=False)
+        at, lost_as = speaker.heard
+        is_lost = speaker.has_news and lost_as == identity != NOBODY
+        return Elsewhere(self._as_loop_time(at), is_lost)
 
     def _as_loop_time(self, at: float) -> float:
         return self._loop.time() - (time.monotonic() - at)

@@ -11,19 +11,20 @@ import pytest
 
 from aiokafka_lite import errors
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import Interruption, Member, MemberState
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.protocol import Identity
+from aiokafka_lite.consumer.membership.group_task import GroupTask, Surroundings
+from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
 from aiokafka_lite.consumer.membership.stand_in import Outcome, StandIn
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tests.support.pulses import Thread
-from tests.support.states import State
+from tests.support.states import NotedGate, State
 from tests.support.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.virtual_time
@@ -78,21 +79,27 @@ class Beating:
         self.state = State()
         self.state.subscribe(["t"])
         self.state.reads.restart_idle(self.loop.time())
-        self.errors = list[KafkaError]()
+        self.state.gate = gate = NotedGate()
+        self.errors = gate.posted
         self.scope = TaskScope("g")
         self.thread = Thread()
-        self.heartbeat = Heartbeat(
+        around = Surroundings(
             self.config,
-            self.member,
-            cast("Coordinator", self.coordinator),
             self.state,
             self.state.reads,
+            self.state.works,
+            self.state.finished,
             self.state.gate,
-            Backoff(self.config.retry_backoff_s, 1.0, random.Random(1)),
-            scope=self.scope,
-            on_error=self.errors.append,
-            open_cluster=None,
+            self.state.events,
+            self.state.observers,
+            cast("Cluster", None),
+            cast("Coordinator", self.coordinator),
+            cast("LastCommits", None),
+            self.scope,
+            random.Random(1),
         )
+        task = GroupTask(around, self.member, is_settled=lambda: True)
+        self.heartbeat = Heartbeat(around, self.member, task)
         self.heartbeat.stand_in = cast("StandIn", self.thread)
         self.member.enter(MemberState.PREPARING)
         self.member.begin_rebalance()

@@ -13,22 +13,31 @@ import pytest
 from aiokafka_lite import errors
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.gate import Gate, Hold
+from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.consumer.membership.group_task import Surroundings
 from aiokafka_lite.consumer.membership.kip848.beats import Beats, Wish
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
-from aiokafka_lite.consumer.membership.kip848.member import ConsumerMember, Loss, MemberState
+from aiokafka_lite.consumer.membership.kip848.member import (
+    ConsumerMember,
+    Loss,
+    MemberState,
+    PartitionId,
+)
 from aiokafka_lite.consumer.membership.lease import Lease
-from aiokafka_lite.consumer.membership.protocol import Identity
+from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
 from aiokafka_lite.consumer.membership.stand_in import Outcome, StandIn
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from aiokafka_lite.structs import TopicPartition
 from tests.support.pulses import Thread
+from tests.support.states import State
 from tests.support.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.virtual_time
@@ -92,38 +101,53 @@ class Beating:
         self.config = ConsumerConfig(group_id="g", session_timeout_ms=10_000, **settings)  # type: ignore[arg-type]
         self.coordinator = ScriptedCoordinator(self.loop)
         self.coordinator.script += script
-        self.gate = Gate(lambda _: None)
+        self.state = State()
+        self.state.subscribe(["t"])
+        self.gate = self.state.gate
         self.member = ConsumerMember("g", "one")
         self.member.enter(MemberState.JOINING)
-        self.wish = Wish(frozenset({"t"}))
+        self.wish, self.idle_s = Wish(frozenset({"t"})), 3.0
+        self.held = dict[PartitionId, TopicPartition]()
         self.errors = list[KafkaError]()
         self.fell_back = list[KafkaError]()
+        self.can_fall_back = can_fall_back
         self.refused_regex_count = 0
         self.scope = TaskScope("g")
-        no_thread = StandIn("g", None, scope=self.scope, hear=lambda *_: None)
         self.beats = Beats(self.config, self.member, int)
-        self.lease = Lease(SESSION_S, self.gate, hands_out=lambda: self.member.is_member)
-        self.heartbeat = Heartbeat(
+        around = Surroundings(
             self.config,
-            self.member,
-            self.beats,
+            self.state,
+            self.state.reads,
+            self.state.works,
+            self.state.finished,
+            self.state.gate,
+            self.state.events,
+            self.state.observers,
+            cast("Cluster", None),
             cast("Coordinator", self.coordinator),
-            self.lease,
-            self.gate,
-            rng=random.Random(1),
-            wish=lambda: self.wish,
-            held=dict,
-            on_error=self.errors.append,
-            on_refused_regex=self._match_here,
-            fall_back=self.fell_back.append if can_fall_back else None,
-            idle_s=lambda: 3.0,
-            stand_in=cast("StandIn", stand_in or no_thread),
+            cast("LastCommits", None),
+            self.scope,
+            random.Random(1),
         )
+        self.heartbeat = Heartbeat(around, self.member, self.beats, self)
+        self.heartbeat.lease = Lease(
+            SESSION_S, self.gate, self.state, self.member, self.heartbeat.stand_in
+        )
+        if stand_in is not None:
+            self.heartbeat.stand_in = cast("StandIn", stand_in)
         self.scope.spawn(self.heartbeat.run(), name="heartbeat")
 
-    def _match_here(self) -> None:
+    def surface(self, error: KafkaError) -> None:
+        self.errors.append(error)
+
+    def match_here(self) -> None:
         self.refused_regex_count += 1
         self.wish = Wish(frozenset({"t"}))
+
+    def fall_back(self, error: KafkaError) -> bool:
+        if self.can_fall_back:
+            self.fell_back.append(error)
+        return self.can_fall_back
 
     async def join(self) -> Identity:
         """Be let in, and hold what was assigned."""

@@ -19,7 +19,7 @@ from typing import cast
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite._compat import timeout
+from aiokafka_lite._compat import override, timeout
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
@@ -30,18 +30,19 @@ from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.gate import Hold
+from aiokafka_lite.consumer.gate import Gate, Hold
 from aiokafka_lite.consumer.membership.choice import member_of
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.kip848.beats import Beats, Wish
+from aiokafka_lite.consumer.membership.group_task import Surroundings
+from aiokafka_lite.consumer.membership.kip848.beats import Beats
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.kip848.member import (
     ConsumerMember,
     MemberState,
     PartitionId,
 )
-from aiokafka_lite.consumer.membership.lease import Lease
-from aiokafka_lite.consumer.membership.stand_in import StandIn
+from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
+from aiokafka_lite.consumer.membership.protocol import LastCommits
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CommitFailedError,
@@ -626,26 +627,34 @@ def joining_heartbeat(
     fall_back: Callable[[KafkaError], None] | None = None,
 ) -> Heartbeat:
     """The heartbeats of a static member that wants to be let in."""
+
+    class Telling(Gate):
+        @override
+        def post(self, error: KafkaError) -> None:
+            on_error(error)
+
     state = State()
+    state.gate = Telling(lambda _: None)
     config = ConsumerConfig(group_id="g", group_instance_id="one", session_timeout_ms=6000)
     member = ConsumerMember("g", "one")
     member.enter(MemberState.JOINING)
-    return Heartbeat(
+    around = Surroundings(
         config,
-        member,
-        Beats(config, member, int),
-        Coordinator(cast("Cluster", cluster), "g", state.events),
-        Lease(config.group_session_s, state.gate, hands_out=lambda: True),
+        state,
+        state.reads,
+        state.works,
+        state.finished,
         state.gate,
-        rng=random.Random(0),
-        wish=Wish,
-        held=dict,
-        on_error=on_error,
-        on_refused_regex=lambda: None,
-        fall_back=fall_back,
-        idle_s=lambda: 0.0,
-        stand_in=StandIn("g", None, scope=TaskScope("test"), hear=lambda *_: None),
+        state.events,
+        state.observers,
+        cast("Cluster", cluster),
+        Coordinator(cast("Cluster", cluster), "g", state.events),
+        cast("LastCommits", None),
+        TaskScope("test"),
+        random.Random(0),
     )
+    membership = ConsumerMembership(around, member, fall_back=fall_back)
+    return Heartbeat(around, member, Beats(config, member, int), membership)
 
 
 @pytest.mark.virtual_time

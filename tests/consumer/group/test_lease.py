@@ -13,8 +13,9 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
-from aiokafka_lite.consumer.gate import Gate, Hold
+from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.lease import Elsewhere, Lease
+from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import (
     FencedMemberEpochError,
     IllegalGenerationError,
@@ -24,6 +25,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.listeners import Acting, Losing
+from tests.support.states import State
 from tests.support.waiting import until
 
 TP: Final = TopicPartition("t", 0)
@@ -283,14 +285,22 @@ class Looks:
     """What a lease is made with, and how often it looks."""
 
     def __init__(self) -> None:
-        self.gate = Gate(lambda _: None)
+        self.state = State()
+        self.state.subscribe(["t"])
+        self.gate = self.state.gate
         self.count = 0
-        self.hands_out = True
+        self.is_handing_out = True
+        self.identity = Identity("m", 1)
         self.elsewhere = Elsewhere(-math.inf, is_lost=False)
 
-    def look(self) -> bool:
+    @property
+    def hands_out(self) -> bool:
         self.count += 1
-        return self.hands_out
+        return self.is_handing_out
+
+    def heard(self, identity: Identity) -> Elsewhere:
+        assert identity is self.identity
+        return self.elsewhere
 
     @property
     def is_held(self) -> bool:
@@ -300,7 +310,7 @@ class Looks:
 @pytest.mark.virtual_time
 async def test_a_lease_is_over_a_session_after_it_was_last_renewed() -> None:
     looks = Looks()
-    lease = Lease(10.0, looks.gate, hands_out=looks.look)
+    lease = Lease(10.0, looks.gate, looks.state, looks, looks)
     lease.look()
     await asyncio.sleep(20)
     assert (looks.count, looks.is_held) == (1, False)  # nothing was answered yet
@@ -318,7 +328,7 @@ async def test_a_lease_is_over_a_session_after_it_was_last_renewed() -> None:
 @pytest.mark.virtual_time
 async def test_a_lease_that_ended_holds_nothing_and_looks_no_more() -> None:
     looks = Looks()
-    lease = Lease(10.0, looks.gate, hands_out=looks.look, elsewhere=lambda: looks.elsewhere)
+    lease = Lease(10.0, looks.gate, looks.state, looks, looks)
     lease.renew(0.0)
     await asyncio.sleep(20)
     assert looks.is_held
@@ -336,7 +346,7 @@ async def test_a_lease_that_ended_holds_nothing_and_looks_no_more() -> None:
 @pytest.mark.virtual_time
 async def test_a_lease_counts_what_was_heard_elsewhere() -> None:
     looks = Looks()
-    lease = Lease(10.0, looks.gate, hands_out=looks.look, elsewhere=lambda: looks.elsewhere)
+    lease = Lease(10.0, looks.gate, looks.state, looks, looks)
     lease.renew(0.0)
     looks.elsewhere = Elsewhere(8.0, is_lost=False)
     await asyncio.sleep(17.89)
@@ -354,11 +364,11 @@ async def test_a_lease_counts_what_was_heard_elsewhere() -> None:
 @pytest.mark.virtual_time
 async def test_a_lease_of_a_member_that_hands_out_nothing_needs_no_alarm() -> None:
     looks = Looks()
-    looks.hands_out = False
-    lease = Lease(10.0, looks.gate, hands_out=looks.look)
+    looks.is_handing_out = False
+    lease = Lease(10.0, looks.gate, looks.state, looks, looks)
     lease.renew(0.0)
     await asyncio.sleep(20)
     assert (looks.count, looks.is_held) == (1, False)
-    looks.hands_out = True
+    looks.is_handing_out = True
     lease.look()
     assert looks.is_held

@@ -8,7 +8,8 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
 import pytest
 
@@ -17,17 +18,17 @@ from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.latest_token import LatestToken, RememberedTokens
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.kip848.beats import Beats, BriefVoice, Wish
+from aiokafka_lite.consumer.membership.group_task import Surroundings
+from aiokafka_lite.consumer.membership.kip848.beats import Beats, BriefVoice
 from aiokafka_lite.consumer.membership.kip848.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.kip848.member import (
     ConsumerMember,
     MemberState,
     PartitionId,
 )
-from aiokafka_lite.consumer.membership.lease import Lease
-from aiokafka_lite.consumer.membership.protocol import Identity
+from aiokafka_lite.consumer.membership.kip848.membership import ConsumerMembership
+from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
 from aiokafka_lite.consumer.membership.stand_in import (
     END_S,
     IDLE_S,
@@ -59,6 +60,7 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatResponse
 from aiokafka_lite.protocol.schema import Request, Response
 from tests.support.sasl_consumer import Tokens
+from tests.support.states import State
 from tests.support.waiting import PATIENCE_S, until
 
 ME = Identity("me", 5)
@@ -133,26 +135,23 @@ class Stage:
         self.is_blocked = True
         self.pause: Callable[[float], None] | None = None
         self.on_post: Callable[[], object] | None = None
-        self.speaker = Speaker(
-            "g",
-            self.open,
-            self.post,
-            self.outcomes.append,
-            self.clock,
-        )
+        self.speaker = Speaker("g", self.open, self, self.clock)
 
     def open(self, pause: Callable[[float], None]) -> BlockingCluster:
         self.pause = pause
         return cast("BlockingCluster", self.cluster)
 
-    def post(self, news: Callable[[], None]) -> None:
+    def take(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+    def post(self, call: Callable[[], None]) -> None:
         self.post_count += 1
         if self.on_post is not None:
             self.on_post()
         if self.is_blocked:
-            self.posted.append(news)
+            self.posted.append(call)
         else:
-            news()
+            call()
 
     def let_go(self) -> None:
         """Have the loop do what was posted."""
@@ -352,10 +351,11 @@ def test_it_looks_for_the_coordinator_at_once(stage: Stage, error: KafkaError) -
 
 
 def test_it_ends_with_a_loop_that_is_closed_or_when_it_is_told(stage: Stage) -> None:
-    def refuse(_: Callable[[], None]) -> None:
-        raise LoopClosedError
+    class Closed(Stage):
+        def post(self, call: Callable[[], None]) -> None:
+            raise LoopClosedError
 
-    Speaker("g", lambda _: cast("BlockingCluster", stage.cluster), refuse, print).run()
+    Speaker("g", stage.open, Closed()).run()
     stage.speaker.end()
     stage.speaker.run()
     assert stage.cluster.close_count == 0
@@ -397,7 +397,7 @@ def test_nothing_is_sent_by_a_connection_that_is_made_while_it_ends(stage: Stage
 
 def test_the_thread_wakes_when_there_is_something_to_do() -> None:
     stage = Stage()
-    speaker = Speaker("g", stage.open, stage.post, stage.outcomes.append)
+    speaker = Speaker("g", stage.open, stage)
     asked = threading.Event()
     stage.on_post = asked.set
     thread = threading.Thread(target=speaker.run)
@@ -490,26 +490,29 @@ async def test_an_answer_that_waited_for_the_loop_does_not_undo_what_the_thread_
     def ignore(*_: object) -> None:
         """Nothing of this happens here."""
 
-    coordinator, config, gate = HeldAnswers(), ConsumerConfig(group_id="g"), Gate(ignore)
+    coordinator, config = HeldAnswers(), ConsumerConfig(group_id="g")
+    state = State()
+    state.subscribe(["t"])
     member = ConsumerMember("g")
     member.enter(MemberState.JOINING)
     scope = TaskScope("g")
-    heartbeat = Heartbeat(
+    around = Surroundings(
         config,
-        member,
-        Beats(config, member, int),
+        state,
+        state.reads,
+        state.works,
+        state.finished,
+        state.gate,
+        state.events,
+        state.observers,
+        cast("Any", None),
         cast("Coordinator", coordinator),
-        Lease(10.0, gate, hands_out=lambda: True),
-        gate,
-        rng=random.Random(1),
-        wish=lambda: Wish(frozenset({"t"})),
-        held=dict,
-        on_error=ignore,
-        on_refused_regex=ignore,
-        fall_back=None,
-        idle_s=lambda: 0.0,
-        stand_in=StandIn("g", None, scope=scope, hear=ignore),
+        cast("LastCommits", None),
+        scope,
+        random.Random(1),
     )
+    membership = ConsumerMembership(around, member)
+    heartbeat = Heartbeat(around, member, Beats(config, member, int), membership)
     scope.spawn(heartbeat.run(), name="heartbeat")
     await until(lambda: coordinator.answers)
     coordinator.answers[0].set_result(assigning(5))
@@ -688,9 +691,8 @@ async def test_an_error_of_the_thread_is_the_failure_of_the_consumer() -> None:
 async def test_the_loop_can_ask_what_the_thread_has_heard() -> None:
     it = Standing()
     it.voice.answers = [ME, UnknownMemberIdError("gone")]
-    mine, others = it.stand_in.ear(lambda: ME), it.stand_in.ear(lambda: Identity("other", 5))
-    assert mine is not None
-    assert others is not None
+    mine = partial(it.stand_in.heard, ME)
+    others = partial(it.stand_in.heard, Identity("other", 5))
     assert mine() == (-math.inf, False)
     began_at = await it.speak()
     block_until(lambda: mine().is_lost)
@@ -719,7 +721,7 @@ async def test_without_a_thread_the_loop_speaks_whenever_it_wants() -> None:
     stand_in = StandIn("g", None, scope=TaskScope("g"), hear=lambda *_: None)
     assert not stand_in.is_there
     assert stand_in.count == 0
-    assert stand_in.ear(lambda: ME) is None
+    assert stand_in.heard(ME) == (-math.inf, False)
     voice = cast("BriefVoice", Voice())
     assert stand_in.note_next(voice, ME, NODE, next_s=1, interval_s=1, left_s=9)
     stand_in.rest()

@@ -51,18 +51,7 @@ class ClassicMembership(GroupedMembership[Member]):
     def __init__(self, around: Surroundings, member: Member) -> None:
         super().__init__(around, member)
         config = around.config
-        self._heartbeat = Heartbeat(
-            config,
-            member,
-            around.coordinator,
-            around.state,
-            around.reads,
-            around.gate,
-            Backoff(config.retry_backoff_s, LONGEST_BACKOFF_S, around.rng),
-            scope=around.scope,
-            on_error=self._task.surface,
-            open_cluster=around.open_cluster,
-        )
+        self._heartbeat = Heartbeat(around, member, self._task)
         self._lease = self._heartbeat.lease
         self._rebalance = Rebalance(
             config, around.cluster, around.coordinator, member, self._heartbeat

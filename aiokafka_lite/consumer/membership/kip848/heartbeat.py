@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import random
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from aiokafka_lite._compat import Never, timeout_at
-from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
-from aiokafka_lite.consumer.config import CONSUMER_SESSION_S, ConsumerConfig
-from aiokafka_lite.consumer.events.stream import LogLimit
-from aiokafka_lite.consumer.gate import Gate, Hold
-from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.client.backoff import Backoff
+from aiokafka_lite.consumer.config import CONSUMER_SESSION_S
+from aiokafka_lite.consumer.gate import Hold
+from aiokafka_lite.consumer.membership.group_task import Surroundings
+from aiokafka_lite.consumer.membership.heartbeat import MemberHeartbeat
 from aiokafka_lite.consumer.membership.kip848.beats import (
     Beats,
     BriefVoice,
@@ -29,9 +27,8 @@ from aiokafka_lite.consumer.membership.kip848.member import (
     MemberState,
 )
 from aiokafka_lite.consumer.membership.kip848.target import Held
-from aiokafka_lite.consumer.membership.lease import Lease
 from aiokafka_lite.consumer.membership.recovery import KEPT_CLASSIC, Recovery, recovery_for
-from aiokafka_lite.consumer.membership.stand_in import Outcome, StandIn
+from aiokafka_lite.consumer.membership.stand_in import Outcome
 from aiokafka_lite.errors import (
     BrokerResponseError,
     IncompatibleBrokerVersion,
@@ -57,76 +54,66 @@ SURFACED_PAUSE_S: Final = 1.0
 NOT_OFFERED: Final = (UnsupportedVersionError, *KEPT_CLASSIC)
 
 
-class Heartbeat:
+class Inbox(Protocol):
+    """The membership, as far as its heartbeats ask it and report to it. Nothing waits."""
+
+    @property
+    def wish(self) -> Wish:
+        """What is subscribed now."""
+
+    @property
+    def held(self) -> Held:
+        """What the member owns now."""
+
+    @property
+    def idle_s(self) -> float:
+        """How long the application has asked for no records."""
+
+    def surface(self, error: KafkaError) -> None:
+        """Note an error that does not pass by itself."""
+
+    def match_here(self) -> None:
+        """Note that the coordinator does not take the expression of the wish."""
+
+    def fall_back(self, error: KafkaError) -> bool:
+        """Note that the group cannot be joined by this protocol; whether another takes over."""
+
+
+class Heartbeat(MemberHeartbeat[ConsumerMember]):
     """Sends what `Beats` makes while the member is to be heard of: one at a time.
 
     Args:
-        wish: Returns what is subscribed now.
-        held: Returns what the member owns now.
-        on_error: Told of what will not pass by itself.
-        on_refused_regex: Told that the coordinator does not take the wish's expression.
-        fall_back: Told that the coordinator does not speak this protocol, or not with this group,
-            when the member wanted to join; None: the application hears of it.
-        idle_s: Returns how long the application has asked for no records.
-        stand_in: Speaks while the loop is blocked.
+        around: The parts of the membership.
+        member: The member.
+        beats: Makes the heartbeats.
+        inbox: The membership.
     """
 
     def __init__(
-        self,
-        config: ConsumerConfig,
-        member: ConsumerMember,
-        beats: Beats,
-        coordinator: Coordinator,
-        lease: Lease,
-        gate: Gate,
-        *,
-        rng: random.Random,
-        wish: Callable[[], Wish],
-        held: Callable[[], Held],
-        on_error: Callable[[KafkaError], None],
-        on_refused_regex: Callable[[], None],
-        fall_back: Callable[[KafkaError], None] | None,
-        idle_s: Callable[[], float],
-        stand_in: StandIn,
+        self, around: Surroundings, member: ConsumerMember, beats: Beats, inbox: Inbox
     ) -> None:
-        self._idle_s = idle_s
-        self._stand_in = stand_in
+        super().__init__(around, member, around.config.group_session_s)
+        self._beats = beats
+        self._inbox = inbox
         # The latest outcome of the thread that it has heard of.
         self._outcome: Outcome | None = None
-        self._config = config
-        self._member = member
-        self._beats = beats
-        self._coordinator = coordinator
-        self._lease = lease
-        self._gate = gate
-        self._wish = wish
-        self._held = held
-        self._on_error = on_error
-        self._on_refused_regex = on_refused_regex
-        self._fall_back = fall_back
-        self._backoff = Backoff(config.retry_backoff_s, LONGEST_BACKOFF_S, rng)
-        self._unreleased = Backoff(config.retry_backoff_s, UNRELEASED_BACKOFF_MAX_S, rng)
-        self._loop = asyncio.get_running_loop()
-        self._log_limit = LogLimit()
+        self._unreleased = Backoff(
+            self._config.retry_backoff_s, UNRELEASED_BACKOFF_MAX_S, around.rng
+        )
         # Loop times: the last one was sent; before this none is, whatever there is to tell.
         self._sent_at = 0.0
         self._not_before = 0.0
-        self.last_contact_at: float | None = None
-        self.beat_count = 0
-        self.failure_count = 0
         # What keeps the member from joining or staying, in a sentence; "": nothing.
         self.trouble = ""
         self.trouble_since = 0.0
         # The latest request to be let in was refused: the coordinator knows of no such member.
         self.is_refused = False
-        # How long the event loop was blocked since the last answer, if that was long.
-        self._blocked_s = 0.0
 
     async def run(self) -> Never:
         """Send heartbeats while the member is to be heard of, until cancelled."""
         while True:
             if not self._member.is_heard:
-                self._stand_in.rest()
+                self.stand_in.rest()
                 await self._member.wait_for_change()
             elif (due_at := self._due_at()) > self._loop.time():
                 self._note_next(due_at - self._loop.time())
@@ -141,13 +128,13 @@ class Heartbeat:
     def _note_lateness(self, due_at: float) -> None:
         """Note that a heartbeat is late because nothing ran, if it is late by much."""
         late_s = self._loop.time() - due_at
-        if late_s > self._config.group_session_s / 2:
+        if late_s > self._session_s / 2:
             self._blocked_s = late_s
 
     def _due_at(self) -> float:
         """Return the loop time at which the next heartbeat is due, as far as is known now."""
         member, beats = self._member, self._beats
-        if not member.is_member or member.is_epoch_stale or beats.has_news(self._wish()):
+        if not member.is_member or member.is_epoch_stale or beats.has_news(self._inbox.wish):
             return self._not_before
         return max(self._sent_at + self._interval_s(), self._not_before)
 
@@ -160,18 +147,18 @@ class Heartbeat:
     def _note_next(self, next_s: float) -> bool:
         """Tell it when the loop will be heard next; return whether the loop may speak now."""
         member = self._member
-        if not self._stand_in.is_there:
+        if not self.stand_in.is_there:
             return True
         if not member.is_member:
-            self._stand_in.rest()  # it joins: no thread does
+            self.stand_in.rest()  # it joins: no thread does
             return True
-        return self._stand_in.note_next(
-            BriefVoice(member.group_id, member.group_instance_id, tuple(self._held())),
+        return self.stand_in.note_next(
+            BriefVoice(member.group_id, member.group_instance_id, tuple(self._inbox.held)),
             member.identity,
             self._coordinator.node,
             next_s=next_s,
             interval_s=self._beats.settled_s,
-            left_s=self._config.max_poll_interval_s - self._idle_s(),
+            left_s=self._config.max_poll_interval_s - self._inbox.idle_s,
         )
 
     def hear_of_stand_in(self, outcome: Outcome, sent_at: float) -> None:
@@ -189,8 +176,7 @@ class Heartbeat:
             if isinstance(answer, ConsumerGroupHeartbeatResponse):
                 target = target_in(answer)
             if member.take_late_answer(outcome.identity, target):
-                self.last_contact_at = max(sent_at, self.last_contact_at or 0.0)
-                self._lease.renew(self.last_contact_at)
+                self._renew(sent_at)
         else:
             self.failure_count += 1
             loss = LOSS_BY_RECOVERY.get(recovery_for(error))
@@ -199,12 +185,12 @@ class Heartbeat:
         member.notify()
 
     async def _beat(self) -> None:
-        await self._stand_in.wait_for_turn(
+        await self.stand_in.wait_for_turn(
             lambda: self._note_next(self._interval_s()), self._member.wait_for_change
         )
         if not self._member.is_heard:
             return
-        said = self._beats.next(self._wish(), self._held())
+        said = self._beats.next(self._inbox.wish, self._inbox.held)
         self.is_refused = False
         self._sent_at = sent_at = self._loop.time()
         outcome = self._outcome
@@ -227,8 +213,7 @@ class Heartbeat:
             self._beats.note_failure()
             target = None
         if self._member.take_answer(said.sent_as, identity, target):
-            self.last_contact_at = max(sent_at, self.last_contact_at or 0.0)
-            self._lease.renew(self.last_contact_at)
+            self._renew(sent_at)
 
     async def _send(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
         if request.member_epoch == JOIN_EPOCH and not self._coordinator.has_topic_ids:
@@ -236,9 +221,7 @@ class Heartbeat:
                 "KIP-848 needs topic ids, but the broker supports only versions of Metadata below "
                 "10, which have no topic ids"
             )
-        # Half the session: a silent coordinator has to be left while there is time to find out
-        # that it has moved.
-        answer_s = min(self._config.request_timeout_s, self._config.session_timeout_s / 2)
+        answer_s = self._answer_s
         return await self._coordinator.request(
             request,
             error_code=lambda response: response.error_code,
@@ -253,23 +236,22 @@ class Heartbeat:
         member, recovery = self._member, recovery_for(error)
         is_joining = said.sent_as == member.identity and not member.is_member
         if self._is_refused_regex(said, error):
-            self._on_refused_regex()
+            self._inbox.match_here()
             return
         if isinstance(error, UnreleasedInstanceIdError):
             self._wait_for_release()
             return
         self._pause(self._backoff.next_delay_s())
         if is_joining and isinstance(error, NOT_OFFERED):
-            if self._fall_back is not None:
+            if self._inbox.fall_back(error):
                 self._not_before = math.inf  # also if going over takes longer than the pause
-                self._fall_back(error)
             else:
                 self._note_refusal(error)
             return
         if (loss := LOSS_BY_RECOVERY.get(recovery)) is not None and (
             not is_joining or recovery is Recovery.FENCED or isinstance(error, UnknownMemberIdError)
         ):
-            if member.drop(said.sent_as, loss, self._why_silent() or str(error)):
+            if member.drop(said.sent_as, loss, self.why_silent or str(error)):
                 self._gate.hold(Hold.LOST)  # until the group task has dropped what is lost
         elif recovery is Recovery.SURFACE:
             # An error without a name may come after the member was counted in.
@@ -279,8 +261,8 @@ class Heartbeat:
             self.is_refused = is_joining and is_named
             self._note_trouble(str(error))
             self._pause(SURFACED_PAUSE_S)
-            self._on_error(error)
-        self._tell(error)
+            self._inbox.surface(error)
+        self._log_failure(error)
 
     def _note_refusal(self, error: KafkaError) -> None:
         """Say what is refused and what to do about it; ask again later, as brokers may change."""
@@ -301,7 +283,7 @@ class Heartbeat:
         refusal = type(error)(text)
         self._note_trouble(str(refusal))
         self._pause(SURFACED_PAUSE_S)
-        self._on_error(refusal)
+        self._inbox.surface(refusal)
         if (ending := self._log_limit.let_in("refused", self._loop.time())) is not None:
             log.warning("%s%s", refusal, ending)
 
@@ -311,20 +293,11 @@ class Heartbeat:
             return False
         return isinstance(error, (InvalidRegularExpressionError, UnsupportedVersionError))
 
-    def _why_silent(self) -> str:
-        """Say why the coordinator did not hear of the member in time, as far as that is known."""
-        if not self._blocked_s:
-            return ""
-        if self._stand_in.is_there:
-            return (
-                f"the event loop was blocked for {self._blocked_s:.1f} s, and the coordinator "
-                "received no heartbeats from the heartbeat thread either (this thread stops if "
-                "the application requests no records for max_poll_interval_ms)"
-            )
+    @property
+    def _why_removed(self) -> str:
         return (
-            f"the event loop was blocked for {self._blocked_s:.1f} s and could not send "
-            "heartbeats: the group removes a member after a session timeout without heartbeats. "
-            "Run blocking code in a thread (asyncio.to_thread)"
+            "the group removes a member after a session timeout without heartbeats. Run blocking "
+            "code in a thread (asyncio.to_thread)"
         )
 
     def _wait_for_release(self) -> None:
@@ -339,10 +312,10 @@ class Heartbeat:
         error = UnreleasedInstanceIdError(f"group {self._member.group_id}: {text}")
         # The session of one that has died is over by then, unless brokers have another than Kafka's
         # default: `session_timeout_ms` says nothing about it.
-        session_s = max(self._config.group_session_s, CONSUMER_SESSION_S)
+        session_s = max(self._session_s, CONSUMER_SESSION_S)
         if self._loop.time() - self.trouble_since > session_s:
-            self._on_error(error)
-        self._tell(error)
+            self._inbox.surface(error)
+        self._log_failure(error)
 
     def _note_trouble(self, text: str) -> None:
         if not self.trouble:
@@ -351,19 +324,3 @@ class Heartbeat:
 
     def _pause(self, delay_s: float) -> None:
         self._not_before = self._loop.time() + delay_s
-
-    def _tell(self, error: KafkaError) -> None:
-        now = self._loop.time()
-        if (ending := self._log_limit.let_in("failed", now)) is not None:
-            silent = (
-                "before any was answered"
-                if self.last_contact_at is None
-                else f"{now - self.last_contact_at:.1f} s after the coordinator last answered"
-            )
-            log.warning(
-                "group %s: a heartbeat failed, %s: %s%s",
-                self._member.group_id,
-                silent,
-                error,
-                ending,
-            )

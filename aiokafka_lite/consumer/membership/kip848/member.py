@@ -179,6 +179,11 @@ class ConsumerMember(StatefulMember[MemberState]):
         """Whether heartbeats are to be sent for it: it wants to be a member, or is one."""
         return self.state is MemberState.JOINING or self.is_member
 
+    @property
+    def hands_out(self) -> bool:
+        """Whether reads return records of the partitions that it holds."""
+        return self.is_member
+
     # --- For commits ----------------------------------------------------------------------
     @property
     def assigned_as(self) -> Identity | None:

@@ -33,9 +33,7 @@ from aiokafka_lite.consumer.membership.kip848.member import (
 )
 from aiokafka_lite.consumer.membership.kip848.regex import as_re2
 from aiokafka_lite.consumer.membership.kip848.target import Held, Reconciliation, difference
-from aiokafka_lite.consumer.membership.lease import Lease
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets
-from aiokafka_lite.consumer.membership.stand_in import StandIn
 from aiokafka_lite.errors import (
     KafkaError,
     UnknownMemberIdError,
@@ -78,39 +76,13 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         fall_back: Callable[[KafkaError], None] | None = None,
     ) -> None:
         super().__init__(around, member)
-        config, state = around.config, around.state
-        self._beats = Beats(config, member, self._partition_count)
-        self._stand_in = StandIn(
-            member.group_id,
-            around.open_cluster,
-            scope=around.scope,
-            hear=lambda outcome, sent_at: self._heartbeat.hear_of_stand_in(outcome, sent_at),
-        )
-        self._lease = Lease(
-            config.group_session_s,
-            around.gate,
-            hands_out=lambda: member.is_member and is_subscribed(state),
-            elsewhere=self._stand_in.ear(lambda: member.identity),
-        )
-        self._heartbeat = Heartbeat(
-            config,
-            member,
-            self._beats,
-            around.coordinator,
-            self._lease,
-            around.gate,
-            rng=around.rng,
-            wish=self._wish,
-            held=lambda: self._held,
-            on_error=self._task.surface,
-            on_refused_regex=self._match_here,
-            fall_back=fall_back,
-            idle_s=lambda: self._reads.idle_s(self._loop.time()) if self._was_settled else 0.0,
-            stand_in=self._stand_in,
-        )
+        self._beats = Beats(around.config, member, self._partition_count)
+        self._heartbeat = Heartbeat(around, member, self._beats, self)
+        self._lease = self._heartbeat.lease
+        self._fall_back = fall_back
         self._beating: asyncio.Task[Never] | None = None
         # What it has taken and not given back yet: what the group is told that it owns.
-        self._held: dict[PartitionId, TopicPartition] = {}
+        self.held: dict[PartitionId, TopicPartition] = {}
         # The subscription to which the assignment answers; None: to none yet.
         self._settled_version: int | None = None
         # Until when nothing may mean that there is something soon: since it is a member, or since
@@ -147,7 +119,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             last_contact_at=heartbeat.last_contact_at,
             heartbeat_count=heartbeat.beat_count,
             heartbeat_failure_count=heartbeat.failure_count,
-            stood_in_count=self._stand_in.count,
+            stood_in_count=self._heartbeat.stand_in.count,
             protocol="consumer",
             is_eager=False,
             session_s=self._config.group_session_s,
@@ -182,7 +154,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         # Also where all tasks are cancelled at once: its alarm must not stay behind.
         lease = self._lease
         self._beating.add_done_callback(lambda _: lease.end())
-        self._stand_in.start()
+        self._heartbeat.stand_in.start()
 
     def stop_trying(self) -> None:
         """End all tasks of a member that never was one: another protocol takes over."""
@@ -190,7 +162,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self.halt()
         if self._beating is not None:
             self._scope.cancel(self._beating)
-        self._stand_in.abandon()
+        self._heartbeat.stand_in.abandon()
 
     async def leave(
         self, *, deadline: float, offsets: Offsets, leaves: bool | None = None
@@ -225,7 +197,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         uncommitted = await self._commit_at_the_end(offsets, commit_by)
         if self._beating is not None:
             await self._scope.stop(self._beating)
-        await self._stand_in.end()
+        await self._heartbeat.stand_in.end()
         if may_be_known and (member.is_static or leaves is not False):
             goodbye = self._beats.leave(for_good=leaves is True)
             await self._say_goodbye(goodbye, min(leave_by, loop.time() + LEAVE_MAX_S))
@@ -337,10 +309,10 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         if self._asked_version != state.subscription_version:
             self._asked_version = state.subscription_version
             self._first_until = self._loop.time() + FIRST_ASSIGNMENT_S
-        wish = self._wish()
+        wish = self.wish
         is_answered = self._beats.told_wish == wish and member.target is not None
         view = self._cluster.view
-        step = difference(member.target, self._held, view.topic_names, view.topic_id)
+        step = difference(member.target, self.held, view.topic_names, view.topic_id)
         self._note_unknown(step)
         if is_answered:
             self._hand_out(wish, step)
@@ -377,7 +349,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
 
         It may also have been unsubscribed for a moment, and be subscribed again.
         """
-        for each, tp in self._held.items():
+        for each, tp in self.held.items():
             cursor = self._state.assignment.get(tp)
             if cursor is None or not cursor.is_revoking or each in step.to_revoke:
                 continue
@@ -391,7 +363,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         return (
             self._member.state in PRESENT
             and not (self._is_first_told and self.is_settled)
-            and not self._held
+            and not self.held
             and self._loop.time() < self._first_until
             and any(
                 # A topic subscribed just now is not in the metadata yet.
@@ -421,7 +393,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
 
     async def _assign(self, new: Held) -> None:
         def note() -> None:
-            self._held.update(new)
+            self.held.update(new)
             self._is_first_told = True
             self._beats.note_change(self._loop.time())
             self._member.notify()  # the coordinator is told at once
@@ -432,7 +404,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     def _let_go(self, gone: Held) -> None:
         """Own partitions no more; the coordinator is told at once."""
         for each in tuple(gone):
-            self._held.pop(each, None)
+            self.held.pop(each, None)
         self._beats.note_change(self._loop.time())
         self._member.notify()
 
@@ -441,7 +413,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         self._settled_version = None
         await self._handover.settle_departed(UNSUBSCRIBED)
         assigned = self._state.assignment if is_subscribed(self._state) else {}
-        self._let_go({each: tp for each, tp in self._held.items() if tp not in assigned})
+        self._let_go({each: tp for each, tp in self.held.items() if tp not in assigned})
 
     def _why_lost(self) -> str | None:
         """Say why what is assigned is others' already; None: it is not."""
@@ -456,7 +428,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         loss = member.lost_by or Loss.MEMBERSHIP
         self._settled_version = None
         await self._handover.lose()
-        self._held.clear()
+        self.held.clear()
         self._gate.release(Hold.LOST)
         if loss is Loss.INSTANCE:
             member.enter(MemberState.REFUSED)
@@ -471,8 +443,8 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         member = self._member
         log.info("leaving group %s: %s", member.group_id, reason)
         may_be_known = self._may_be_known
-        self._held.clear()
-        self._stand_in.rest()
+        self.held.clear()
+        self._heartbeat.stand_in.rest()
         goodbye = self._beats.leave()
         self._last_word = self._beats.leave(for_good=True) if member.is_static else None
         # No more heartbeats: one that comes after the last would be refused, or join again.
@@ -503,8 +475,9 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         await self._task.sit_out()
 
     # --- What is subscribed ---------------------------------------------------------------
-    def _wish(self) -> Wish:
-        """Return what the coordinator is to know of the subscription."""
+    @property
+    def wish(self) -> Wish:
+        """What the coordinator is to know of the subscription."""
         state = self._state
         pattern = state.pattern
         if state.mode is SubscriptionMode.PATTERN and pattern is not None:
@@ -528,14 +501,31 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         """Return how many partitions the subscribed topics have; 0: not known."""
         topics = self._cluster.view.topics
         # What an expression covers only the coordinator knows.
-        names = self._wish().names
+        names = self.wish.names
         if not names <= topics.keys():
             return 0
         return sum(len(topics[name].partitions) for name in names)
 
-    def _match_here(self) -> None:
+    # --- For its heartbeats (Inbox) ---------------------------------------------------------
+    @property
+    def idle_s(self) -> float:
+        """How long the application has asked for no records, once it could."""
+        return self._reads.idle_s(self._loop.time()) if self._was_settled else 0.0
+
+    def surface(self, error: KafkaError) -> None:
+        """Note an error that does not pass by itself."""
+        self._task.surface(error)
+
+    def match_here(self) -> None:
         """Match the pattern's topics at this side: the coordinator does not."""
         self._regex = None
+
+    def fall_back(self, error: KafkaError) -> bool:
+        """Note that the group cannot be joined by this protocol; whether another takes over."""
+        if self._fall_back is None:
+            return False
+        self._fall_back(error)
+        return True
 
     # --- What happens to it ---------------------------------------------------------------
     def _note_departure(self, departure: Departure) -> None:
