@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
@@ -84,25 +84,31 @@ def ending(now: float, deadline: float) -> Ending:
     return Ending(leave_by - min(LEAVE_MAX_S, left_s * LEAVE_SHARE), leave_by)
 
 
+class Settling(Protocol):
+    """A membership, as far as its group task asks it."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the assignment answers to the present subscription."""
+
+
 class GroupTask:
     """The group task of one membership.
 
     Args:
-        around: Of the membership.
-        member: Its changes wake whoever waits.
-        is_settled: Whether the assignment answers to the present subscription.
+        around: The parts of the membership.
+        member: Its changes wake all waiters.
+        membership: The membership.
     """
 
-    def __init__(
-        self, around: Surroundings, member: GroupMember, *, is_settled: Callable[[], bool]
-    ) -> None:
+    def __init__(self, around: Surroundings, member: GroupMember, membership: Settling) -> None:
         self._config = around.config
         self._state = around.state
         self._reads, self._works = around.reads, around.works
         self._scope = around.scope
         self._gate = around.gate
         self._member = member
-        self._is_settled = is_settled
+        self._membership = membership
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Never] | None = None
         self._is_halted = False
@@ -137,7 +143,7 @@ class GroupTask:
             KafkaError: What keeps the member from joining and will not pass by itself.
             ConsumerStoppedError: The consumer was stopped meanwhile.
         """
-        while is_subscribed(self._state) and not self._is_settled():
+        while is_subscribed(self._state) and not self._membership.is_settled:
             self._scope.raise_if_failed()
             if self._error is not None:
                 raise self._error

@@ -54,7 +54,7 @@ class GroupedMembership(ABC, Generic[MemberT]):
         self._loop = asyncio.get_running_loop()
         self._member = member
         self._handover = Handover(around, member, why_lost=self._why_lost)
-        self._task = GroupTask(around, member, is_settled=lambda: self.is_settled)
+        self._task = GroupTask(around, member, self)
         # The subscription of which the group task was told.
         self._noticed_version: int | None = None
 

@@ -81,6 +81,7 @@ class Beating:
         self.state.reads.restart_idle(self.loop.time())
         self.state.gate = gate = NotedGate()
         self.errors = gate.posted
+        self.is_settled = True
         self.scope = TaskScope("g")
         self.thread = Thread()
         around = Surroundings(
@@ -98,7 +99,7 @@ class Beating:
             self.scope,
             random.Random(1),
         )
-        task = GroupTask(around, self.member, is_settled=lambda: True)
+        task = GroupTask(around, self.member, self)
         self.heartbeat = Heartbeat(around, self.member, task)
         self.heartbeat.stand_in = cast("StandIn", self.thread)
         self.member.enter(MemberState.PREPARING)

@@ -67,7 +67,7 @@ class Running:
             random.Random(1),
         )
         member = cast("GroupMember", self)
-        self.task = GroupTask(around, member, is_settled=lambda: self.is_settled)
+        self.task = GroupTask(around, member, self)
 
     async def run(self) -> Never:
         try:
