@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.stand_in import Pulse
+
+
+class Topics(NamedTuple):
+    """The topics that a member subscribes to."""
+
+    partition_count: int = 0
 
 
 class Thread:

@@ -106,14 +106,14 @@ class Beating:
         self.gate = self.state.gate
         self.member = ConsumerMember("g", "one")
         self.member.enter(MemberState.JOINING)
-        self.wish, self.idle_s = Wish(frozenset({"t"})), 3.0
+        self.wish, self.idle_s, self.partition_count = Wish(frozenset({"t"})), 3.0, 0
         self.held = dict[PartitionId, TopicPartition]()
         self.errors = list[KafkaError]()
         self.fell_back = list[KafkaError]()
         self.can_fall_back = can_fall_back
         self.refused_regex_count = 0
         self.scope = TaskScope("g")
-        self.beats = Beats(self.config, self.member, int)
+        self.beats = Beats(self.config, self.member, self)
         around = Surroundings(
             self.config,
             self.state,

@@ -36,6 +36,7 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     TopicPartitions,
 )
 from aiokafka_lite.structs import TopicPartition
+from tests.support.pulses import Topics
 from tests.support.waiting import is_woken
 
 T, U = bytes([1]) * 16, bytes([2]) * 16
@@ -293,7 +294,7 @@ def test_the_pace(
     interval_ms: int, brokers_ms: int, throttled_ms: int, unsettled_s: float, settled_s: float
 ) -> None:
     member = joined()
-    beats = Beats(ConsumerConfig(heartbeat_interval_ms=interval_ms), member, int)
+    beats = Beats(ConsumerConfig(heartbeat_interval_ms=interval_ms), member, Topics())
     said = beats.next(Wish(frozenset({"t"})), {})
     answered = answer(interval_ms=brokers_ms, throttled_ms=throttled_ms)
     beats.answered(said, answered, 0.0)
@@ -321,13 +322,13 @@ def test_members_of_a_group_send_ten_heartbeats_a_second_together_and_none_less_
     own: int, of: int, settled_s: float
 ) -> None:
     member = joined()
-    beats = Beats(ConsumerConfig(), member, lambda: of)
+    beats = Beats(ConsumerConfig(), member, Topics(of))
     member.take_answer(member.identity, member.identity, ids(T, *range(own)))
     assert beats.interval_s(100.0, is_unsettled=False) == pytest.approx(settled_s)
 
 
 def test_a_heartbeat_says_all_when_there_is_something_new_and_after_one_that_failed() -> None:
-    beats = Beats(ConsumerConfig(), joined(), int)
+    beats = Beats(ConsumerConfig(), joined(), Topics())
     wish = Wish(frozenset({"t"}))
 
     def is_full(wish: Wish = wish) -> bool:
@@ -349,7 +350,7 @@ def test_a_heartbeat_says_all_when_there_is_something_new_and_after_one_that_fai
 
 
 def test_a_change_while_a_heartbeat_is_on_its_way_is_told_by_the_next() -> None:
-    beats = Beats(ConsumerConfig(), joined(), int)
+    beats = Beats(ConsumerConfig(), joined(), Topics())
     wish = Wish(frozenset({"t"}))
     said = beats.next(wish, {})
     beats.note_change(0.0)
@@ -358,7 +359,7 @@ def test_a_change_while_a_heartbeat_is_on_its_way_is_told_by_the_next() -> None:
 
 
 def test_an_assignment_is_confirmed_once() -> None:
-    beats = Beats(ConsumerConfig(), joined(), int)
+    beats = Beats(ConsumerConfig(), joined(), Topics())
     wish = Wish(frozenset({"t"}))
 
     def answered(*numbers: int) -> None:
@@ -392,7 +393,7 @@ def test_an_assignment_is_confirmed_once() -> None:
 
 @pytest.mark.parametrize("epoch", [0, 2])
 def test_an_epoch_that_goes_back_makes_no_sense(epoch: int) -> None:
-    beats = Beats(ConsumerConfig(), joined(3), int)
+    beats = Beats(ConsumerConfig(), joined(3), Topics())
     said = beats.next(Wish(frozenset({"t"})), {})
     with pytest.raises(errors.KafkaProtocolError):
         beats.answered(said, ConsumerGroupHeartbeatResponse(member_epoch=epoch), 0.0)
@@ -413,7 +414,7 @@ def test_a_full_heartbeat_says_what_the_consumer_is_and_where() -> None:
     config = ConsumerConfig(
         client_rack="r", group_remote_assignor="range", rebalance_timeout_ms=7000
     )
-    beats = Beats(config, member, int)
+    beats = Beats(config, member, Topics())
     request = beats.next(Wish(regex="(?:t).*"), {}).request
     assert (request.rack_id, request.server_assignor) == ("r", "range")
     assert (request.rebalance_timeout_ms, request.instance_id) == (7000, "one")
@@ -423,7 +424,7 @@ def test_a_full_heartbeat_says_what_the_consumer_is_and_where() -> None:
 
 def test_an_expression_that_was_told_is_taken_back() -> None:
     member = joined()
-    beats = Beats(ConsumerConfig(), member, int)
+    beats = Beats(ConsumerConfig(), member, Topics())
     first = beats.next(Wish(frozenset({"t"})), {})
     assert first.request.subscribed_topic_regex is None  # which the first version cannot say
     beats.answered(beats.next(Wish(regex="t"), {}), answer(), 0.0)
@@ -431,8 +432,8 @@ def test_an_expression_that_was_told_is_taken_back() -> None:
 
 
 def test_a_member_that_leaves_says_whether_it_will_be_back() -> None:
-    assert Beats(ConsumerConfig(), ConsumerMember("g"), int).leave().member_epoch == -1
-    static = Beats(ConsumerConfig(), ConsumerMember("g", "one"), int)
+    assert Beats(ConsumerConfig(), ConsumerMember("g"), Topics()).leave().member_epoch == -1
+    static = Beats(ConsumerConfig(), ConsumerMember("g", "one"), Topics())
     assert static.leave().member_epoch == -2
     assert static.leave(for_good=True).member_epoch == -1
 

@@ -66,6 +66,7 @@ from aiokafka_lite.structs import TopicPartition
 from tests.support.epoch_groups import beats_of, consumer_of, requests_of
 from tests.support.events import events_so_far
 from tests.support.listeners import Losing
+from tests.support.pulses import Topics
 from tests.support.rows import tps
 from tests.support.scripted_group import ScriptedBroker, refused_commit
 from tests.support.states import State
@@ -654,7 +655,7 @@ def joining_heartbeat(
         random.Random(0),
     )
     membership = ConsumerMembership(around, member, fall_back=fall_back)
-    return Heartbeat(around, member, Beats(config, member, int), membership)
+    return Heartbeat(around, member, Beats(config, member, Topics()), membership)
 
 
 @pytest.mark.virtual_time

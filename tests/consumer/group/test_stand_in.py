@@ -59,6 +59,7 @@ from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
 )
 from aiokafka_lite.protocol.messages.heartbeat import HeartbeatResponse
 from aiokafka_lite.protocol.schema import Request, Response
+from tests.support.pulses import Topics
 from tests.support.sasl_consumer import Tokens
 from tests.support.states import State
 from tests.support.waiting import PATIENCE_S, until
@@ -512,7 +513,7 @@ async def test_an_answer_that_waited_for_the_loop_does_not_undo_what_the_thread_
         random.Random(1),
     )
     membership = ConsumerMembership(around, member)
-    heartbeat = Heartbeat(around, member, Beats(config, member, int), membership)
+    heartbeat = Heartbeat(around, member, Beats(config, member, Topics()), membership)
     scope.spawn(heartbeat.run(), name="heartbeat")
     await until(lambda: coordinator.answers)
     coordinator.answers[0].set_result(assigning(5))

@@ -25,8 +25,8 @@ interval.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.kip848.member import (
@@ -116,21 +116,29 @@ class BriefVoice(NamedTuple):
         )
 
 
+class SubscribedTopics(Protocol):
+    """The topics that a member subscribes to."""
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions they have; 0: not known."""
+
+
 class Beats:
     """Makes heartbeats of one member, and remembers what the coordinator was told.
 
     Args:
         config: Says what they say, and how often they are sent.
         member: Whose they are.
-        partition_count: Returns how many partitions the subscribed topics have; 0: not known.
+        topics: The subscribed topics.
     """
 
     def __init__(
-        self, config: ConsumerConfig, member: ConsumerMember, partition_count: Callable[[], int]
+        self, config: ConsumerConfig, member: ConsumerMember, topics: SubscribedTopics
     ) -> None:
         self._config = config
         self._member = member
-        self._partition_count = partition_count
+        self._topics = topics
         self._settled_s = config.group_heartbeat_interval_s
         # What the coordinator knows: only what an answered heartbeat has said.
         self.told_wish: Wish | None = None
@@ -271,7 +279,7 @@ class Beats:
     @property
     def _share_s(self) -> float:
         """The interval by the group's size: as many members as if all had alike."""
-        partition_count = self._partition_count()
+        partition_count = self._topics.partition_count
         if not partition_count:
             return SETTLED_MAX_S
         member_count = partition_count / max(1, len(self._member.target or ()))

@@ -76,7 +76,7 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
         fall_back: Callable[[KafkaError], None] | None = None,
     ) -> None:
         super().__init__(around, member)
-        self._beats = Beats(around.config, member, self._partition_count)
+        self._beats = Beats(around.config, member, self)
         self._heartbeat = Heartbeat(around, member, self._beats, self)
         self._lease = self._heartbeat.lease
         self._fall_back = fall_back
@@ -497,8 +497,9 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
             return None
         return as_re2(pattern, exclude_internal_topics=self._config.exclude_internal_topics)
 
-    def _partition_count(self) -> int:
-        """Return how many partitions the subscribed topics have; 0: not known."""
+    @property
+    def partition_count(self) -> int:
+        """How many partitions the subscribed topics have; 0: not known."""
         topics = self._cluster.view.topics
         # What an expression covers only the coordinator knows.
         names = self.wish.names
