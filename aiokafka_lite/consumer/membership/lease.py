@@ -1,12 +1,12 @@
-"""A membership is a lease: what a member holds is its own while the coordinator hears of it.
+"""A member holds its partitions as a lease: until one session has passed without a heartbeat.
 
-A session after the last heartbeat the coordinator gives the partitions to others, and it is the
-coordinator that sees the session end: who is cut off, or whose loop was blocked, is told nothing.
-So this side looks at the clock as well: after a session without an answer gets hand out nothing
-until a heartbeat is answered, or the partitions are given up.
+After a session the coordinator assigns the partitions to other members. Only the coordinator
+notices the end of the session: a member that is cut off, or whose loop is blocked, receives no
+message. So the lease checks the clock: after a session without a response, reads return no records
+until a heartbeat is answered, or the partitions are revoked.
 
-A thread may be answered while the loop is blocked. The lease asks it whenever it looks, so that a
-get right after the block goes by that, before the loop has been told anything.
+A thread may receive responses while the loop is blocked. The lease asks the thread whenever it
+checks the clock, so a read right after the block uses what the thread knows.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ LEASE_SHARE: Final = 0.99
 
 
 class Elsewhere(NamedTuple):
-    """What was heard of the member elsewhere than on the loop."""
+    """The latest responses that the thread has received."""
 
-    # Loop time at which a heartbeat was sent that was answered.
+    # Loop time at which the latest answered heartbeat was sent.
     asked_at: float
-    # Whether the group does not count the member in any more.
+    # Whether the group has removed the member.
     is_lost: bool
 
 
@@ -46,21 +46,21 @@ class Holder(Protocol):
 
 
 class Ear(Protocol):
-    """Receives responses of the coordinator elsewhere than on the loop."""
+    """The thread that may receive responses while the loop is blocked."""
 
     def heard(self, identity: Identity) -> Elsewhere:
-        """Return what the loop may not know yet of a member."""
+        """Return the thread's latest responses for a member."""
 
 
 class Lease:
-    """Holds gets while the coordinator may have given the partitions to others.
+    """Withholds records while the coordinator may have reassigned the partitions.
 
     Args:
-        session_s: After so long without a word the coordinator gives them away.
-        gate: Of the gets.
-        state: Says whether topics are subscribed.
-        member: Who holds the partitions.
-        ear: What was heard elsewhere than on the loop.
+        session_s: The session timeout.
+        gate: Withholds the records.
+        state: The subscription. Without subscribed topics there is no lease.
+        member: The member that holds the partitions.
+        ear: The thread.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class Lease:
         return self._member.hands_out and is_subscribed(self._state)
 
     def renew(self, asked_at: float) -> None:
-        """Note that the coordinator has answered what was sent at a loop time.
+        """Note that the coordinator has answered a request that was sent at a loop time.
 
-        All that is known is that it heard of the member after that: the answer may have waited
-        here for a loop that was blocked.
+        The session begins with the request, because the response may have waited for a blocked
+        loop.
         """
         self._ends_at = asked_at + self._session_s * LEASE_SHARE
         self.look()
 
     def look(self) -> None:
-        """Hold gets if the lease is over, and let them go on if it is not; set the alarm."""
+        """Withhold records if the lease is over, or else release them, and set the alarm."""
         hands_out = self.hands_out
         is_over = hands_out and self._ends_at < math.inf and self._is_over()
         if hands_out and not is_over and self._alarm is None and self._ends_at < math.inf:
@@ -119,7 +119,7 @@ class Lease:
         self.look()
 
     def end(self) -> None:
-        """Need none any more: nothing is held. Idempotent."""
+        """End the lease, which withholds no records from now on. Idempotent."""
         self._ends_at = math.inf
         self._silence()
         self.look()

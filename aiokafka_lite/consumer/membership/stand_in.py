@@ -1,25 +1,25 @@
 """A thread that sends heartbeats for a member while the event loop is blocked.
 
-The loop's own heartbeats go on as they do without it. Some time after one was due the thread asks
-the loop whether it runs (`call_soon_threadsafe`). If it does not answer, the thread sends a
-heartbeat, on a connection of its own, and goes on with that until the loop has spoken again, or
-until the application has asked for no records for `max_poll_interval_ms`: who hangs has to be
-thrown out. It only keeps the membership up. It never joins, leaves, commits, or says anything new.
+The loop sends its own heartbeats as without the thread. If one is late by half an interval, the
+thread asks the loop whether it runs (`call_soon_threadsafe`). If the loop does not respond, the
+thread sends heartbeats on its own connection until the loop responds, or until the application has
+requested no records for `max_poll_interval_ms`: a member that hangs has to be removed. The thread
+never joins, leaves or commits, and its heartbeats contain no news.
 
-Of what is the loop's the thread sees only a snapshot, the `Pulse`, which never changes. What it
-hears it tells the loop by `call_soon_threadsafe`, in order. What both touch has one writer:
+The thread reads one immutable snapshot of the member, the `Pulse`. It reports outcomes in order, by
+`call_soon_threadsafe`. Each shared field has one writer:
 
-    _pulse       the loop      who the member is, and when the loop is to be heard next
+    _pulse       the loop      who the member is, and when the loop's next heartbeat is due
     _begun       the thread    how many heartbeats it has begun
-    _taken       the loop      of how many it has taken the outcome
-    heard        the thread    when the coordinator heard of the member last, and whether it is lost
-    _connection  the thread    so that the loop can close it, which any thread may
-    _ending      the loop      once: the thread is to end
+    _taken       the loop      how many outcomes it has taken
+    heard        the thread    the latest response, and whether the member is lost
+    _connection  the thread    the loop can close it, as any thread may
+    _ending      the loop      set once: the thread has to end
 
-One of them speaks at a time (`Speaker.claim`): an answer may change as whom the member has to speak
-next. The lock is held for the comparison of two numbers.
+Loop and thread take turns (`Speaker.claim`), because a response may change the identity of the next
+heartbeat. The lock is held while two numbers are compared.
 
-A program that holds the GIL all the while, as some extensions do, holds up the thread as well.
+A program that keeps the GIL, as some extensions do, blocks the thread as well.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""In which order records may begin: those of one lane one after the other.
+"""Lanes keep records in order: the records of one lane are handled one after the other.
 
 A lane is a key of a partition (order "key"), or a partition (order "partition"). Its first record
-is ready, or being worked on, or waits for another attempt; the others follow it in a list linked
-by `Job.follower`. Only the last is kept by its lane's name, so a lane costs nothing but that, and
-nothing at all once it is empty.
+is ready, is being handled, or waits for another attempt. The others follow in a list that
+`Job.follower` links. Only the last is kept under the lane's name, so an empty lane uses no memory.
 
-A lane has nothing to do with the assignment. Records of a partition that was taken away, and came
-back, follow a record of before that is still being worked on.
+Lanes do not depend on the assignment. If a partition is revoked and assigned again, its records
+follow a record that has been in a handler since before.
 """
 
 from __future__ import annotations
