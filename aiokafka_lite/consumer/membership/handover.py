@@ -44,7 +44,7 @@ class Handover:
         self._member = member
         self._why_lost = why_lost
         self._loop = asyncio.get_running_loop()
-        self.calls = ListenerCalls(around.scope, self._listener_failed)
+        self.calls = ListenerCalls(around.scope, self)
         self._revocation = Revocation(
             around.config,
             around.state,
@@ -254,7 +254,8 @@ class Handover:
             "max_poll_interval_ms"
         )
 
-    def _listener_failed(self, callback: str, error: Exception | None) -> None:
+    def listener_failed(self, callback: str, error: Exception | None) -> None:
+        """Publish what a callback has raised, or None if it was cancelled; see ListenerOwner."""
         self._events.publish(ListenerFailed(callback, error))
         if error is not None:
             self._gate.post_to_poll(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.consumer import caller
@@ -19,6 +19,13 @@ GRACE_S: Final = 1.0
 Method = Callable[[set[TopicPartition]], Awaitable[None] | None]
 
 
+class ListenerOwner(Protocol):
+    """Receives failures of the listener."""
+
+    def listener_failed(self, callback: str, error: Exception | None) -> None:
+        """Note what a callback has raised, or None if it was cancelled."""
+
+
 class ListenerCalls:
     """Runs one callback at a time, each in a task of its own.
 
@@ -28,14 +35,12 @@ class ListenerCalls:
 
     Args:
         scope: Whose task "listener" a callback is.
-        on_failed: Told the callback's name and what it raised; None when it was cut off.
+        owner: Receives failures.
     """
 
-    def __init__(
-        self, scope: TaskScope, on_failed: Callable[[str, Exception | None], None]
-    ) -> None:
+    def __init__(self, scope: TaskScope, owner: ListenerOwner) -> None:
         self._scope = scope
-        self._on_failed = on_failed
+        self._owner = owner
         self._running: tuple[asyncio.Task[None], caller.Callback, float] | None = None
 
     async def call(
@@ -85,11 +90,11 @@ class ListenerCalls:
                     "rebalance continues without waiting for it",
                     call.name,
                 )
-            self._on_failed(call.name, None)
+            self._owner.listener_failed(call.name, None)
             has_ended = False
         elif task.cancelled():
             # By the application: what it awaited was cancelled.
-            self._on_failed(call.name, None)
+            self._owner.listener_failed(call.name, None)
             log.error("the rebalance listener was cancelled in %s", call.name)
         self._running = None
         return has_ended
@@ -105,6 +110,6 @@ class ListenerCalls:
         except Exception as error:
             log.exception("the rebalance listener raised an exception in %s", call.name)
             if call.is_running:
-                self._on_failed(call.name, error)
+                self._owner.listener_failed(call.name, error)
         finally:
             call.end()

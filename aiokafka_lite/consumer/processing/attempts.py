@@ -18,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator
-from typing import Final, Literal
+from collections.abc import Iterator
+from typing import Final, Literal, Protocol
 
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.events.kinds import CircuitClosed, CircuitOpened, RecordDead
@@ -39,6 +39,16 @@ GIVEN_UP: Final = -1
 Fate = Literal["again", "dead", "stop", "gone"]
 
 
+class Beginner(Protocol):
+    """A run, as far as its attempts begin records."""
+
+    def begin_again(self, job: Job) -> None:
+        """Begin a record again."""
+
+    def offer(self) -> None:
+        """Begin records that could not begin before."""
+
+
 class Attempts:
     """The attempts of one run.
 
@@ -46,8 +56,7 @@ class Attempts:
         state: Of the consumer: whom to tell.
         handling: How often what is tried.
         rng: For the lengths of pauses.
-        again: Is called with a record that may begin again.
-        look_again: Is called when others may begin that could not before.
+        run: The run.
 
     Attributes:
         breaker: Is closed, if there is one, as long as every record may be tried.
@@ -55,17 +64,16 @@ class Attempts:
     """
 
     __slots__ = (
-        "_again",
         "_dead_letter_error",
         "_dead_letter_failures",
         "_events",
         "_has_dead_letters",
-        "_look_again",
         "_loop",
         "_probe",
         "_probe_timer",
         "_retry",
         "_rng",
+        "_run",
         "_suspects",
         "_totals",
         "_waiting",
@@ -79,17 +87,14 @@ class Attempts:
         totals: dict[str, int],
         handling: Handling,
         rng: random.Random,
-        *,
-        again: Callable[[Job], None],
-        look_again: Callable[[], None],
+        run: Beginner,
     ) -> None:
         self.breaker: Final = Breaker(handling.breaker, rng) if handling.breaker else None
         self.success_count = 0
         self._retry = handling.retry
         self._has_dead_letters = handling.dead_letter is not None
         self._rng = rng
-        self._again = again
-        self._look_again = look_again
+        self._run = run
         self._loop = asyncio.get_running_loop()
         self._events = events
         self._totals = totals
@@ -142,7 +147,7 @@ class Attempts:
 
     def _probe_due(self) -> None:
         self._probe_timer = None
-        self._look_again()
+        self._run.offer()
 
     def gone(self) -> list[Job]:
         """Return what waited, and is not to be finished any more; it waits no longer."""
@@ -276,7 +281,7 @@ class Attempts:
             breaker.reason,
         )
         self._events.publish(CircuitClosed(now - breaker.since))
-        self._look_again()
+        self._run.offer()
         return True
 
     def _opened(self, breaker: Breaker) -> None:
@@ -289,21 +294,21 @@ class Attempts:
             self._probe = None  # if another one has proven it, this is no probe any more
             log.info("handlers succeed again, and handling continues")
             self._events.publish(CircuitClosed(self._loop.time() - breaker.since))
-            self._look_again()
+            self._run.offer()
 
     def _wait_for_probe(self, job: Job) -> None:
         """Let a record wait until one may be tried: meanwhile another may be, and succeed."""
         breaker = self.breaker
         probe_at = self._loop.time() if breaker is None else breaker.probe_at
         self._try_again_in(job, max(0.0, probe_at - self._loop.time()))
-        self._look_again()
+        self._run.offer()
 
     def _try_again_in(self, job: Job, delay_s: float) -> None:
         self._waiting[job] = self._loop.call_later(delay_s, self._due, job)
 
     def _due(self, job: Job) -> None:
         del self._waiting[job]
-        self._again(job)
+        self._run.begin_again(job)
 
     # --- Dead letters -----------------------------------------------------------------------
     def buried(self, job: Job, error: BaseException) -> None:

@@ -194,14 +194,7 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
         self._lanes = Lanes(handling.order)
-        self._attempts = Attempts(
-            events,
-            works.totals,
-            handling,
-            rng,
-            again=self._begin_again,
-            look_again=self._offer,
-        )
+        self._attempts = Attempts(events, works.totals, handling, rng, self)
         self._allowance = Allowance(state, works, budget, handling.max_uncommitted)
         self._steps = Steps(
             works,
@@ -268,7 +261,7 @@ class Run:
         self._works.open_processing(self)
         self._observers.on_partition_change(self._partition_changed)
         self._observers.on_assignment_change(self._assignment_changed)
-        self._gate.on_change(self._offer)
+        self._gate.on_change(self.offer)
         try:
             yield
         except Exception as error:
@@ -278,7 +271,7 @@ class Run:
         finally:
             self._observers.forget(self._partition_changed)
             self._observers.forget(self._assignment_changed)
-            self._gate.forget(self._offer)
+            self._gate.forget(self.offer)
             self._works.close_processing(self, self._error)
             self._allowance.close()
 
@@ -323,7 +316,7 @@ class Run:
                     await self._buffer.take(self._sink, limits)
                 except DeserializationError as error:
                     await self._take_bad_record(error)
-                self._offer()
+                self.offer()
                 while len(ready) >= enough and not self._is_new_wanted:
                     self._steps.feed_below = enough
                     self._wants_more.clear()
@@ -434,7 +427,7 @@ class Run:
             allowance.counted_anew(cursor)
         if cursor in self._parked and not (cursor.is_revoking or cursor.is_paused):
             self._lanes.ready.extendleft(reversed(self._parked.pop(cursor)))
-            self._offer()
+            self.offer()
 
     def _assignment_changed(self) -> None:
         """Forget what is assigned no more; its lanes go on."""
@@ -444,10 +437,10 @@ class Run:
         self._lanes.ready.extend(self._attempts.gone())
         if self._outbox is not None:
             self._outbox.look_again()
-        self._offer()
+        self.offer()
 
     # --- Workers --------------------------------------------------------------------------
-    def _offer(self, most: int | None = None) -> None:
+    def offer(self, most: int | None = None) -> None:
         """Wake workers for what is ready, `most` at most, or start some."""
         if self._steps.is_finishing:
             return
@@ -468,13 +461,14 @@ class Run:
             self._context.run(self._scope.spawn, work(), name=f"handler {self._worker_count}")
             wanted -= 1
 
-    def _begin_again(self, job: Job) -> None:
+    def begin_again(self, job: Job) -> None:
+        """Let a record begin that has waited for another attempt."""
         ready = self._lanes.ready
         if self._attempts.is_free(job):
             ready.appendleft(job)  # not behind those that wait for a probe
         else:
             ready.append(job)
-        self._offer()
+        self.offer()
 
     async def _wait_for_work(self) -> None:
         """Wait until there is something to begin, or until others of this loop have had a turn."""
@@ -494,7 +488,7 @@ class Run:
         self._steps.slice_ends_at = None
         if count := min(self._displaced_count, MOST_WOKEN):
             self._displaced_count -= count
-            self._offer(count)
+            self.offer(count)
 
     def _next(self, now: float) -> Job | None:
         """Return what begins now; None: there is nothing, or nothing may."""
@@ -687,7 +681,7 @@ class Run:
             for job in chain:
                 job.enter(JobState.ALONE)
         self._lanes.ready.extendleft(chain[0] for chain in reversed(chains))
-        self._offer()
+        self.offer()
 
     def _is_cancelled(self, task: asyncio.Task[None]) -> bool:
         """Whether a worker was cancelled as such, and not by a handler, or what that awaits."""
@@ -816,7 +810,7 @@ class Run:
     def handle_again(self, jobs: Sequence[Job]) -> None:
         """Handle records again: their lanes have gone on."""
         self._lanes.put_again(jobs)
-        self._offer()
+        self.offer()
 
     def outbox_failed(self, error: BaseException) -> None:
         """End everything: nothing can be finished any more."""
@@ -832,7 +826,7 @@ class Run:
             self._tell_landed(cursor)
         if self._steps.is_finishing:
             self._landed.set()
-        self._offer()
+        self.offer()
 
     # --- As a work (assignment/work.py) -----------------------------------------------------
     def takes(self, sink: object) -> bool:
@@ -936,7 +930,7 @@ class Run:
         """Let another worker take the place of one that was cancelled."""
         self._cut.discard(task)
         self._worker_count -= 1
-        self._offer()
+        self.offer()
 
     # --- For operators --------------------------------------------------------------------
     def troubles(self, now: float) -> Iterator[str]:

@@ -22,11 +22,11 @@ class Group:
     def __init__(self) -> None:
         self.scope = TaskScope("g")
         self.failed = list[tuple[str, str | None]]()
-        self.calls = ListenerCalls(self.scope, self._note)
+        self.calls = ListenerCalls(self.scope, self)
         self.loop = asyncio.get_running_loop()
 
-    def _note(self, name: str, error: Exception | None) -> None:
-        self.failed.append((name, None if error is None else str(error)))
+    def listener_failed(self, callback: str, error: Exception | None) -> None:
+        self.failed.append((callback, None if error is None else str(error)))
 
     async def call(
         self, method: Callable[[set[TopicPartition]], Awaitable[None] | None], *, within_s: float

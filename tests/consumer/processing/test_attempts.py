@@ -50,13 +50,15 @@ class Tries:
             State().works.totals,
             handling,
             random.Random(1),
-            again=cast("Any", self.again.append),
-            look_again=self._look,
+            cast("Any", self),
         )
 
     async def _bury(self, dead: DeadRecord) -> None: ...
 
-    def _look(self) -> None:
+    def begin_again(self, job: Job) -> None:
+        self.again.append(job)
+
+    def offer(self) -> None:
         self.looks += 1
 
     @property

@@ -38,7 +38,7 @@ def record(offset: int, key: object) -> ConsumerRecord[Any, Any]:
 async def attempts_of(state: State) -> Attempts:
     """Return attempts of a loop, which a step does not ask."""
     rng, totals = random.Random(1), state.works.totals
-    return Attempts(state.events, totals, HANDLING, rng, again=ignore, look_again=ignore)
+    return Attempts(state.events, totals, HANDLING, rng, cast(Any, None))
 
 
 def ignore(*_: object) -> None:

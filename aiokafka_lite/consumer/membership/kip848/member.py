@@ -42,7 +42,7 @@ from __future__ import annotations
 import base64
 import enum
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -140,7 +140,6 @@ class ConsumerMember(StatefulMember[MemberState]):
         group_id: The group.
         group_instance_id: The name of a static member.
         member_id: Its id; empty: a new one.
-        new_id: Makes member ids.
     """
 
     def __init__(
@@ -149,16 +148,14 @@ class ConsumerMember(StatefulMember[MemberState]):
         group_instance_id: str | None = None,
         *,
         member_id: str = "",
-        new_id: Callable[[], str] = new_member_id,
     ) -> None:
         super().__init__(
             group_id,
             group_instance_id,
-            Identity(member_id or new_id()),
+            Identity(member_id or new_member_id()),
             MemberState.UNJOINED,
             LEGAL_TRANSITIONS,
         )
-        self._new_id = new_id
         # What it was given last, also while that is not known by name; None: nothing was said.
         self.target: Target | None = None
         # The epoch in which it was let in: what was held before that may have been another's since.
@@ -245,7 +242,7 @@ class ConsumerMember(StatefulMember[MemberState]):
 
     def be_nobody(self, *, keeps_id: bool) -> None:
         """Be no member; the next time it joins, it does so under the same id or a new one."""
-        self.identity = Identity(self.identity.member_id if keeps_id else self._new_id())
+        self.identity = Identity(self.identity.member_id if keeps_id else new_member_id())
         self.target = None
         self.notify()
 
