@@ -108,7 +108,6 @@ class AckedRecords(ReadyRecords):
         settled_count, taken_count = self._settled_count, self.cursor.taken_count
         for receipt in self._receipts[settled_count:taken_count]:
             receipt.handed_out_at = self._began_at
-            receipt.is_waiting = False
         self._settled_count = taken_count
         self._reads.record_count += taken_count - settled_count
         if chunk is None or partition is None:

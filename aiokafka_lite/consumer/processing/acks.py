@@ -49,8 +49,6 @@ class RecordReceipt:
         cursor: Of the assignment that handed it out.
         offset: Of the record.
         handed_out_at: Loop time of the read that returned it last; None: it is not in hand.
-        is_waiting: It was refused, and waits to be returned again.
-        is_finished: It was acknowledged in time.
         refusal_count: How often it was refused.
         batch: The open block that it is of (acked_batch.py); None: none.
         transaction: Decides whether the record is finished; None: an acknowledgement does.
@@ -61,8 +59,6 @@ class RecordReceipt:
         "batch",
         "cursor",
         "handed_out_at",
-        "is_finished",
-        "is_waiting",
         "offset",
         "record",
         "refusal_count",
@@ -75,8 +71,6 @@ class RecordReceipt:
         self.cursor = cursor
         self.offset = record.offset
         self.handed_out_at = now
-        self.is_waiting = False
-        self.is_finished = False
         self.refusal_count = 0
         self.batch: object | None = None
         self.transaction: object | None = None
@@ -91,6 +85,16 @@ class RecordReceipt:
         progress = self.cursor.progress
         is_held = progress is not None and progress.is_held_by(self.offset, self)
         return is_held and not self._acks.is_over
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the record was refused, and waits to be returned again."""
+        return self.refusal_count > 0 and self.handed_out_at is None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the record was acknowledged in time."""
+        return self.record is None
 
     def ack(self) -> bool:
         """Finish the record; False: it is another's by now, or finished.
@@ -303,7 +307,6 @@ class Acks:
             records = found[cursor.tp] = []
             for receipt in self._refusals.take(cursor, most):
                 receipt.handed_out_at = now
-                receipt.is_waiting = False
                 if receipt.record is not None:
                     records.append(receipt.record)
             left = None if left is None else left - len(records)
@@ -323,7 +326,6 @@ class Acks:
         if self.is_over or progress is None or not progress.is_held_by(receipt.offset, receipt):
             return False
         self._works.finish(cursor, receipt.offset, receipt)
-        receipt.is_finished = True
         receipt.record = None
         self._works.totals["finished_total"] += 1
         if cursor.has_enough:
@@ -365,7 +367,6 @@ class Acks:
             return False
         if receipt.is_waiting:
             return True  # refused already
-        receipt.is_waiting = True
         receipt.handed_out_at = receipt.batch = receipt.transaction = None
         receipt.refusal_count += 1
         if self._refusals.have_their_turn:
