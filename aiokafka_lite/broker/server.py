@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from aiokafka_lite._arguments import checks_arguments
-from aiokafka_lite._compat import Self
+from aiokafka_lite._compat import Self, override
 from aiokafka_lite._tasks import LoopEndedError, TaskScope
 from aiokafka_lite.broker import handlers
 from aiokafka_lite.broker.cluster_security import ClusterSecurity
@@ -342,6 +342,12 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
         await self.disk.drained()
 
     # Nodes
+
+    @property
+    @override
+    def live_nodes(self) -> Sequence[BrokerNode]:
+        """The running nodes, in the order of their ids."""
+        return [node for node in self.nodes.values() if node.is_up]
 
     @property
     def bootstrap_servers(self) -> str:
