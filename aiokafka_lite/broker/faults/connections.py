@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from aiokafka_lite._arguments import checks_arguments
 from aiokafka_lite._compat import Self
-from aiokafka_lite.broker.network.work import Connection
+from aiokafka_lite.broker.network.work import ServedConnection
 
 RuleT_co = TypeVar("RuleT_co", covariant=True)
 
@@ -49,7 +49,7 @@ class ConnectionMatch:
     node: int | None = None
     when: Callable[[str], bool] | None = None
 
-    def covers(self, connection: Connection, node_id: int) -> bool:
+    def covers(self, connection: ServedConnection, node_id: int) -> bool:
         """Return whether a connection matches."""
         return (self.node is None or self.node == node_id) and (
             self.when is None or self.when(connection.peer)
@@ -89,7 +89,7 @@ class ConnectionRule(Removable):
         """End the rule. Silenced connections stay silent. Idempotent."""
         self._faults.drop_for_connections(self)
 
-    def covers(self, connection: Connection, node_id: int) -> bool:
+    def covers(self, connection: ServedConnection, node_id: int) -> bool:
         """Return whether the rule matches a connection."""
         return self._match.covers(connection, node_id)
 
@@ -101,7 +101,7 @@ class ConnectionRule(Removable):
             if self._left == 0:
                 self.remove()
 
-    def apply(self, connection: Connection) -> None:
+    def apply(self, connection: ServedConnection) -> None:
         """Apply the fault to a new connection."""
         match self.fault:
             case ConnectionFault.REFUSE:
@@ -139,7 +139,9 @@ class ConnectionFaults:
             self._connection_rules.remove(rule)
         self.is_armed_for_connections = bool(self._connection_rules)
 
-    def take_for_connection(self, connection: Connection, node_id: int) -> ConnectionRule | None:
+    def take_for_connection(
+        self, connection: ServedConnection, node_id: int
+    ) -> ConnectionRule | None:
         """Return the first rule that matches a connection, and count one of its `times` as used."""
         for rule in self._connection_rules:
             if rule.covers(connection, node_id):

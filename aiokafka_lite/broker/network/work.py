@@ -36,7 +36,7 @@ class RequestWork:
 
     def __init__(
         self,
-        processor: Connection,
+        processor: ServedConnection,
         entry: HandlerEntry,
         context: RequestContext,
         correlation_id: int,
@@ -61,7 +61,7 @@ class BareToken(RequestWork):
     __slots__ = ()
 
 
-class Connection(Client, Protocol):
+class ServedConnection(Client, Protocol):
     """A connection, as the dispatcher and faults use it. `Processor` documents the methods."""
 
     peer: str
@@ -92,10 +92,10 @@ class RequestFault(Protocol):
         """Apply to the response."""
 
 
-class ConnectionFault(Protocol):
+class AppliedFault(Protocol):
     """A fault that was chosen for a connection."""
 
-    def apply(self, connection: Connection) -> None: ...
+    def apply(self, connection: ServedConnection) -> None: ...
 
 
 class FaultPort(Protocol):
@@ -107,5 +107,7 @@ class FaultPort(Protocol):
     def take(self, work: RequestWork) -> RequestFault | None:
         """Return the fault of a request, if a rule matches the request."""
 
-    def take_for_connection(self, connection: Connection, node_id: int) -> ConnectionFault | None:
+    def take_for_connection(
+        self, connection: ServedConnection, node_id: int
+    ) -> AppliedFault | None:
         """Return the fault of a new connection, if a rule matches the connection."""

@@ -40,7 +40,7 @@ CHECK: Final = struct.Struct(">I")
 OFFSET: Final = struct.Struct(">q")
 
 
-class Finished(NamedTuple):
+class FinishedRanges(NamedTuple):
     """What is finished behind a committed offset.
 
     Attributes:
@@ -95,7 +95,7 @@ def encode_what_fits(
     return NAME + base64.b64encode(encoded).decode(), is_all
 
 
-def decode(topic_id: bytes, offset: int, metadata: str) -> Finished | None:
+def decode(topic_id: bytes, offset: int, metadata: str) -> FinishedRanges | None:
     """Return what the metadata of a committed offset say is finished; None: they do not say.
 
     What is not ours, or is of another log or offset, says nothing: then records are processed
@@ -118,7 +118,7 @@ def decode(topic_id: bytes, offset: int, metadata: str) -> Finished | None:
         first = end + unfinished
         end = first + next(numbers)
         ranges.append(Range(first, end))
-    return Finished(leader_epoch, tuple(ranges))
+    return FinishedRanges(leader_epoch, tuple(ranges))
 
 
 def united(

@@ -13,7 +13,7 @@ from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.assignment.finished_ranges import (
     MOST_CHARACTERS,
     NAME,
-    Finished,
+    FinishedRanges,
     decode,
     encode,
     encode_what_fits,
@@ -47,7 +47,7 @@ def test_what_was_written_is_read(
     ranges = ranges_from(offset, lengths)
     metadata = encode(topic_id, offset, epoch, ranges)
     assert len(metadata) <= MOST_CHARACTERS
-    assert decode(topic_id, offset, metadata) == Finished(epoch, ranges)
+    assert decode(topic_id, offset, metadata) == FinishedRanges(epoch, ranges)
 
 
 @given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)), st.integers(0, 5))
@@ -103,7 +103,7 @@ def test_a_number_up_to_127_takes_one_byte() -> None:
     # The check, the epoch and two numbers for each range: nine bytes.
     assert len(metadata) == len(NAME) + 12
     ranges = (Range(128, 256),)
-    assert decode(ID, 0, encode(ID, 0, 127, ranges)) == Finished(127, ranges)
+    assert decode(ID, 0, encode(ID, 0, 127, ranges)) == FinishedRanges(127, ranges)
 
 
 def test_what_is_written_has_a_name_and_a_version() -> None:
@@ -145,7 +145,7 @@ def test_what_is_of_another_log_is_shortened_to_nothing() -> None:
 )
 def test_of_another_log_or_offset_it_says_nothing(topic_id: bytes, offset: int) -> None:
     metadata = encode(ID, 10, 3, RANGES)
-    assert decode(ID, 10, metadata) == Finished(3, RANGES)
+    assert decode(ID, 10, metadata) == FinishedRanges(3, RANGES)
     assert decode(topic_id, offset, metadata) is None
 
 
@@ -175,4 +175,4 @@ def test_nothing_that_is_changed_or_cut_is_believed() -> None:
         assert decode(ID, 10, metadata[:place]) is None
         for other in "A9+/= \x00":
             changed = metadata[:place] + other + metadata[place + 1 :]
-            assert decode(ID, 10, changed) in (None, Finished(3, RANGES))
+            assert decode(ID, 10, changed) in (None, FinishedRanges(3, RANGES))
