@@ -608,6 +608,7 @@ async def test_records_are_read_from_the_committed_offset_where_the_outcome_is_n
                 assert (await consumer.getone()).offset == (5 if is_committed else 0)
 
 
+@pytest.mark.virtual_time
 @pytest.mark.few_rows(8)
 @pytest.mark.parametrize("names", ["batch", "ended batch", "offsets", "run"])
 @pytest.mark.parametrize("seek", ["back", "to the position", "forward", "to the beginning"])
