@@ -36,6 +36,8 @@ class _PlainPython(importlib.abc.MetaPathFinder):
             spec = importlib.machinery.FileFinder(folder, loader).find_spec(name)
             if spec is not None:
                 return spec
+        if importlib.machinery.PathFinder.find_spec(name, path) is None:
+            return None  # there is no such module at all
         raise ModuleNotFoundError(f"No module named {name!r} in plain Python", name=name)
 
 

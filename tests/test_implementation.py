@@ -36,6 +36,12 @@ def test_python_runs_no_compiled_module() -> None:
     assert done.stdout == "0\n", done.stderr
 
 
+def test_python_finds_no_module_that_there_is_not() -> None:
+    found = "import importlib.util; print(importlib.util.find_spec('aiokafka_lite.typo'))"
+    done = run(found, "python")
+    assert done.stdout == "None\n", done.stderr
+
+
 @pytest.mark.skipif(not COMPILED, reason="there are no extensions")
 @pytest.mark.parametrize("implementation", ["", "compiled"])
 def test_compiled_modules_are_used_that_are_built(implementation: str) -> None:
