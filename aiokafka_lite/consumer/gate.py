@@ -95,9 +95,14 @@ class Gate:
         """Hand out nothing until this reason is released; idempotent."""
         self._set_holds(self.holds | {reason})
 
-    def look_by(self, look: Callable[[], None] | None) -> None:
-        """Set the function that holds gets if the clock says so; None: no function."""
+    def look_by(self, look: Callable[[], None]) -> None:
+        """Set the function that holds gets if the clock says so."""
         self._look = look
+
+    def look_no_more_by(self, look: Callable[[], None]) -> None:
+        """Undo `look_by`, unless another function was set since."""
+        if self._look == look:
+            self._look = None
 
     def look(self) -> None:
         """Hold gets if the clock says so, in a loop that was blocked and has run no timer since."""

@@ -80,7 +80,6 @@ class Lease:
         # While there is none: for ever.
         self._ends_at = math.inf
         self._alarm: asyncio.TimerHandle | None = None
-        gate.look_by(self.look)
 
     @property
     def hands_out(self) -> bool:
@@ -94,6 +93,7 @@ class Lease:
         loop.
         """
         self._ends_at = asked_at + self._session_s * LEASE_SHARE
+        self._gate.look_by(self.look)
         self.look()
 
     def look(self) -> None:
@@ -123,7 +123,7 @@ class Lease:
         self._ends_at = math.inf
         self._silence()
         self.look()
-        self._gate.look_by(None)
+        self._gate.look_no_more_by(self.look)
 
     def _silence(self) -> None:
         if self._alarm is not None:

@@ -26,6 +26,7 @@ from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.listeners import Acting, Losing
 from tests.support.states import State
+from tests.support.virtual_time import VirtualTimeLoop
 from tests.support.waiting import until
 
 TP: Final = TopicPartition("t", 0)
@@ -323,6 +324,25 @@ async def test_a_lease_is_over_a_session_after_it_was_last_renewed() -> None:
     assert looks.is_held
     lease.renew(33.91)
     assert not looks.is_held
+
+
+@pytest.mark.virtual_time
+async def test_the_gate_looks_by_the_lease_that_was_renewed_last() -> None:
+    loop, looks = asyncio.get_running_loop(), Looks()
+    assert isinstance(loop, VirtualTimeLoop)
+    former, lease = (Lease(10.0, looks.gate, looks.state, looks, looks) for _ in range(2))
+    former.renew(loop.time())
+    lease.renew(loop.time())
+    former.end()  # its task ends when the other member has joined already
+    loop.pass_time(20)  # a blocked loop runs no timer
+    looks.gate.look()
+    assert looks.is_held
+    lease.end()
+    assert not looks.is_held
+    lease.renew(loop.time())  # by a task that was started again
+    loop.pass_time(20)
+    looks.gate.look()
+    assert looks.is_held
 
 
 @pytest.mark.virtual_time
