@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from aiokafka_lite._arguments import checks_arguments
 from aiokafka_lite._compat import Self, override
@@ -347,7 +347,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
     @override
     def live_nodes(self) -> Sequence[BrokerNode]:
         """The running nodes, in the order of their ids."""
-        return [node for node in self.nodes.values() if node.is_up]
+        return cast("Sequence[BrokerNode]", super().live_nodes)
 
     @property
     def bootstrap_servers(self) -> str:
