@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from aiokafka_lite.consumer.events.kinds import LoopBlocked
 from aiokafka_lite.consumer.events.stream import EventSubscription
@@ -14,23 +15,22 @@ async def next_of(
     subscription: EventSubscription, event_class: type[ConsumerEvent]
 ) -> ConsumerEvent:
     """The next event of a class; others are passed over."""
-
-    async def wait() -> ConsumerEvent:
-        async for event in subscription:
-            if isinstance(event, event_class):
-                return event
-        raise AssertionError(f"no {event_class.__name__} came")
-
-    return await asyncio.wait_for(wait(), PATIENCE_S)
+    return await _first(subscription, lambda event: isinstance(event, event_class))
 
 
 async def next_event(subscription: EventSubscription) -> ConsumerEvent:
     """The next event, but for those about a loop that other programs of the machine held up."""
+    return await _first(subscription, lambda event: not isinstance(event, LoopBlocked))
 
+
+async def _first(
+    subscription: EventSubscription, is_wanted: Callable[[ConsumerEvent], bool]
+) -> ConsumerEvent:
     async def wait() -> ConsumerEvent:
-        while isinstance(event := await anext(subscription), LoopBlocked):
-            pass
-        return event
+        async for event in subscription:
+            if is_wanted(event):
+                return event
+        raise AssertionError("no such event came before the end of the events")
 
     return await asyncio.wait_for(wait(), PATIENCE_S)
 
