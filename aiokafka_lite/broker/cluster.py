@@ -23,7 +23,7 @@ from aiokafka_lite.broker.configs.topic_config import ConfigValue, config_texts
 from aiokafka_lite.broker.fetching.session import FetchSessionCache
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import partition_for
-from aiokafka_lite.broker.groups.kip848.values import ConsumerGroupSettings
+from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.values import GroupSettings
 from aiokafka_lite.broker.leadership import Leadership
 from aiokafka_lite.broker.log.disk import DiskQueue

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aiokafka_lite.broker.log.compaction import compact
-from aiokafka_lite.broker.log.retention import count_expired
+from aiokafka_lite.broker.log.partition_log import count_expired
 from aiokafka_lite.broker.slices import run_in_slices
 from aiokafka_lite.broker.topics import Topic
 from aiokafka_lite.errors import KafkaError

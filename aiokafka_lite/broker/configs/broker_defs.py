@@ -23,7 +23,7 @@ from aiokafka_lite.broker.configs.definition import (
     ValueRange,
     by_name,
 )
-from aiokafka_lite.broker.configs.topic_defs import TOPIC_CONFIGS
+from aiokafka_lite.broker.configs.topic_config import TOPIC_CONFIGS
 from aiokafka_lite.broker.topics import Node
 
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT

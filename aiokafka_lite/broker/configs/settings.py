@@ -22,7 +22,7 @@ from aiokafka_lite.broker.configs.broker_defs import (
     static_configs,
 )
 from aiokafka_lite.broker.configs.definition import ConfigDef, ConfigSource, ConfigType
-from aiokafka_lite.broker.configs.topic_defs import TOPIC_CONFIGS
+from aiokafka_lite.broker.configs.topic_config import TOPIC_CONFIGS
 from aiokafka_lite.broker.topics import Node
 
 ALL_NODES: Final = ""

@@ -1,15 +1,217 @@
-"""A topic's configuration: checked, and completed from the cluster's."""
+"""The settings of topics as Kafka 4.3 has them: definitions, checks, effective values.
+
+All names are accepted and stored, so that unchanged programs can create their topics. The settings
+with an effect are the attributes of `TopicConfig`.
+
+Kafka: org.apache.kafka.storage.internals.log.LogConfig, ServerTopicConfigSynonyms.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from aiokafka_lite._arguments import TEXT, expected, is_number
-from aiokafka_lite.broker.configs.definition import split_list
-from aiokafka_lite.broker.configs.topic_defs import LOG_APPEND_TIME, TOPIC_CONFIGS
+from aiokafka_lite.broker.configs.definition import (
+    LONG_MAX,
+    Complaint,
+    ConfigDef,
+    ConfigType,
+    OneOf,
+    Value,
+    ValueRange,
+    by_name,
+    split_list,
+)
 from aiokafka_lite.broker.log.topic_config import TopicConfig
 from aiokafka_lite.errors import InvalidConfigurationError
+
+LOG_APPEND_TIME: Final = "LogAppendTime"
+CODECS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+
+_BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+_LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
+_NATURAL, _POSITIVE = ValueRange(0), ValueRange(1)
+_OR_MINUS_ONE, _OR_MINUS_TWO = ValueRange(-1), ValueRange(-2)
+_REPLICA: Final = re.compile("([0-9]+:[0-9]+)?")
+
+
+class _ThrottledReplicas:
+    """Pairs of partition and broker, or a star for all."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def complaint(self, value: Value) -> Complaint | None:
+        items = value if isinstance(value, list) else [str(value)]
+        if items == ["*"] or all(_REPLICA.fullmatch(item) for item in items):
+            return None
+        return Complaint(
+            items,
+            f"{self._name} must be the literal '*' or a list of replicas in the following format: "
+            "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
+        )
+
+
+def _throttled(name: str) -> ConfigDef:
+    return ConfigDef(
+        name,
+        _LIST,
+        "",
+        _ThrottledReplicas(name),
+        "The replicas whose replication traffic is throttled.",
+    )
+
+
+TOPIC_CONFIGS: Final = by_name(
+    [
+        ConfigDef(
+            "cleanup.policy", _LIST, "delete", OneOf("compact", "delete"),
+            "Whether old segments are deleted, compacted, both, or neither.",
+            "log.cleanup.policy",
+        ),
+        ConfigDef(
+            "compression.gzip.level", _INT, "-1", ValueRange(1, 9, also=-1),
+            "The compression level when the broker compresses with gzip.", "compression.gzip.level",
+        ),
+        ConfigDef(
+            "compression.lz4.level", _INT, "9", ValueRange(1, 17),
+            "The compression level when the broker compresses with lz4.", "compression.lz4.level",
+        ),
+        ConfigDef(
+            "compression.type", _STRING, "producer", OneOf(*CODECS),
+            "The compression codec of stored batches ('producer': as the producer sent them).",
+            "compression.type",
+        ),
+        ConfigDef(
+            "compression.zstd.level", _INT, "3", ValueRange(-131_072, 22),
+            "The compression level when the broker compresses with zstd.", "compression.zstd.level",
+        ),
+        ConfigDef(
+            "delete.retention.ms", _LONG, "86400000", _NATURAL,
+            "How long compaction keeps tombstones.", "log.cleaner.delete.retention.ms",
+        ),
+        ConfigDef(
+            "file.delete.delay.ms", _LONG, "60000", _NATURAL,
+            "How long deleted files stay on the disk.", "log.segment.delete.delay.ms",
+        ),
+        ConfigDef(
+            "flush.messages", _LONG, str(LONG_MAX), _POSITIVE,
+            "The number of records after which the log is synced to disk (fsync).",
+            "log.flush.interval.messages",
+        ),
+        ConfigDef(
+            "flush.ms", _LONG, str(LONG_MAX), _NATURAL,
+            "The time after which the log is synced to disk (fsync).", "log.flush.interval.ms",
+        ),
+        _throttled("follower.replication.throttled.replicas"),
+        ConfigDef(
+            "index.interval.bytes", _INT, "4096", _NATURAL,
+            "The number of bytes in the log between two entries of the offset index.",
+            "log.index.interval.bytes",
+        ),
+        _throttled("leader.replication.throttled.replicas"),
+        ConfigDef(
+            "local.retention.bytes", _LONG, "-2", _OR_MINUS_TWO,
+            "The size limit of a tiered log on local disk (-2: the value of retention.bytes).",
+            "log.local.retention.bytes",
+        ),
+        ConfigDef(
+            "local.retention.ms", _LONG, "-2", _OR_MINUS_TWO,
+            "The retention time of a tiered log on local disk (-2: the value of retention.ms).",
+            "log.local.retention.ms",
+        ),
+        ConfigDef(
+            "max.compaction.lag.ms", _LONG, str(LONG_MAX), _POSITIVE,
+            "The longest time that a record stays uncompacted.",
+            "log.cleaner.max.compaction.lag.ms",
+        ),
+        ConfigDef(
+            "max.message.bytes", _INT, "1048588", _NATURAL,
+            "The largest batch accepted.", "message.max.bytes",
+        ),
+        ConfigDef(
+            "message.timestamp.after.max.ms", _LONG, "3600000", _NATURAL,
+            "How far ahead of the broker's clock a record's timestamp may be.",
+            "log.message.timestamp.after.max.ms",
+        ),
+        ConfigDef(
+            "message.timestamp.before.max.ms", _LONG, str(LONG_MAX), _NATURAL,
+            "How far behind the broker's clock a record's timestamp may be.",
+            "log.message.timestamp.before.max.ms",
+        ),
+        ConfigDef(
+            "message.timestamp.type", _STRING, "CreateTime", OneOf("CreateTime", LOG_APPEND_TIME),
+            "Whether the producer or the broker sets the timestamps of records.",
+            "log.message.timestamp.type",
+        ),
+        ConfigDef(
+            "min.cleanable.dirty.ratio", _DOUBLE, "0.5", ValueRange(0, 1),
+            "A log is compacted when at least this share of its bytes is uncompacted.",
+            "log.cleaner.min.cleanable.ratio",
+        ),
+        ConfigDef(
+            "min.compaction.lag.ms", _LONG, "0", _NATURAL,
+            "The shortest time that a record stays uncompacted.",
+            "log.cleaner.min.compaction.lag.ms",
+        ),
+        ConfigDef(
+            "min.insync.replicas", _INT, "1", _POSITIVE,
+            "How many replicas must be in sync for writes with acks=all.", "min.insync.replicas",
+        ),
+        ConfigDef(
+            "preallocate", _BOOLEAN, "false", None,
+            "Whether a new segment reserves its full size on the disk.", "log.preallocate",
+        ),
+        ConfigDef(
+            "remote.log.copy.disable", _BOOLEAN, "false", None,
+            "Whether copying to the remote tier is disabled, so that its data is read-only.",
+        ),
+        ConfigDef(
+            "remote.log.delete.on.disable", _BOOLEAN, "false", None,
+            "Whether the data in the remote tier is deleted when remote storage is disabled.",
+        ),
+        ConfigDef(
+            "remote.storage.enable", _BOOLEAN, "false", None,
+            "Whether closed segments are also stored in a remote tier (KIP-405).",
+        ),
+        ConfigDef(
+            "retention.bytes", _LONG, "-1", _OR_MINUS_ONE,
+            "The partition size above which old segments are deleted (-1: no limit).",
+            "log.retention.bytes",
+        ),
+        ConfigDef(
+            "retention.ms", _LONG, "604800000", _OR_MINUS_ONE,
+            "The age above which segments are deleted (-1: no limit).", "log.retention.ms",
+        ),
+        ConfigDef(
+            "segment.bytes", _INT, str(1 << 30), ValueRange(1 << 20),
+            "The size of a segment.", "log.segment.bytes",
+        ),
+        ConfigDef(
+            "segment.index.bytes", _INT, "10485760", ValueRange(4),
+            "The size of a segment's index.", "log.index.size.max.bytes",
+        ),
+        ConfigDef(
+            "segment.jitter.ms", _LONG, "0", _NATURAL,
+            "The maximum of the random time that is subtracted from segment.ms, so that segments "
+            "are closed at different times.",
+            "log.roll.jitter.ms",
+        ),
+        ConfigDef(
+            "segment.ms", _LONG, "604800000", _POSITIVE,
+            "The age at which a segment is closed, even if the segment is not full.", "log.roll.ms",
+        ),
+        ConfigDef(
+            "unclean.leader.election.enable", _BOOLEAN, "false", None,
+            "Whether an out-of-sync replica may become leader if no in-sync replica is available.",
+            "unclean.leader.election.enable",
+        ),
+    ]
+)  # fmt: skip
+"""Every setting of a topic, by name."""
+
 
 ConfigValue: TypeAlias = str | float | bool
 """A topic's configuration, as a test may write it."""

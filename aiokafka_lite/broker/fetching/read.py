@@ -1,18 +1,18 @@
-"""Reading what a Fetch request asks for, now or when there is enough.
+"""Reads the partitions of a Fetch request, at once or when min_bytes are available.
 
-Reference: kafka.server.ReplicaManager.readFromLog and DelayedFetch.
+Kafka: kafka.server.ReplicaManager.readFromLog, DelayedFetch, RackAwareReplicaSelector (KIP-392).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.broker.fetching.session import CachedPartition
 from aiokafka_lite.broker.log.epochs import UNDEFINED_EPOCH
-from aiokafka_lite.broker.topics import NO_EPOCH, Partition, PartitionKey
+from aiokafka_lite.broker.topics import NO_EPOCH, Partition, PartitionKey, ServingNode
 from aiokafka_lite.errors import (
     BrokerResponseError,
     KafkaError,
@@ -23,6 +23,52 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps, run_to_end
 from aiokafka_lite.records import end_offset
+
+
+class ReplicaReader:
+    """A node reading for one client; see `read.Reader` for the methods.
+
+    Args:
+        node: The node that was asked.
+        nodes: All nodes by id.
+        rack: Where the client is, "" when it does not say.
+        may_read_followers: The client knows that followers serve too.
+    """
+
+    def __init__(
+        self,
+        node: ServingNode,
+        nodes: Mapping[int, ServingNode],
+        rack: str,
+        may_read_followers: bool,
+    ) -> None:
+        self._node = node
+        self._nodes = nodes
+        self._rack = rack
+        self._may_read_followers = may_read_followers
+
+    def check_readable(self, partition: Partition, client_epoch: int) -> None:
+        if self._may_read_followers and self._node.id in partition.replicas:
+            partition.check_epoch(client_epoch)
+        else:
+            partition.check_leader(self._node.id, client_epoch)
+
+    def preferred_replica(self, partition: Partition) -> int | None:
+        if not self._rack or partition.leader_id != self._node.id:
+            return None
+        if self._node.address.rack == self._rack:
+            return None
+        for node_id in partition.isr:
+            node = self._nodes[node_id]
+            if node.address.rack == self._rack and node.is_up:
+                return node_id
+        return None
+
+    def end_offset(self, partition: Partition) -> int:
+        held_at = partition.held.get(self._node.id)
+        end = partition.high_watermark
+        return end if held_at is None else min(held_at, end)
+
 
 READ_COMMITTED: Final = 1
 NO_OFFSET: Final = -1

@@ -1,19 +1,19 @@
-"""The group coordinator: answers for the groups of its partitions, and keeps in the log what
-must outlive them.
+"""The group coordinator: serves the groups of its partitions of `__consumer_offsets`.
 
-The machines of groups know no I/O. The drivers give them requests and the loop's time; this class
-finds the group, appends what machines and the offset manager want stored, and lets groups come and
-go with the partitions of the offsets topic. There are two kinds of methods, as in Kafka: those
-that answer requests, which append records; and ``_replay``, which alone changes what the records
-stand for, after an append and when a partition is loaded.
+As in Kafka, there are two kinds of methods. Some answer requests and append records. `_replay`
+alone applies records, after an append and when a partition is loaded. Protocol state machines and
+their drivers are in classic/ and kip848/.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
 
+from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.groups.classic.driver import ClassicDriver
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.records import created_record, restore_group
@@ -22,26 +22,26 @@ from aiokafka_lite.broker.groups.coordinator_log import (
     CoordinatorLog,
     CoordinatorRecord,
     LogEntry,
+    OffsetsLog,
     RecordValue,
     TransactionEnd,
 )
 from aiokafka_lite.broker.groups.kip848.driver import ConsumerDriver, Group
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.machine import Beat, BeatReply, ConsumerGroupSettings
 from aiokafka_lite.broker.groups.kip848.records import group_tombstones
-from aiokafka_lite.broker.groups.kip848.values import Beat, BeatReply
+from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
 from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
 from aiokafka_lite.broker.groups.offsets.cache import (
     CommittedOffset,
     OffsetCommitEntry,
     OffsetManager,
 )
-from aiokafka_lite.broker.groups.offsets.expiry import end_of
-from aiokafka_lite.broker.groups.offsets.removal import OffsetRemoval
+from aiokafka_lite.broker.groups.offsets.removal import OffsetRemoval, end_of
 from aiokafka_lite.broker.groups.offsets.transactions import TransactionalOffsets
-from aiokafka_lite.broker.groups.services import CoordinatorServices
-from aiokafka_lite.broker.groups.timers import GroupTimers
 from aiokafka_lite.broker.groups.values import (
     ErrorType,
+    GroupSettings,
     Join,
     Joined,
     Leaver,
@@ -72,6 +72,76 @@ from aiokafka_lite.protocol.messages.group_records import (
     OffsetCommitValue,
 )
 from aiokafka_lite.structs import TopicPartition
+
+
+class CoordinatorServices(Protocol):
+    """Settings, time, topics and logs."""
+
+    @property
+    def clock(self) -> Callable[[], int]: ...
+    @property
+    def rng(self) -> random.Random: ...
+    @property
+    def scope(self) -> TaskScope: ...
+    @property
+    def group_settings(self) -> GroupSettings: ...
+    @property
+    def group_topics(self) -> Topics: ...
+    @property
+    def offsets_topic_partitions(self) -> int: ...
+
+    def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings: ...
+    def partition(self, topic: str, index: int) -> OffsetsLog: ...
+
+
+class TimedGroup(Protocol):
+    """A machine that says when it wants to be called."""
+
+    @property
+    def group_id(self) -> str: ...
+
+    def next_deadline(self) -> float | None: ...
+
+
+TimedT = TypeVar("TimedT", bound=TimedGroup)
+
+
+class GroupTimers(Generic[TimedT]):
+    """Calls groups when their deadlines have come; seconds of the loop's clock.
+
+    A timer may fire before its group's next deadline, as heartbeats move that without touching
+    the timer; it is then armed again.
+
+    Args:
+        expire: Has a group act on one deadline that has passed, and arms what the group has become.
+    """
+
+    def __init__(self, expire: Callable[[TimedT, float], None]) -> None:
+        self._expire = expire
+        self._armed: dict[str, asyncio.TimerHandle] = {}
+
+    def arm(self, group: TimedT) -> None:
+        """See to it that a group is called when its next deadline has come."""
+        self.cancel(group.group_id)
+        deadline = group.next_deadline()
+        if deadline is not None:
+            timer = asyncio.get_running_loop().call_at(deadline, self._fire, group)
+            self._armed[group.group_id] = timer
+
+    def cancel(self, group_id: str) -> None:
+        """Forget a group's timer, if it has one."""
+        timer = self._armed.pop(group_id, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _fire(self, group: TimedT) -> None:
+        now = asyncio.get_running_loop().time()
+        deadline = group.next_deadline()
+        if deadline is not None and deadline <= now:
+            self._expire(group, now)
+        else:
+            self.arm(group)
+
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.broker.topics import INTERNAL_TOPICS
-from aiokafka_lite.broker.transactions.values import ErrorType, TransactionVersion
+from aiokafka_lite.broker.transactions.machine import ErrorType, TransactionVersion
 from aiokafka_lite.errors import (
     InvalidProducerEpoch,
     NoError,

@@ -17,7 +17,7 @@ from aiokafka_lite.broker.configs.broker_defs import (
 )
 from aiokafka_lite.broker.configs.definition import ConfigDef, ConfigType, split_list
 from aiokafka_lite.broker.configs.settings import ALL_NODES, ResourceType
-from aiokafka_lite.broker.configs.topic_defs import TOPIC_CONFIGS
+from aiokafka_lite.broker.configs.topic_config import TOPIC_CONFIGS
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.topics import Topic, check_topic_name
 from aiokafka_lite.errors import (

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.kip848.assignors import ASSIGNORS
+from aiokafka_lite.broker.groups.kip848.machine import Beat
 from aiokafka_lite.broker.groups.kip848.member import JOINING, LEAVING, LEAVING_FOR_NOW
-from aiokafka_lite.broker.groups.kip848.values import Beat
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
 from aiokafka_lite.errors import InvalidRequestError, KafkaError, UnsupportedAssignorError

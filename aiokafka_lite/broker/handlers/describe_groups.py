@@ -7,8 +7,7 @@
 from __future__ import annotations
 
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
-from aiokafka_lite.broker.groups.classic.state import GroupState
+from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.errors import GroupIdNotFound, NoError
 from aiokafka_lite.protocol.messages.describe_groups import (

@@ -11,7 +11,7 @@ from typing import Final
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.log.producers import ProducerIdentity
-from aiokafka_lite.broker.transactions.values import TransactionVersion
+from aiokafka_lite.broker.transactions.machine import TransactionVersion
 from aiokafka_lite.errors import InvalidProducerEpoch, ProducerFencedError
 from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 

@@ -14,8 +14,7 @@ from typing import Final
 
 from aiokafka_lite.broker.cluster import ClusterNode
 from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.fetching.read import FetchLimits, FetchRead, Findings
-from aiokafka_lite.broker.fetching.replicas import ReplicaReader
+from aiokafka_lite.broker.fetching.read import FetchLimits, FetchRead, Findings, ReplicaReader
 from aiokafka_lite.broker.fetching.session import CachedPartition, FetchContext, FetchKey
 from aiokafka_lite.broker.handlers.registry import Delayed, Late, handler
 from aiokafka_lite.broker.topics import Partition

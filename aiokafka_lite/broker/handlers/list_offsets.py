@@ -14,8 +14,8 @@ from typing import Final
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of
-from aiokafka_lite.broker.log.index import NO_TIMESTAMP
 from aiokafka_lite.broker.log.partition_log import TimedOffset
+from aiokafka_lite.broker.log.segment import NO_TIMESTAMP
 from aiokafka_lite.broker.topics import Partition
 from aiokafka_lite.errors import (
     KafkaError,

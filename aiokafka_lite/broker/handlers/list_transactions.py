@@ -10,7 +10,7 @@ from aiokafka_lite.broker.groups.kip848 import re2
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.broker.transactions.machine import Transaction
-from aiokafka_lite.broker.transactions.values import TransactionState as State
+from aiokafka_lite.broker.transactions.machine import TransactionState as State
 from aiokafka_lite.errors import CoordinatorLoadInProgressError, InvalidRegularExpressionError
 from aiokafka_lite.protocol.messages.list_transactions import (
     ListTransactionsRequest,

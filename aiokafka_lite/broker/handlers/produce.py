@@ -17,7 +17,7 @@ from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
 from aiokafka_lite.broker.log.validation import validated_batch
 from aiokafka_lite.broker.topics import NO_LEADER, Partition, Topic
-from aiokafka_lite.broker.transactions.producing import verify_batch, why_refused
+from aiokafka_lite.broker.transactions.verification import verify_batch, why_refused
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CorruptRecordException,

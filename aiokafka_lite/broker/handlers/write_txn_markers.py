@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.transactions.values import ErrorType, Marker, TransactionVersion
+from aiokafka_lite.broker.transactions.machine import ErrorType, Marker, TransactionVersion
 from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.protocol.messages.write_txn_markers import (
     WritableTxnMarker,

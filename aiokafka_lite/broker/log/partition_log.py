@@ -14,13 +14,42 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.broker.log.epochs import LeaderEpochs, OffsetAndEpoch
-from aiokafka_lite.broker.log.index import NO_TIMESTAMP
 from aiokafka_lite.broker.log.producers import ProducerStates
-from aiokafka_lite.broker.log.segment import Segment
+from aiokafka_lite.broker.log.segment import NO_TIMESTAMP, Segment
 from aiokafka_lite.broker.log.storage import LogState, LogStore
 from aiokafka_lite.broker.log.topic_config import TopicConfig
 from aiokafka_lite.errors import OffsetOutOfRangeError
 from aiokafka_lite.records import BatchHeader, each_record, iter_batches, patch_batch
+
+
+def count_expired(segments: Sequence[Segment], config: TopicConfig, now_ms: int) -> int:
+    """Return how many of the oldest segments are not kept by retention."""
+    return max(
+        _count_too_much(segments, config.retention_bytes),
+        _count_too_old(segments, config.retention_ms, now_ms),
+    )
+
+
+def _count_too_much(segments: Sequence[Segment], retention_bytes: int) -> int:
+    if retention_bytes < 0:
+        return 0
+    too_much = sum(segment.size for segment in segments) - retention_bytes
+    count = 0
+    while count < len(segments) and too_much >= segments[count].size:
+        too_much -= segments[count].size
+        count += 1
+    return count
+
+
+def _count_too_old(segments: Sequence[Segment], retention_ms: int, now_ms: int) -> int:
+    if retention_ms < 0:
+        return 0
+    for count, segment in enumerate(segments):
+        newest = segment.index.newest_timestamp
+        if newest < 0 or now_ms - newest <= retention_ms:
+            return count
+    return len(segments)
+
 
 NEVER_MS: Final = 2**63 - 1
 

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from aiokafka_lite.broker.log.disk import replace_file
 from aiokafka_lite.broker.log.epochs import LeaderEpochs
-from aiokafka_lite.broker.log.files import replace_file
-from aiokafka_lite.broker.log.producers import ProducerStates, StoredProducer
+from aiokafka_lite.broker.log.producers import AbortedTransaction, ProducerStates, StoredProducer
 from aiokafka_lite.broker.log.segment import (
     LOG_SUFFIX,
     FileSegment,
@@ -35,7 +35,6 @@ from aiokafka_lite.broker.log.segment import (
     finish_replacing,
     newest_timestamp,
 )
-from aiokafka_lite.broker.log.transactions import AbortedTransaction
 from aiokafka_lite.errors import KafkaError, KafkaStorageError
 from aiokafka_lite.records import BatchHeader, iter_batches
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, TypedDict
 
-from aiokafka_lite.broker.log.files import replace_file
+from aiokafka_lite.broker.log.disk import replace_file
 from aiokafka_lite.errors import KafkaStorageError
 from aiokafka_lite.sasl import Secret, scram
 from aiokafka_lite.sasl.scram import MIN_ITERATIONS, ScramCredential, ScramMechanism

@@ -18,19 +18,20 @@ from aiokafka_lite.broker.groups.coordinator_log import OffsetsLog
 from aiokafka_lite.broker.groups.loading import CoordinatedPartitions
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, NO_PRODUCER_ID, ProducerIdentity
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
-from aiokafka_lite.broker.transactions.machine import Decision, Transaction
-from aiokafka_lite.broker.transactions.markers import MarkerWriter
-from aiokafka_lite.broker.transactions.transaction_log import TransactionLog, TransactionRecord
-from aiokafka_lite.broker.transactions.values import (
+from aiokafka_lite.broker.transactions.machine import (
     ONGOING,
     PREPARE_ABORT,
     PREPARE_COMMIT,
+    Decision,
     Ended,
     ErrorType,
     Marker,
+    Transaction,
     TransactionValue,
     TransactionVersion,
 )
+from aiokafka_lite.broker.transactions.markers import MarkerWriter
+from aiokafka_lite.broker.transactions.transaction_log import TransactionLog, TransactionRecord
 from aiokafka_lite.errors import (
     ConcurrentTransactions,
     CoordinatorNotAvailableError,

@@ -13,8 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from aiokafka_lite.broker.transactions.machine import Transaction
-from aiokafka_lite.broker.transactions.values import ErrorType
+from aiokafka_lite.broker.transactions.machine import ErrorType, Transaction
 from aiokafka_lite.errors import (
     InvalidProducerEpoch,
     NoError,

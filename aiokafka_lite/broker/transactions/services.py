@@ -22,7 +22,7 @@ from aiokafka_lite.broker.transactions.coordinator import (
     TransactionCoordinator,
     TransactionSettings,
 )
-from aiokafka_lite.broker.transactions.values import ErrorType, Marker, TransactionVersion
+from aiokafka_lite.broker.transactions.machine import ErrorType, Marker, TransactionVersion
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CoordinatorNotAvailableError,

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite.broker.groups.coordinator_log import OffsetsLog, partition_for
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC
-from aiokafka_lite.broker.transactions.values import (
+from aiokafka_lite.broker.transactions.machine import (
     EMPTY,
     TransactionState,
     TransactionValue,

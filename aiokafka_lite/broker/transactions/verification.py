@@ -1,26 +1,39 @@
-"""Whether a producer may write to a partition: its transaction must have been told of it.
+"""Verification that a producer's transaction includes a partition before its first write (KIP-890).
 
-Records that nobody will ever end would hold up the readers of committed records for good, so the
-leader of a partition asks the coordinator before the first batch of a transaction (KIP-890). Newer
-clients leave it to the leader to tell the coordinator.
+Records outside a transaction would never be committed or aborted, and would block read_committed
+consumers permanently. Newer clients let the partition leader add the partition to the transaction.
 
-Reference: kafka.server.{AddPartitionsToTxnManager, ReplicaManager}.
+Kafka: kafka.server.{AddPartitionsToTxnManager, ReplicaManager}.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
+from typing import Final
 
 from aiokafka_lite.broker.log.producers import ProducerIdentity
+from aiokafka_lite.broker.topics import Partition
+from aiokafka_lite.broker.transactions.machine import ErrorType, TransactionVersion
 from aiokafka_lite.broker.transactions.services import ClusterTransactions
-from aiokafka_lite.broker.transactions.values import ErrorType, TransactionVersion
 from aiokafka_lite.errors import (
+    BrokerResponseError,
+    ConcurrentTransactions,
+    CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     InvalidProducerEpoch,
+    InvalidProducerIdMapping,
     InvalidTxnState,
+    KafkaError,
+    NoError,
+    NotCoordinatorError,
+    NotEnoughReplicasError,
     ProducerFencedError,
     TransactionAbortableError,
+    TransactionalIdAuthorizationFailed,
 )
+from aiokafka_lite.protocol.messages.produce import ProduceRequest
+from aiokafka_lite.records import BatchHeader, read_header
 from aiokafka_lite.structs import TopicPartition
 
 
@@ -54,4 +67,94 @@ def verify(
         return InvalidProducerEpoch  # producers abort upon it, and go on
     if error is TransactionAbortableError and verification is Verification.OLD:
         return InvalidTxnState
+    return error
+
+
+FIRST_ABORTABLE: Final = 11
+FIRST_THAT_ADDS: Final = 12
+
+_ATTRIBUTES_END: Final = 22
+_TRANSACTIONAL: Final = 0x10
+
+# What producers of any age try again; most of them know only this error of the kind.
+_TRIED_AGAIN: Final = (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+)
+
+
+def why_refused(request: ProduceRequest) -> BrokerResponseError | None:
+    """Return why no batch of a request is taken, None where there is no reason."""
+    producers = dict.fromkeys(
+        (header.producer_id, header.producer_epoch) for header in _transactional(request)
+    )
+    if producers and request.transactional_id is None:
+        return TransactionalIdAuthorizationFailed(
+            "the request has transactional records, but no transactional id"
+        )
+    if len(producers) > 1:
+        return InvalidProducerIdMapping(
+            f"the request has transactional records of {len(producers)} producers, "
+            f"but only one producer is allowed"
+        )
+    return None
+
+
+def _transactional(request: ProduceRequest) -> Iterator[BatchHeader]:
+    """Give the headers of the transactional batches; of the others only a bit is looked at."""
+    for data in request.topic_data:
+        for item in data.partition_data:
+            view = memoryview(item.records or b"")
+            if len(view) > _ATTRIBUTES_END and view[_ATTRIBUTES_END] & _TRANSACTIONAL:
+                try:
+                    header = read_header(view, 0)
+                except KafkaError:
+                    continue  # what is wrong with it is said where it is looked at
+                if header is not None and header.is_transactional:
+                    yield header
+
+
+def verify_batch(
+    transactions: ClusterTransactions,
+    api_version: int,
+    transactional_id: str,
+    header: BatchHeader,
+    partition: Partition,
+) -> None:
+    """Check that a transactional batch is part of its producer's transaction, or make it one.
+
+    Raises:
+        BrokerResponseError: It is not, or nobody can tell now.
+    """
+    producers = partition.log.producers
+    if producers.has_open_transaction(header.producer_id, header.producer_epoch):
+        return
+    adds = api_version >= FIRST_THAT_ADDS
+    producers.verifying(header, has_epochs=adds)
+    error = verify(
+        transactions,
+        transactional_id,
+        ProducerIdentity(header.producer_id, header.producer_epoch),
+        TopicPartition(partition.topic, partition.index),
+        _verification(api_version),
+    )
+    if error is not NoError:
+        translated = _translated(error, adds=adds)
+        raise translated(
+            f"producer {header.producer_id} has no open transaction that includes "
+            f"{partition.topic}-{partition.index}: {error.message}"
+        )
+
+
+def _verification(api_version: int) -> Verification:
+    if api_version >= FIRST_THAT_ADDS:
+        return Verification.ADDS
+    return Verification.ABORTABLE if api_version >= FIRST_ABORTABLE else Verification.OLD
+
+
+def _translated(error: ErrorType, *, adds: bool) -> ErrorType:
+    """Return the error for the producer, who need not know of coordinators."""
+    if error in _TRIED_AGAIN or (error is ConcurrentTransactions and not adds):
+        return NotEnoughReplicasError
     return error

@@ -6,8 +6,12 @@ import pytest
 
 from aiokafka_lite.broker.configs.broker_defs import BROKER_CONFIGS, GROUP_CONFIGS
 from aiokafka_lite.broker.configs.definition import ConfigDef, ConfigType, Value
-from aiokafka_lite.broker.configs.topic_config import ConfigValue, config_texts, parse_topic_config
-from aiokafka_lite.broker.configs.topic_defs import TOPIC_CONFIGS
+from aiokafka_lite.broker.configs.topic_config import (
+    TOPIC_CONFIGS,
+    ConfigValue,
+    config_texts,
+    parse_topic_config,
+)
 from aiokafka_lite.errors import InvalidConfigurationError
 from tests.support.for_each import for_each
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
+from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.kip848.topic_hash import TopicFacts
-from aiokafka_lite.broker.groups.kip848.values import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.values import GroupSettings
 from aiokafka_lite.records import iter_batches, patch_batch
 

@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
+from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
 from aiokafka_lite.broker.groups.classic.records import restore_group
-from aiokafka_lite.broker.groups.classic.state import GroupState
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorLog, CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.records import member_tombstones

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aiokafka_lite.broker.groups.classic.state import GroupState
+from aiokafka_lite.broker.groups.classic.machine import GroupState
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetCommitEntry
 from aiokafka_lite.broker.groups.offsets.transactions import Committer

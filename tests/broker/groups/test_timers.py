@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from aiokafka_lite.broker.groups.timers import GroupTimers
+from aiokafka_lite.broker.groups.coordinator import GroupTimers
 from tests.broker.groups.fakes import run_in_virtual_time
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aiokafka_lite.broker.log.files import replace_file
+from aiokafka_lite.broker.log.disk import replace_file
 from aiokafka_lite.broker.log.partition_log import PartitionLog
 from aiokafka_lite.broker.log.storage import STATE_FILE, FolderStore
 from tests.broker.logs import append, batch, contents, open_log, reopen

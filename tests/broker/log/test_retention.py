@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.log.partition_log import PartitionLog
-from aiokafka_lite.broker.log.retention import count_expired
+from aiokafka_lite.broker.log.partition_log import PartitionLog, count_expired
 from aiokafka_lite.broker.log.storage import FolderStore
 from aiokafka_lite.errors import OffsetOutOfRangeError
 from tests.broker.log.conftest import OpenLog

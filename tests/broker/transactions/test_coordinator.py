@@ -14,8 +14,7 @@ from aiokafka_lite.broker.transactions.coordinator import (
     TransactionCoordinator,
     TransactionSettings,
 )
-from aiokafka_lite.broker.transactions.transaction_log import TransactionLog, TransactionRecord
-from aiokafka_lite.broker.transactions.values import (
+from aiokafka_lite.broker.transactions.machine import (
     EXHAUSTED_EPOCH,
     ONGOING,
     ErrorType,
@@ -23,6 +22,7 @@ from aiokafka_lite.broker.transactions.values import (
     TransactionValue,
     TransactionVersion,
 )
+from aiokafka_lite.broker.transactions.transaction_log import TransactionLog, TransactionRecord
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     KafkaProtocolError,

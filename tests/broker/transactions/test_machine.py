@@ -9,11 +9,6 @@ import pytest
 
 from aiokafka_lite.broker.log.producers import LAST_EPOCH, ProducerIdentity
 from aiokafka_lite.broker.transactions.machine import (
-    IllegalTransitionError,
-    Transaction,
-    check_transition,
-)
-from aiokafka_lite.broker.transactions.values import (
     ALLOWED_FROM,
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
@@ -23,9 +18,12 @@ from aiokafka_lite.broker.transactions.values import (
     ONGOING,
     PREPARE_ABORT,
     PREPARE_COMMIT,
+    IllegalTransitionError,
+    Transaction,
     TransactionState,
     TransactionValue,
     TransactionVersion,
+    check_transition,
 )
 from aiokafka_lite.errors import (
     ConcurrentTransactions,

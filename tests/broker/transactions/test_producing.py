@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from aiokafka_lite.broker.transactions.producing import why_refused
+from aiokafka_lite.broker.transactions.verification import why_refused
 from aiokafka_lite.errors import InvalidProducerIdMapping, TransactionalIdAuthorizationFailed
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,

@@ -1,7 +1,7 @@
-"""The members of one classic group: who they are, what they support, who leads.
+"""The members of one classic group: identities, supported protocols, leader.
 
-Pure bookkeeping, no states and no timers (state.py has those). Members keep the order in
-which they joined, and the first of them leads, so that the same requests give the same group.
+Members keep the order in which they joined, and the first one leads, so equal requests give equal
+groups.
 """
 
 from __future__ import annotations

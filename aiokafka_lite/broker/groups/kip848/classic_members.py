@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, Deadline, MemberTimer
-from aiokafka_lite.broker.groups.kip848.machine import ConsumerMachine
+from aiokafka_lite.broker.groups.kip848.machine import ConsumerMachine, CoordinatorResult
 from aiokafka_lite.broker.groups.kip848.member import (
     NOT_OWNED,
     UNRELEASED,
@@ -29,7 +29,6 @@ from aiokafka_lite.broker.groups.kip848.migration import (
     read_subscription,
     replay,
 )
-from aiokafka_lite.broker.groups.kip848.values import CoordinatorResult
 from aiokafka_lite.broker.groups.values import (
     CONSUMER_PROTOCOL_TYPE,
     ErrorType,

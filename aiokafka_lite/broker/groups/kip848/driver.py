@@ -13,16 +13,16 @@ from aiokafka_lite.broker.groups.classic.records import group_tombstone
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.classic_members import ClassicMembers
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, Deadline, MemberTimer
-from aiokafka_lite.broker.groups.kip848.machine import ConsumerMachine
-from aiokafka_lite.broker.groups.kip848.member import JOINING
-from aiokafka_lite.broker.groups.kip848.migration import upgraded
-from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
-from aiokafka_lite.broker.groups.kip848.values import (
+from aiokafka_lite.broker.groups.kip848.machine import (
     Beat,
     BeatReply,
     ConsumerGroupSettings,
+    ConsumerMachine,
     CoordinatorResult,
 )
+from aiokafka_lite.broker.groups.kip848.member import JOINING
+from aiokafka_lite.broker.groups.kip848.migration import upgraded
+from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
 from aiokafka_lite.broker.groups.values import ErrorType, Join, Joined, Leaver, Sync, Synced
 from aiokafka_lite.errors import BrokerResponseError, GroupIdNotFound, NoError
 

@@ -1,29 +1,110 @@
-"""Committed offsets: a cache whose only source is the log.
+"""Committed offsets, and offsets of open transactions: a cache whose only source is the log.
 
-A commit becomes records of ``__consumer_offsets``; ``replay`` of such a record, after it has been
-appended or while the log is read at the start, is the only code that changes the cache; fetches
-read the cache. So what a client was told is committed is what a restart brings back
-(Kafka: OffsetMetadataManager.java). The methods that answer requests change nothing: they return
-the answer and the records to append, and GroupCoordinator appends and replays them.
+`OffsetManager` answers requests with a result and records to append, and changes only in `replay`
+of such records (Kafka: OffsetMetadataManager.java). An acknowledged commit thus survives a restart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
-from aiokafka_lite.broker.groups.offsets.pending import (
-    OpenTransaction,
-    PendingOffsetKey,
-    PendingOffsets,
-)
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.errors import NoError, OffsetMetadataTooLargeError
 from aiokafka_lite.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
+
+OffsetValue = TypeVar("OffsetValue")
+
+
+class OpenTransaction(NamedTuple):
+    """A producer's transaction, in one partition of the offsets topic."""
+
+    partition: int
+    producer_id: int
+
+
+class PendingOffsetKey(NamedTuple):
+    """Whose offset in what."""
+
+    group_id: str
+    tp: TopicPartition
+
+
+@dataclass(eq=False)
+class _Pending(Generic[OffsetValue]):
+    offset: OffsetValue
+    is_superseded: bool = False
+
+
+class PendingOffsets(Generic[OffsetValue]):
+    """What will be committed by transactions that are open."""
+
+    def __init__(self) -> None:
+        # Of each target in the order of the commits.
+        self._targets: dict[PendingOffsetKey, dict[OpenTransaction, _Pending[OffsetValue]]] = {}
+        self._transactions: dict[OpenTransaction, dict[PendingOffsetKey, None]] = {}
+
+    def note(
+        self, transaction: OpenTransaction, target: PendingOffsetKey, offset: OffsetValue
+    ) -> None:
+        """Remember what a transaction commits; the latest counts."""
+        waiting = self._targets.setdefault(target, {})
+        waiting.pop(transaction, None)
+        waiting[transaction] = _Pending(offset)
+        self._transactions.setdefault(transaction, {})[target] = None
+
+    def has(self, target: PendingOffsetKey) -> bool:
+        """Say whether an open transaction commits something there."""
+        return target in self._targets
+
+    def of_group(self, group_id: str) -> Iterator[TopicPartition]:
+        """Give the partitions for which open transactions commit a group's offset."""
+        for target in self._targets:
+            if target.group_id == group_id:
+                yield target.tp
+
+    def of_topic(self, topic: str) -> Iterator[PendingOffsetKey]:
+        """Give whose offsets of a topic open transactions commit."""
+        return (target for target in self._targets if target.tp.topic == topic)
+
+    def supersede(self, target: PendingOffsetKey) -> None:
+        """Note that an offset was committed after all that is pending for it."""
+        for pending in self._targets.get(target, {}).values():
+            pending.is_superseded = True
+
+    def end(
+        self,
+        transaction: OpenTransaction,
+        commit: Callable[[PendingOffsetKey, OffsetValue], None] | None,
+    ) -> None:
+        """Forget a transaction's offsets, after giving to `commit` those that count now."""
+        for target in self._transactions.pop(transaction, {}):
+            waiting = self._targets[target]
+            decided = waiting[transaction]
+            if commit is not None and not decided.is_superseded:
+                for pending in waiting.values():
+                    if pending is decided:
+                        break
+                    pending.is_superseded = True
+                commit(target, decided.offset)
+            del waiting[transaction]
+            if not waiting:
+                del self._targets[target]
+
+    def forget(self, target: PendingOffsetKey) -> None:
+        """Forget what is pending for a target that was deleted."""
+        for transaction in self._targets.pop(target, {}):
+            del self._transactions[transaction][target]
+
+    def unload(self, partition: int) -> None:
+        """Forget a partition of the offsets topic: another node coordinates its groups."""
+        for transaction in [one for one in self._transactions if one.partition == partition]:
+            self.end(transaction, None)
+
 
 NO_OFFSET: Final = -1
 NO_LEADER_EPOCH: Final = -1

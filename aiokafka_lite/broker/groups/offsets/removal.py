@@ -1,24 +1,117 @@
-"""How committed offsets go: on request, with their topic, or when they have lapsed (KIP-211)."""
+"""Removal of committed offsets: on request, with their topic, or when they expire (KIP-211).
+
+Offsets of subscribed topics do not expire. Other offsets expire offsets.retention.minutes after
+
+- a classic group lost its last member (for an empty group: all offsets),
+- otherwise after the commit: topics that a stable consumer group has unsubscribed from, groups of
+  KIP-848, and commits without a member.
+
+Commits of old clients may have their own expiry. Offsets of open transactions are kept. A classic
+group that rebalances, or whose members' metadata cannot be decoded, keeps all offsets (Kafka:
+OffsetMetadataManager.cleanupExpiredOffsets, ClassicGroup.offsetExpirationCondition).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
-from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
+from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
+from aiokafka_lite.broker.groups.classic.records import group_tombstone
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.driver import Group
-from aiokafka_lite.broker.groups.offsets.cache import OffsetManager
-from aiokafka_lite.broker.groups.offsets.expiry import end_of, expired
-from aiokafka_lite.broker.groups.offsets.subscription import consumed_of
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.records import group_tombstones
+from aiokafka_lite.broker.groups.offsets.cache import NO_EXPIRY, CommittedOffset, OffsetManager
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopicError,
+    KafkaError,
     NoError,
     NonEmptyGroup,
 )
+from aiokafka_lite.protocol.codec import decode_versioned
+from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.structs import TopicPartition
+
+# Tells from when on an offset's time counts.
+BaseTime: TypeAlias = Callable[[CommittedOffset], int]
+
+
+def base_time(group: ClassicGroup | ConsumerGroup) -> BaseTime | None:
+    """Return from when on the time of a group's offsets counts, None while none of them lapses."""
+    if isinstance(group, ConsumerGroup) or group.protocol_type is None:
+        return _time_of_commit
+    if group.state is GroupState.EMPTY:
+        since_ms = group.state_since_ms
+        return lambda committed: since_ms
+    if group.state is GroupState.STABLE and group.is_consumer_group:
+        return _time_of_commit
+    return None
+
+
+def _time_of_commit(committed: CommittedOffset) -> int:
+    return committed.commit_timestamp_ms
+
+
+def expired(
+    group: ClassicGroup | ConsumerGroup,
+    group_id: str,
+    offsets: OffsetManager,
+    now_ms: int,
+    retention_ms: int,
+) -> Iterator[TopicPartition]:
+    """Yield the partitions whose offsets have lapsed."""
+    base = base_time(group)
+    if base is None:
+        return
+    for topic, partitions in offsets.fetch_all(group_id).items():
+        if is_subscribed_to(group, topic):
+            continue
+        for partition, committed in partitions.items():
+            if offsets.is_unstable(group_id, TopicPartition(topic, partition)):
+                continue
+            lapses_ms = committed.expire_timestamp_ms
+            if lapses_ms == NO_EXPIRY:
+                lapses_ms = base(committed) + retention_ms
+            if now_ms >= lapses_ms:
+                yield TopicPartition(topic, partition)
+
+
+def end_of(group: ClassicGroup | ConsumerGroup) -> Sequence[CoordinatorRecord]:
+    """Return the records that end a group."""
+    if isinstance(group, ConsumerGroup):
+        return group_tombstones(group)
+    return [group_tombstone(group.group_id)]
+
+
+def is_subscribed_to(group: ClassicGroup | ConsumerGroup, topic: str) -> bool:
+    """Say whether a group consumes a topic, as far as its members can be understood.
+
+    Of a consumer group whose metadata cannot be read it must be assumed.
+    """
+    if isinstance(group, ConsumerGroup):
+        return group.is_subscribed_to(topic)
+    topics = _subscribed_topics(group)
+    return topics is None or topic in topics
+
+
+def consumed_of(group: ClassicGroup | ConsumerGroup, topics: Iterable[str]) -> frozenset[str]:
+    """Return those of the topics that a group consumes."""
+    return frozenset(topic for topic in {*topics} if is_subscribed_to(group, topic))
+
+
+def _subscribed_topics(group: ClassicGroup) -> frozenset[str] | None:
+    topics: set[str] = set()
+    for member in group.members:
+        try:
+            metadata = member.metadata(group.protocol or "")
+            topics.update(decode_versioned(ConsumerProtocolSubscription, metadata).topics)
+        except (ValueError, KafkaError):
+            return None
+    return frozenset(topics)
 
 
 class OffsetRemoval:

@@ -9,8 +9,11 @@ from aiokafka_lite.broker.groups.coordinator_log import CoordinatorLog, Coordina
 from aiokafka_lite.broker.groups.kip848.driver import Group
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.topic_hash import Topics
-from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry, OffsetManager
-from aiokafka_lite.broker.groups.offsets.pending import OpenTransaction
+from aiokafka_lite.broker.groups.offsets.cache import (
+    OffsetCommitEntry,
+    OffsetManager,
+    OpenTransaction,
+)
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.errors import IllegalGenerationError, NoError, StaleMemberEpochError

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
-from aiokafka_lite.broker.groups.classic.state import GroupState
+from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
 from aiokafka_lite.broker.groups.values import (
     Effects,
     ErrorType,

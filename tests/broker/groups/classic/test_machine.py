@@ -9,8 +9,7 @@ from random import Random
 
 import pytest
 
-from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
-from aiokafka_lite.broker.groups.classic.state import LEGAL_TRANSITIONS, GroupState
+from aiokafka_lite.broker.groups.classic.machine import LEGAL_TRANSITIONS, ClassicGroup, GroupState
 from aiokafka_lite.broker.groups.values import GroupSettings, JoinedMember, Leaver
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,

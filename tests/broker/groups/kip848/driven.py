@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
-from aiokafka_lite.broker.groups.kip848.values import Beat, BeatReply, ConsumerGroupSettings
+from aiokafka_lite.broker.groups.kip848.machine import Beat, BeatReply, ConsumerGroupSettings
 from aiokafka_lite.broker.groups.values import ErrorType, Join, Joined, Sync, Synced
 from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,

@@ -8,8 +8,8 @@ from collections.abc import Coroutine
 import pytest
 
 from aiokafka_lite.broker.groups.kip848.group import MemberTimer
+from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.kip848.topic_hash import metadata_hash
-from aiokafka_lite.broker.groups.kip848.values import ConsumerGroupSettings
 from aiokafka_lite.broker.groups.offsets.cache import OffsetCommitEntry
 from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.log.producers import ProducerIdentity

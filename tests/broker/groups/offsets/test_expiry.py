@@ -10,7 +10,7 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import decode_record
-from aiokafka_lite.broker.groups.kip848.values import Beat
+from aiokafka_lite.broker.groups.kip848.machine import Beat
 from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, OffsetCommitEntry
 from aiokafka_lite.broker.groups.offsets.transactions import Committer
 from aiokafka_lite.broker.groups.values import Join, Leaver, Sync

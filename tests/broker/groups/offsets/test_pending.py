@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from aiokafka_lite.broker.groups.offsets.pending import (
+from aiokafka_lite.broker.groups.offsets.cache import (
     OpenTransaction,
     PendingOffsetKey,
     PendingOffsets,

@@ -1,21 +1,73 @@
-"""The assignor `uniform` (Java: UniformAssignor): as many partitions for each as for any other.
-
-It is sticky: a member keeps what it has unless that is more than its quota. Two ways of doing it:
-
-- All subscribe to the same topics: everybody's quota is known beforehand. What exceeds it is
-  taken away, and what nobody has is dealt out to those below their quota.
-- Subscriptions differ: partitions that nobody has go to the least loaded of their topic's
-  subscribers; then partitions are moved from the most to the least loaded subscriber of a topic,
-  topic by topic, until none can be made better, or for `ROUNDS` rounds.
-"""
+"""The server-side assignors of KIP-848 groups: `uniform` and `range`, functions without state."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
-from aiokafka_lite.broker.groups.kip848.assignors.spec import Assignment, GroupSpec
+# Partitions by topic id.
+Assignment: TypeAlias = Mapping[bytes, frozenset[int]]
+
+
+@dataclass(frozen=True)
+class MemberSpec:
+    """One member as an assignor sees it.
+
+    Attributes:
+        topic_ids: The existing topics that it subscribes to.
+        assigned: What the target assignment gave it so far.
+    """
+
+    topic_ids: frozenset[bytes]
+    assigned: Assignment = field(default_factory=dict)
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """A group as an assignor sees it: at least one member, and the sizes of their topics."""
+
+    members: Mapping[str, MemberSpec]
+    partition_counts: Mapping[bytes, int]
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether all members subscribe to the same topics."""
+        subscriptions = iter(self.members.values())
+        first = next(subscriptions).topic_ids
+        return all(member.topic_ids == first for member in subscriptions)
+
+    @property
+    def topic_ids(self) -> list[bytes]:
+        """The topics that anybody subscribes to, in an order that does not vary."""
+        return sorted(frozenset().union(*(m.topic_ids for m in self.members.values())))
+
+
+Assignor: TypeAlias = Callable[[GroupSpec], dict[str, Assignment]]
+
+
+def assign_ranges(group: GroupSpec) -> dict[str, Assignment]:
+    """Give each member a range of each topic that it subscribes to."""
+    assigned: dict[str, dict[bytes, frozenset[int]]] = {name: {} for name in group.members}
+    members = sorted(group.members, key=lambda member_id: _place(group, member_id))
+    for topic_id in group.topic_ids:
+        subscribers = [name for name in members if topic_id in group.members[name].topic_ids]
+        size, longer = divmod(group.partition_counts[topic_id], len(subscribers))
+        start = 0
+        for index, member_id in enumerate(subscribers):
+            end = start + size + (index < longer)
+            if start < end:
+                assigned[member_id][topic_id] = frozenset(range(start, end))
+            start = end
+    return dict(assigned)
+
+
+def _place(group: GroupSpec, member_id: str) -> tuple[bool, str]:
+    instance_id = group.members[member_id].instance_id
+    return (instance_id is None, instance_id if instance_id is not None else member_id)
+
 
 ROUNDS: Final = 16
 
@@ -160,3 +212,11 @@ class _Assigning:
         if owner is not None:
             self._load[owner] -= 1
         self._owners[topic_id][partition] = None
+
+
+DEFAULT_ASSIGNOR: Final = "uniform"
+# In Kafka's order, which error messages show.
+ASSIGNORS: Final[Mapping[str, Assignor]] = {
+    DEFAULT_ASSIGNOR: assign_uniformly,
+    "range": assign_ranges,
+}
