@@ -21,15 +21,15 @@ from aiokafka_lite.cli.asking import ask_for_topics, bounds
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.errors import for_code
-from aiokafka_lite.protocol.messages.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
+)
+from aiokafka_lite.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
 )
 from aiokafka_lite.records import build_batch
 from aiokafka_lite.structs import TopicPartition

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from aiokafka_lite.errors import BrokerResponseError
-from aiokafka_lite.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from aiokafka_lite.protocol.messages.committed_offsets import OffsetFetchRequest
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from aiokafka_lite.protocol.messages.offset_fetch import OffsetFetchRequest
+from aiokafka_lite.protocol.messages.transactions import AddPartitionsToTxnRequest
 from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Request, Response, Struct
 from aiokafka_lite.protocol.source import SourceWriter, Steps, compile_function
 from aiokafka_lite.protocol.wire import Array, Field, Nested

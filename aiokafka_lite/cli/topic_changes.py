@@ -22,22 +22,21 @@ from aiokafka_lite.cli.problems import CommandError, UsageError, raise_if_any
 from aiokafka_lite.cli.topics import OF_TOPIC, TOPIC_RESOURCE
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.errors import KafkaError, for_code
-from aiokafka_lite.protocol.messages.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
-from aiokafka_lite.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from aiokafka_lite.protocol.messages.describe_configs import (
+from aiokafka_lite.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsResource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResult,
-)
-from aiokafka_lite.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
     IncrementalAlterConfigsRequest,
+)
+from aiokafka_lite.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
 )
 from aiokafka_lite.structs import TopicPartition
 

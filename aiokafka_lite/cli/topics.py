@@ -37,13 +37,13 @@ from aiokafka_lite.cli.sampling import Sample, sample
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.view import TopicView
 from aiokafka_lite.errors import KafkaError, for_code
-from aiokafka_lite.protocol.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-)
-from aiokafka_lite.protocol.messages.describe_log_dirs import (
+from aiokafka_lite.protocol.messages.cluster import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
+)
+from aiokafka_lite.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
 )
 from aiokafka_lite.structs import TopicPartition
 

@@ -30,7 +30,7 @@ from aiokafka_lite.errors import (
     LeaderNotAvailableError,
     for_code,
 )
-from aiokafka_lite.protocol.messages.list_offsets import (
+from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -39,8 +39,7 @@ from aiokafka_lite.errors import (
     UnsupportedSaslMechanismError,
     for_code,
 )
-from aiokafka_lite.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from aiokafka_lite.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from aiokafka_lite.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.sasl import Secret, scram
 

@@ -45,7 +45,7 @@ from aiokafka_lite.producing.transactions import (
     ProducerTransaction,
     Transactions,
 )
-from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
+from aiokafka_lite.protocol.messages.transactions import InitProducerIdRequest
 from aiokafka_lite.structs import RecordMetadata
 
 log = logging.getLogger(__name__)

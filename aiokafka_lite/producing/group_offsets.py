@@ -27,7 +27,7 @@ from aiokafka_lite.errors import (
     for_code,
 )
 from aiokafka_lite.producing.batch import ProducerIdAndEpoch
-from aiokafka_lite.protocol.messages.txn_offset_commit import (
+from aiokafka_lite.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

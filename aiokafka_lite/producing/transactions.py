@@ -60,23 +60,18 @@ from aiokafka_lite.producing import group_offsets
 from aiokafka_lite.producing.batch import ProducerIdAndEpoch
 from aiokafka_lite.producing.coordinators import GROUP, TRANSACTION, CoordinatorClient
 from aiokafka_lite.producing.outcomes import is_fatal
-from aiokafka_lite.protocol.messages.add_offsets_to_txn import (
+from aiokafka_lite.protocol.messages.transactions import (
+    FIRST_BY_TOPIC_ID,
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
-)
-from aiokafka_lite.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
-)
-from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from aiokafka_lite.protocol.messages.init_producer_id import (
+    EndTxnRequest,
+    EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-)
-from aiokafka_lite.protocol.messages.txn_offset_commit import (
-    FIRST_BY_TOPIC_ID,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )

@@ -1,13 +1,9 @@
-"""The requests that are spoken, by Kafka's API key.
-
-A message's module is imported when its key is first looked up: a consumer needs half of them.
-"""
+"""Request classes by Kafka's API key. A key's module is imported when it is first looked up."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, cast
@@ -15,76 +11,71 @@ from typing import Final, cast
 from aiokafka_lite.errors import UnsupportedVersionError
 from aiokafka_lite.protocol.schema import Request, Response
 
-API_NAMES: Final[Mapping[int, str]] = MappingProxyType(
-    {
-        0: "Produce",
-        1: "Fetch",
-        2: "ListOffsets",
-        3: "Metadata",
-        8: "OffsetCommit",
-        9: "OffsetFetch",
-        10: "FindCoordinator",
-        11: "JoinGroup",
-        12: "Heartbeat",
-        13: "LeaveGroup",
-        14: "SyncGroup",
-        15: "DescribeGroups",
-        16: "ListGroups",
-        17: "SaslHandshake",
-        18: "ApiVersions",
-        19: "CreateTopics",
-        20: "DeleteTopics",
-        21: "DeleteRecords",
-        22: "InitProducerId",
-        23: "OffsetForLeaderEpoch",
-        24: "AddPartitionsToTxn",
-        25: "AddOffsetsToTxn",
-        26: "EndTxn",
-        27: "WriteTxnMarkers",
-        28: "TxnOffsetCommit",
-        32: "DescribeConfigs",
-        33: "AlterConfigs",
-        35: "DescribeLogDirs",
-        36: "SaslAuthenticate",
-        37: "CreatePartitions",
-        42: "DeleteGroups",
-        44: "IncrementalAlterConfigs",
-        47: "OffsetDelete",
-        50: "DescribeUserScramCredentials",
-        51: "AlterUserScramCredentials",
-        60: "DescribeCluster",
-        61: "DescribeProducers",
-        65: "DescribeTransactions",
-        66: "ListTransactions",
-        68: "ConsumerGroupHeartbeat",
-        69: "ConsumerGroupDescribe",
-        75: "DescribeTopicPartitions",
-    }
-)
-"""Kafka's name of each API by its key."""
+_APIS: Final[Mapping[int, tuple[str, str]]] = {
+    0: ("Produce", "produce"),
+    1: ("Fetch", "fetch"),
+    2: ("ListOffsets", "log_offsets"),
+    3: ("Metadata", "metadata"),
+    8: ("OffsetCommit", "committed_offsets"),
+    9: ("OffsetFetch", "committed_offsets"),
+    10: ("FindCoordinator", "find_coordinator"),
+    11: ("JoinGroup", "classic_group"),
+    12: ("Heartbeat", "classic_group"),
+    13: ("LeaveGroup", "classic_group"),
+    14: ("SyncGroup", "classic_group"),
+    15: ("DescribeGroups", "groups"),
+    16: ("ListGroups", "groups"),
+    17: ("SaslHandshake", "sasl"),
+    18: ("ApiVersions", "api_versions"),
+    19: ("CreateTopics", "topics"),
+    20: ("DeleteTopics", "topics"),
+    21: ("DeleteRecords", "topics"),
+    22: ("InitProducerId", "transactions"),
+    23: ("OffsetForLeaderEpoch", "log_offsets"),
+    24: ("AddPartitionsToTxn", "transactions"),
+    25: ("AddOffsetsToTxn", "transactions"),
+    26: ("EndTxn", "transactions"),
+    27: ("WriteTxnMarkers", "transactions"),
+    28: ("TxnOffsetCommit", "transactions"),
+    32: ("DescribeConfigs", "configs"),
+    33: ("AlterConfigs", "alter_configs"),
+    35: ("DescribeLogDirs", "cluster"),
+    36: ("SaslAuthenticate", "sasl"),
+    37: ("CreatePartitions", "topics"),
+    42: ("DeleteGroups", "groups"),
+    44: ("IncrementalAlterConfigs", "configs"),
+    47: ("OffsetDelete", "committed_offsets"),
+    50: ("DescribeUserScramCredentials", "sasl"),
+    51: ("AlterUserScramCredentials", "sasl"),
+    60: ("DescribeCluster", "cluster"),
+    61: ("DescribeProducers", "describe_transactions"),
+    65: ("DescribeTransactions", "describe_transactions"),
+    66: ("ListTransactions", "list_transactions"),
+    68: ("ConsumerGroupHeartbeat", "consumer_group_heartbeat"),
+    69: ("ConsumerGroupDescribe", "consumer_group_describe"),
+    75: ("DescribeTopicPartitions", "cluster"),
+}
+"""Kafka's name of each API by its key, and the module in `messages` that declares it."""
 
+API_NAMES: Final[Mapping[int, str]] = MappingProxyType({k: n for k, (n, _) in _APIS.items()})
 API_KEYS: Final[Mapping[str, int]] = MappingProxyType({n: k for k, n in API_NAMES.items()})
-"""Kafka's key of each API by its name."""
 
 
 @functools.cache
 def request_class(api_key: int) -> type[Request[Response]]:
-    """Return the request of an API key.
+    """Return the request class of an API.
 
     Raises:
-        UnsupportedVersionError: The API is not spoken.
+        UnsupportedVersionError: This package does not have the API.
     """
-    name = API_NAMES.get(api_key)
-    if name is None:
+    if api_key not in _APIS:
         raise UnsupportedVersionError(f"aiokafka_lite does not support API key {api_key}")
-    snake_case = re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
-    module = importlib.import_module(f"aiokafka_lite.protocol.messages.{snake_case}")
+    name, module_name = _APIS[api_key]
+    module = importlib.import_module(f"aiokafka_lite.protocol.messages.{module_name}")
     return cast("type[Request[Response]]", getattr(module, f"{name}Request"))
 
 
 class _Requests(Mapping[int, type[Request[Response]]]):
-    """The request classes by API key, imported as they are asked for."""
-
     def __getitem__(self, api_key: int) -> type[Request[Response]]:
         if api_key not in API_NAMES:
             raise KeyError(api_key)

@@ -15,13 +15,7 @@ from aiokafka_lite import errors
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.client import Cluster
 from aiokafka_lite.errors import KafkaError, KafkaTimeoutError, for_code
-from aiokafka_lite.protocol.messages.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
-from aiokafka_lite.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from aiokafka_lite.protocol.messages.list_offsets import (
+from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
@@ -30,6 +24,13 @@ from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
+)
+from aiokafka_lite.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
 )
 from demos.flights.scoreboard import LogRange
 

@@ -16,7 +16,7 @@ from aiokafka_lite.broker.network.dispatcher import Dispatcher
 from aiokafka_lite.broker.network.purgatory import Purgatory
 from aiokafka_lite.broker.network.work import RequestWork
 from aiokafka_lite.broker.slices import TIME_SLICE_S
-from aiokafka_lite.protocol.messages.list_offsets import (
+from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

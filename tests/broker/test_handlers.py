@@ -20,27 +20,30 @@ from aiokafka_lite.errors import (
     NotCoordinatorForGroupError,
     RebootstrapRequiredError,
 )
-from aiokafka_lite.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
-)
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.classic_group import (
+    HeartbeatRequest,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+)
+from aiokafka_lite.protocol.messages.committed_offsets import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     TopicPartitions,
 )
 from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchTopic, ForgottenTopic
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
-from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from aiokafka_lite.protocol.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-)
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
-from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest
+from aiokafka_lite.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
 from aiokafka_lite.structs import TopicPartition

@@ -16,27 +16,25 @@ import pytest
 from aiokafka_lite.broker import Broker, handlers
 from aiokafka_lite.broker.handlers.registry import HANDLERS
 from aiokafka_lite.protocol import codec, framing
+from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
+from aiokafka_lite.protocol.messages.committed_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchTopic
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
-from aiokafka_lite.protocol.messages.list_groups import ListGroupsRequest
-from aiokafka_lite.protocol.messages.list_offsets import (
+from aiokafka_lite.protocol.messages.groups import ListGroupsRequest
+from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from aiokafka_lite.protocol.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from aiokafka_lite.protocol.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-)
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,

@@ -12,17 +12,17 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from aiokafka_lite.protocol.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsPartitionResult,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-)
-from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
+from aiokafka_lite.protocol.messages.log_offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
+)
+from aiokafka_lite.protocol.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
 )
 from tests.broker.wire import fetch, fetch_partition, list_offset, once_settled
 from tests.support.cluster import KafkaHandle, unique

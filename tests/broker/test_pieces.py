@@ -13,8 +13,8 @@ from aiokafka_lite.broker.network.pieces import (
     is_large,
     shape_of,
 )
-from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
-from aiokafka_lite.protocol.messages.list_offsets import (
+from aiokafka_lite.protocol.messages.classic_group import LeaveGroupRequest, LeaveGroupResponse
+from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

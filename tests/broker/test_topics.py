@@ -23,29 +23,25 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedEndpointTypeError,
 )
-from aiokafka_lite.protocol.messages.create_partitions import (
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-    CreatePartitionsTopicResult,
-)
-from aiokafka_lite.protocol.messages.create_topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreatableTopicResult,
-    CreateTopicsRequest,
-)
-from aiokafka_lite.protocol.messages.delete_topics import (
-    DeletableTopicResult,
-    DeleteTopicsRequest,
-    DeleteTopicState,
-)
-from aiokafka_lite.protocol.messages.describe_cluster import DescribeClusterRequest
+from aiokafka_lite.protocol.messages.cluster import DescribeClusterRequest
 from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
+)
+from aiokafka_lite.protocol.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicResult,
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicState,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from tests.broker.wire import topic_metadata

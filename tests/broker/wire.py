@@ -15,8 +15,7 @@ from aiokafka_lite.protocol.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
-from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
-from aiokafka_lite.protocol.messages.list_offsets import (
+from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -33,6 +32,7 @@ from aiokafka_lite.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from aiokafka_lite.protocol.messages.transactions import InitProducerIdRequest
 from tests.support.wire import RawClient
 
 # The last versions in which topics go by name.

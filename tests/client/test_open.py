@@ -27,7 +27,7 @@ from aiokafka_lite.errors import (
     KafkaProtocolError,
 )
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from tests.client.conftest import TIMEOUT_S, closed_port, reach_none_but
 from tests.support.scripted_broker import Answer, Asked, Do, ScriptedBroker, all_versions, offered

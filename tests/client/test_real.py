@@ -15,8 +15,8 @@ from aiokafka_lite.client.versions import FIRST_VERSION
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.protocol import registry
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
 from aiokafka_lite.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.client.conftest import TIMEOUT_S, reach_none_but
 from tests.support.real_kafka import CLUSTER_ID, KafkaUnavailableError, RealKafka

@@ -22,8 +22,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     KafkaProtocolError,
 )
-from aiokafka_lite.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
-from aiokafka_lite.protocol.messages.sasl_handshake import SaslHandshakeResponse
+from aiokafka_lite.protocol.messages.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.sasl import Secret, scram
 

@@ -14,8 +14,8 @@ from aiokafka_lite.client.versions import (
 from aiokafka_lite.client.without_loop import run
 from aiokafka_lite.errors import IncompatibleBrokerVersion, KafkaProtocolError
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from aiokafka_lite.protocol.messages.log_offsets import OffsetForLeaderEpochRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from aiokafka_lite.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from tests.support.for_each import for_each
 from tests.support.scripted_broker import offered

@@ -33,7 +33,7 @@ from aiokafka_lite.errors import (
     UnknownLeaderEpochError,
     UnsupportedVersionError,
 )
-from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
+from aiokafka_lite.protocol.messages.log_offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,

@@ -27,8 +27,7 @@ from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import KafkaConfigurationError, KafkaError
-from aiokafka_lite.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
-from aiokafka_lite.protocol.messages.sasl_handshake import SaslHandshakeResponse
+from aiokafka_lite.protocol.messages.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from aiokafka_lite.records import build_batch
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside

@@ -18,7 +18,7 @@ from aiokafka_lite.consumer.positions import log_ends
 from aiokafka_lite.consumer.positions.log_ends import STALE_S
 from aiokafka_lite.consumer.positions.watchdog import TICK_S
 from aiokafka_lite.processing import CircuitBreaker, DeadRecord, Retry
-from aiokafka_lite.protocol.messages.list_offsets import ListOffsetsRequest
+from aiokafka_lite.protocol.messages.log_offsets import ListOffsetsRequest
 from aiokafka_lite.structs import ConsumerRecord
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import committed, consumer_of

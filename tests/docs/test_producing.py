@@ -19,7 +19,7 @@ from aiokafka_lite.errors import (
     TransactionAbortableError,
 )
 from aiokafka_lite.producing import AIOKafkaProducer
-from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest
+from aiokafka_lite.protocol.messages.transactions import EndTxnRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import ConsumerRecord
 from tests.support.programs import started

@@ -11,10 +11,6 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.errors import IncompatibleBrokerVersion, NotLeaderForPartitionError
 from aiokafka_lite.producing.partition_queue import MAX_IN_FLIGHT
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
-from aiokafka_lite.protocol.messages.init_producer_id import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 from aiokafka_lite.protocol.messages.produce import (
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -22,6 +18,10 @@ from aiokafka_lite.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
+)
+from aiokafka_lite.protocol.messages.transactions import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
 )
 from tests.producing.sending import producer_of
 from tests.support.scripted_broker import Answer, Asked, ScriptedBroker, all_versions, topic

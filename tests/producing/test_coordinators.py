@@ -26,7 +26,7 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from aiokafka_lite.producing.coordinators import TRANSACTION, CoordinatorClient
-from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from aiokafka_lite.protocol.messages.transactions import EndTxnRequest, EndTxnResponse
 
 pytestmark = pytest.mark.virtual_time
 Answer = KafkaError | Sequence[type[BrokerResponseError]]

@@ -14,7 +14,7 @@ from aiokafka_lite.errors import (
     NoError,
 )
 from aiokafka_lite.producing.group_offsets import OffsetsOfGroup, are_known, raise_refusal
-from aiokafka_lite.protocol.messages.txn_offset_commit import (
+from aiokafka_lite.protocol.messages.transactions import (
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,

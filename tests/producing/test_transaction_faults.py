@@ -47,14 +47,14 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.producing.group_offsets import DeliverySource, OffsetsOfGroup
-from aiokafka_lite.protocol.messages.add_partitions_to_txn import (
+from aiokafka_lite.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopicResult,
+    InitProducerIdRequest,
 )
-from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import ConsumerGroupMetadata, TopicPartition
 from tests.producing.sending import as_values, producer_of, send_numbers, values_in

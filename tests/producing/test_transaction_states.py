@@ -45,20 +45,17 @@ from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.group_offsets import OffsetsOfGroup
 from aiokafka_lite.producing.transactions import Transactions, TransactionStage
 from aiokafka_lite.protocol.framing import decode_request
-from aiokafka_lite.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
-from aiokafka_lite.protocol.messages.add_partitions_to_txn import (
+from aiokafka_lite.protocol.messages.transactions import (
+    AddOffsetsToTxnResponse,
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopicResult,
-)
-from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from aiokafka_lite.protocol.messages.init_producer_id import (
+    EndTxnRequest,
+    EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-)
-from aiokafka_lite.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,

@@ -7,13 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
+from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
 from aiokafka_lite.protocol.messages import transaction_records
 from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
-    decode_versioned,
-    encode_versioned,
 )
 from aiokafka_lite.protocol.messages.group_records import (
     GroupMetadataKey,

@@ -10,7 +10,7 @@ from aiokafka_lite.errors import (
     UnsupportedVersionError,
 )
 from aiokafka_lite.protocol import codec, framing
-from aiokafka_lite.protocol.messages.offset_fetch import (
+from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from aiokafka_lite.protocol.messages.consumer_group_records import VALUE_OF
 from aiokafka_lite.protocol.messages.group_records import (
+    VALUE_OF,
     GroupMetadataKey,
     GroupRecordKey,
     OffsetCommitKey,

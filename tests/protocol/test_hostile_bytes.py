@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol import codec
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsResponse
+from aiokafka_lite.protocol.messages.classic_group import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    SyncGroupResponse,
+)
 from aiokafka_lite.protocol.messages.fetch import FetchResponse
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataResponse
-from aiokafka_lite.protocol.messages.sync_group import SyncGroupResponse
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.protocol.varint import encode_uvarint
 from tests.support.for_each import in_every_version

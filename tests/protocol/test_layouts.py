@@ -12,30 +12,14 @@ from aiokafka_lite.errors import (
     UnsupportedVersionError,
 )
 from aiokafka_lite.protocol import framing
-from aiokafka_lite.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnPartitionResult,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnResult,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTopicResult,
-    AddPartitionsToTxnTransaction,
-)
-from aiokafka_lite.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from aiokafka_lite.protocol.messages.find_coordinator import (
-    Coordinator,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
-from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
-from aiokafka_lite.protocol.messages.leave_group import (
+from aiokafka_lite.protocol.messages.classic_group import (
+    JoinGroupRequest,
     LeaveGroupRequest,
     LeaveGroupResponse,
     MemberIdentity,
     MemberResponse,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from aiokafka_lite.protocol.messages.offset_fetch import (
+from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
@@ -44,6 +28,22 @@ from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
+)
+from aiokafka_lite.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
+from aiokafka_lite.protocol.messages.transactions import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
 )
 from aiokafka_lite.protocol.schema import Request, Response
 from tests.support.for_each import for_each

@@ -15,8 +15,8 @@ import pytest
 
 from aiokafka_lite.protocol import codec
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsResponse
-from aiokafka_lite.protocol.messages.consumer_group_records import VALUE_OF
 from aiokafka_lite.protocol.messages.group_records import (
+    VALUE_OF,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
@@ -83,11 +83,9 @@ def _plain(value: object, version: int, *, has_default_structs: bool = True) -> 
 
 # --- kio -------------------------------------------------------------------------------------
 def _kio_class(cls: type[Message], version: int) -> type:
-    api = cls.__module__.rpartition(".")[2]
+    api, kind = re.sub("(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower(), "data"
     if issubclass(cls, Request | Response):
-        kind = "request" if issubclass(cls, Request) else "response"
-    else:
-        api, kind = re.sub("(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower(), "data"
+        api, _, kind = api.rpartition("_")
     module = importlib.import_module(f"kio.schema.{api}.v{version}.{kind}")
     return cast("type", getattr(module, cls.__name__))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aiokafka_lite.protocol.framing import decode_request
-from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest
+from aiokafka_lite.protocol.messages.transactions import EndTxnRequest
 from aiokafka_lite.protocol.prepared import UpTo, prepared
 
 REQUEST = EndTxnRequest(transactional_id="t", producer_id=1, producer_epoch=0, committed=True)

@@ -7,8 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from aiokafka_lite.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.classic_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from aiokafka_lite.protocol.messages.committed_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -22,19 +33,11 @@ from aiokafka_lite.protocol.messages.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
     decode_key,
-    decode_versioned,
     encode_key,
-    encode_versioned,
 )
-from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from aiokafka_lite.protocol.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
-from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from aiokafka_lite.protocol.messages.transactions import AddPartitionsToTxnRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.records import decode_all
 from tests.support.cluster import KafkaHandle, unique

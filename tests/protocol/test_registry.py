@@ -7,21 +7,21 @@ import pytest
 from aiokafka_lite.client.versions import ApiVersions
 from aiokafka_lite.errors import IncompatibleBrokerVersion, UnsupportedVersionError
 from aiokafka_lite.protocol import registry
-from aiokafka_lite.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest
-from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchTopic, ForgottenTopic
-from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
-from aiokafka_lite.protocol.messages.offset_commit import (
+from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
-)
-from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchTopic, ForgottenTopic
 from aiokafka_lite.protocol.messages.produce import ProduceRequest, TopicProduceData
-from aiokafka_lite.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from aiokafka_lite.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
 from aiokafka_lite.protocol.schema import Request, Response
 from tests.support.for_each import for_each
 from tests.support.samples import REQUEST_CLASSES

@@ -15,6 +15,12 @@ from aiokafka_lite.protocol import codec, framing
 from aiokafka_lite.protocol.decoding import Head
 from aiokafka_lite.protocol.encoding import Part
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsResponse
+from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, JoinGroupRequest
+from aiokafka_lite.protocol.messages.committed_offsets import (
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+)
 from aiokafka_lite.protocol.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -24,19 +30,12 @@ from aiokafka_lite.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
-from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
-from aiokafka_lite.protocol.messages.list_offsets import (
+from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
-from aiokafka_lite.protocol.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestTopic,
-)
 from aiokafka_lite.protocol.registry import REQUESTS
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, run_to_end

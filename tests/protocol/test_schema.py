@@ -18,7 +18,7 @@ from aiokafka_lite.protocol.messages.fetch import (
     LeaderIdAndEpoch,
     PartitionData,
 )
-from aiokafka_lite.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from aiokafka_lite.protocol.messages.sasl import SaslAuthenticateRequest
 from aiokafka_lite.protocol.schema import (
     ZERO_UUID,
     Message,

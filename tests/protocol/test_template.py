@@ -15,6 +15,7 @@ from aiokafka_lite.protocol.fetch_template import (
     TopicToFetch,
     TopicToForget,
 )
+from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
 from aiokafka_lite.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -22,7 +23,6 @@ from aiokafka_lite.protocol.messages.fetch import (
     ForgottenTopic,
     ReplicaState,
 )
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from aiokafka_lite.protocol.prepared import prepared
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.protocol.template import compile_template

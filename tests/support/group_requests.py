@@ -7,37 +7,35 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from aiokafka_lite.protocol.codec import encode_versioned
-from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from aiokafka_lite.protocol.messages.delete_groups import DeleteGroupsRequest
-from aiokafka_lite.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
-from aiokafka_lite.protocol.messages.join_group import (
+from aiokafka_lite.protocol.messages.classic_group import (
+    HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
-)
-from aiokafka_lite.protocol.messages.leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
 )
-from aiokafka_lite.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
-from aiokafka_lite.protocol.messages.offset_commit import (
+from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-)
-from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
     OffsetFetchResponsePartitions,
 )
-from aiokafka_lite.protocol.messages.sync_group import (
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-    SyncGroupResponse,
+from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
+from aiokafka_lite.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    ListedGroup,
+    ListGroupsRequest,
 )
 from tests.support.cluster import KafkaHandle, unique
 

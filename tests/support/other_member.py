@@ -26,34 +26,31 @@ from aiokafka_lite.errors import (
     for_code,
 )
 from aiokafka_lite.protocol import framing
-from aiokafka_lite.protocol.messages.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    encode_versioned,
-)
-from aiokafka_lite.protocol.messages.consumer_protocol import TopicPartition as WirePartition
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
-from aiokafka_lite.protocol.messages.join_group import (
+from aiokafka_lite.protocol.codec import encode_versioned
+from aiokafka_lite.protocol.messages.classic_group import (
+    HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
 )
-from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from aiokafka_lite.protocol.messages.offset_commit import (
+from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-)
-from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from aiokafka_lite.protocol.messages.sync_group import (
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
+from aiokafka_lite.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
 )
+from aiokafka_lite.protocol.messages.consumer_protocol import TopicPartition as WirePartition
+from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle

@@ -16,15 +16,15 @@ from aiokafka_lite.consumer.commits.commits import Commits
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import ClientClosedError, CommitFailedError, KafkaError
-from aiokafka_lite.protocol.messages.metadata import MetadataResponse
-from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
-from aiokafka_lite.protocol.messages.offset_fetch import (
+from aiokafka_lite.protocol.messages.committed_offsets import (
+    OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.scripted_group import commit_answer
 from tests.support.states import NotedGate, State

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from aiokafka_lite.protocol.messages.consumer_group_records import VALUE_OF
 from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
 from aiokafka_lite.protocol.messages.group_records import (
+    VALUE_OF,
     ControlRecordTypeSchema,
     EndTxnMarker,
     GroupMetadataKey,

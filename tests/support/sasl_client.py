@@ -6,11 +6,9 @@ import os
 from base64 import b64encode
 from collections.abc import Callable
 
-from aiokafka_lite.protocol.messages.sasl_authenticate import (
+from aiokafka_lite.protocol.messages.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
-)
-from aiokafka_lite.protocol.messages.sasl_handshake import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from aiokafka_lite.abc import AbstractTokenProvider
 from aiokafka_lite.helpers import create_ssl_context
-from aiokafka_lite.protocol.messages.alter_user_scram_credentials import (
+from aiokafka_lite.protocol.messages.sasl import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )

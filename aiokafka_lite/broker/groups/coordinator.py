@@ -60,12 +60,10 @@ from aiokafka_lite.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from aiokafka_lite.protocol.messages.consumer_group_records import (
+from aiokafka_lite.protocol.messages.group_records import (
     ConsumerGroupKey,
     ConsumerGroupMetadataKey,
     ConsumerGroupValue,
-)
-from aiokafka_lite.protocol.messages.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,

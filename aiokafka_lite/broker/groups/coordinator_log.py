@@ -12,20 +12,17 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.errors import KafkaProtocolError
-from aiokafka_lite.protocol.messages.consumer_group_records import (
+from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
+from aiokafka_lite.protocol.messages.group_records import (
     VALUE_OF,
     ConsumerGroupKey,
     ConsumerGroupValue,
-)
-from aiokafka_lite.protocol.messages.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
     decode_key,
-    decode_versioned,
     encode_key,
-    encode_versioned,
 )
 from aiokafka_lite.records import BatchHeader, ControlType, RecordSet, build_batch, iter_batches
 from aiokafka_lite.records.transactions import end_marker

@@ -13,7 +13,7 @@ from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC
 from aiokafka_lite.broker.transactions.machine import TransactionVersion
 from aiokafka_lite.errors import InvalidProducerEpoch, KafkaStorageError, ProducerFencedError
-from aiokafka_lite.protocol.messages.add_offsets_to_txn import (
+from aiokafka_lite.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
 )

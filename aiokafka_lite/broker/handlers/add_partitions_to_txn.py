@@ -22,7 +22,7 @@ from aiokafka_lite.errors import (
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.add_partitions_to_txn import (
+from aiokafka_lite.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,

@@ -22,7 +22,7 @@ from aiokafka_lite.errors import (
     UnacceptableCredentialError,
     UnsupportedSaslMechanismError,
 )
-from aiokafka_lite.protocol.messages.alter_user_scram_credentials import (
+from aiokafka_lite.protocol.messages.sasl import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResult,

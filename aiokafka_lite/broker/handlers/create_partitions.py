@@ -20,7 +20,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.create_partitions import (
+from aiokafka_lite.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,

@@ -26,7 +26,7 @@ from aiokafka_lite.errors import (
     NoError,
     TopicAlreadyExistsError,
 )
-from aiokafka_lite.protocol.messages.create_topics import (
+from aiokafka_lite.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,

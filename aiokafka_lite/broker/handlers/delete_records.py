@@ -17,7 +17,7 @@ from aiokafka_lite.errors import (
     PolicyViolationError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.delete_records import (
+from aiokafka_lite.protocol.messages.topics import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,

@@ -16,7 +16,7 @@ from aiokafka_lite.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.delete_topics import (
+from aiokafka_lite.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,

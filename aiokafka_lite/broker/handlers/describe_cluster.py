@@ -11,7 +11,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import CLUSTER_OPERATIONS, NOT_ASKED
 from aiokafka_lite.errors import MismatchedEndpointTypeError, UnsupportedEndpointTypeError
-from aiokafka_lite.protocol.messages.describe_cluster import (
+from aiokafka_lite.protocol.messages.cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,

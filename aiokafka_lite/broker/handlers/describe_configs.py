@@ -20,7 +20,7 @@ from aiokafka_lite.errors import (
     KafkaError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.describe_configs import (
+from aiokafka_lite.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,

@@ -10,7 +10,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.errors import GroupIdNotFound, NoError
-from aiokafka_lite.protocol.messages.describe_groups import (
+from aiokafka_lite.protocol.messages.groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,

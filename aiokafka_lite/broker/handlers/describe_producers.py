@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.errors import BrokerResponseError
-from aiokafka_lite.protocol.messages.describe_producers import (
+from aiokafka_lite.protocol.messages.describe_transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,

@@ -22,7 +22,7 @@ from aiokafka_lite.errors import (
     NoError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.describe_topic_partitions import (
+from aiokafka_lite.protocol.messages.cluster import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,

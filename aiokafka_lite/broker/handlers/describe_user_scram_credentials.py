@@ -8,7 +8,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import DuplicateResourceError, ResourceNotFoundError
-from aiokafka_lite.protocol.messages.describe_user_scram_credentials import (
+from aiokafka_lite.protocol.messages.sasl import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,

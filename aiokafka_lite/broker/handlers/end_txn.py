@@ -13,7 +13,7 @@ from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.broker.transactions.machine import TransactionVersion
 from aiokafka_lite.errors import InvalidProducerEpoch, ProducerFencedError
-from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from aiokafka_lite.protocol.messages.transactions import EndTxnRequest, EndTxnResponse
 
 FIRST_WITH_FENCED: Final = 2
 FIRST_WITH_EPOCHS: Final = 5

@@ -13,7 +13,7 @@ from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of, text_of
 from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import InvalidRequestError, KafkaError
-from aiokafka_lite.protocol.messages.incremental_alter_configs import (
+from aiokafka_lite.protocol.messages.configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,

@@ -16,7 +16,7 @@ from aiokafka_lite.errors import (
     InvalidRequestError,
     ProducerFencedError,
 )
-from aiokafka_lite.protocol.messages.init_producer_id import (
+from aiokafka_lite.protocol.messages.transactions import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )

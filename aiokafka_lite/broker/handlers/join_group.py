@@ -10,7 +10,7 @@ from __future__ import annotations
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.values import Join
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.protocol.messages.join_group import (
+from aiokafka_lite.protocol.messages.classic_group import (
     JoinGroupRequest,
     JoinGroupResponse,
     JoinGroupResponseMember,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.values import Leaver
 from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.protocol.messages.leave_group import (
+from aiokafka_lite.protocol.messages.classic_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     MemberResponse,

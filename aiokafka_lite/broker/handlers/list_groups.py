@@ -13,7 +13,7 @@ from aiokafka_lite.broker.groups.values import CONSUMER_PROTOCOL_TYPE
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.slices import in_slices
 from aiokafka_lite.errors import CoordinatorLoadInProgressError
-from aiokafka_lite.protocol.messages.list_groups import (
+from aiokafka_lite.protocol.messages.groups import (
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,

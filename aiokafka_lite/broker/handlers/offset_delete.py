@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.errors import NoError, UnknownTopicOrPartitionError
-from aiokafka_lite.protocol.messages.offset_delete import (
+from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,

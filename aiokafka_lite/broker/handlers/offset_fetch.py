@@ -12,7 +12,7 @@ from aiokafka_lite.broker.groups.offsets.cache import NOTHING_COMMITTED, Committ
 from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.errors import NoError, UnknownTopicIdError, UnstableOffsetCommitError
-from aiokafka_lite.protocol.messages.offset_fetch import (
+from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,

@@ -10,7 +10,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.handlers.replies import code_of
 from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError
-from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
+from aiokafka_lite.protocol.messages.log_offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.security.session import NO_EXCHANGE
-from aiokafka_lite.protocol.messages.sasl_authenticate import (
+from aiokafka_lite.protocol.messages.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.errors import IllegalSaslStateError
-from aiokafka_lite.protocol.messages.sasl_handshake import (
+from aiokafka_lite.protocol.messages.sasl import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )

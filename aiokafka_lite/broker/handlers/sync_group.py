@@ -10,7 +10,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.values import Sync
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.errors import InconsistentGroupProtocolError
-from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from aiokafka_lite.protocol.messages.classic_group import SyncGroupRequest, SyncGroupResponse
 
 FIRST_THAT_MUST_NAME_THE_PROTOCOL = 5
 

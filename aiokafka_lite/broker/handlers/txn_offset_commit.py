@@ -22,7 +22,7 @@ from aiokafka_lite.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.txn_offset_commit import (
+from aiokafka_lite.protocol.messages.transactions import (
     FIRST_BY_TOPIC_ID,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,

@@ -10,7 +10,7 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers.registry import handler
 from aiokafka_lite.broker.transactions.machine import ErrorType, Marker, TransactionVersion
 from aiokafka_lite.errors import BrokerResponseError
-from aiokafka_lite.protocol.messages.write_txn_markers import (
+from aiokafka_lite.protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,

@@ -47,7 +47,7 @@ from aiokafka_lite.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
-from aiokafka_lite.protocol.messages.sasl_authenticate import (
+from aiokafka_lite.protocol.messages.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
 )

@@ -23,11 +23,11 @@ from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.handlers import Api, api_key_of
 from aiokafka_lite.broker.refusals import NO_ERRORS, is_error_class
 from aiokafka_lite.errors import BrokerResponseError
-from aiokafka_lite.protocol.messages.alter_user_scram_credentials import (
-    AlterUserScramCredentialsRequest,
-)
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
-from aiokafka_lite.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from aiokafka_lite.protocol.messages.sasl import (
+    AlterUserScramCredentialsRequest,
+    SaslAuthenticateRequest,
+)
 from aiokafka_lite.protocol.registry import API_NAMES
 from aiokafka_lite.protocol.schema import Request, Response, Struct
 

@@ -41,8 +41,7 @@ from aiokafka_lite.broker.security.mechanism import (
 )
 from aiokafka_lite.errors import KafkaProtocolError, SaslAuthenticationFailed
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest
-from aiokafka_lite.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from aiokafka_lite.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from aiokafka_lite.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 FIRST_WITH_SASL_AUTHENTICATE: Final = 1
 MIN_REAUTHENTICATION_INTERVAL_S: Final = 1.0

@@ -14,18 +14,15 @@ from aiokafka_lite.errors import (
     UnsupportedVersionError,
     for_code,
 )
-from aiokafka_lite.protocol.messages import consumer_group_describe, describe_groups
-from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from aiokafka_lite.protocol.messages.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    decode_versioned,
-)
-from aiokafka_lite.protocol.messages.describe_groups import DescribeGroupsRequest
-from aiokafka_lite.protocol.messages.list_groups import ListGroupsRequest
-from aiokafka_lite.protocol.messages.offset_fetch import (
+from aiokafka_lite.protocol.codec import decode_versioned
+from aiokafka_lite.protocol.messages import consumer_group_describe, groups
+from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
+from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from aiokafka_lite.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
 from aiokafka_lite.structs import TopicPartition
 
 DEAD: Final = "Dead"
@@ -159,7 +156,7 @@ def _of_consumer(group: consumer_group_describe.DescribedGroup) -> GroupDescript
     return GroupDescription(group.group_id, group.group_state, group.assignor_name, members)
 
 
-def _of_classic(group: describe_groups.DescribedGroup) -> GroupDescription:
+def _of_classic(group: groups.DescribedGroup) -> GroupDescription:
     members = tuple(
         MemberDescription(
             each.member_id,

@@ -75,9 +75,10 @@ class ConsumerProtocolMemberMetadata(NamedTuple):
         Raises:
             KafkaProtocolError, UnsupportedVersionError: The bytes are malformed.
         """
+        from aiokafka_lite.protocol.codec import decode_versioned
         from aiokafka_lite.protocol.messages import consumer_protocol as protocol
 
-        message = protocol.decode_versioned(protocol.ConsumerProtocolSubscription, data)
+        message = decode_versioned(protocol.ConsumerProtocolSubscription, data)
         return cls(0, message.topics, message.user_data or b"")
 
 
@@ -101,9 +102,10 @@ class ConsumerProtocolMemberAssignment(NamedTuple):
         Raises:
             KafkaProtocolError, UnsupportedVersionError: The bytes are malformed.
         """
+        from aiokafka_lite.protocol.codec import decode_versioned
         from aiokafka_lite.protocol.messages import consumer_protocol as protocol
 
-        message = protocol.decode_versioned(protocol.ConsumerProtocolAssignment, data)
+        message = decode_versioned(protocol.ConsumerProtocolAssignment, data)
         shares = [(share.topic, share.partitions) for share in message.assigned_partitions]
         return cls(0, shares, message.user_data or b"")
 

@@ -11,16 +11,15 @@ from aiokafka_lite.consumer.assignors import (
     ConsumerProtocolMemberMetadata,
 )
 from aiokafka_lite.errors import KafkaProtocolError, UnsupportedVersionError
+from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
+from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
 from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
-    decode_versioned,
-    encode_versioned,
 )
 from aiokafka_lite.protocol.messages.consumer_protocol import (
     TopicPartition as WireTopicPartition,
 )
-from aiokafka_lite.protocol.messages.join_group import JoinGroupResponseMember
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -9,13 +9,11 @@ from aiokafka_lite.client import ClusterView
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, GroupMember, Identity
 from aiokafka_lite.consumer.membership.recovery import RECOVERIES
 from aiokafka_lite.errors import GroupAuthorizationFailedError, for_code
-from aiokafka_lite.protocol.messages.offset_commit import (
+from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-)
-from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,

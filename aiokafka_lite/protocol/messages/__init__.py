@@ -1,4 +1,1 @@
-"""One module for each API, named after it; the classes have the names of Kafka's definitions.
-
-Import from the modules: ``from aiokafka_lite.protocol.messages.fetch import FetchRequest``.
-"""
+"""Messages, named as in Kafka's definitions. Import them from the modules of this package."""

@@ -1,7 +1,4 @@
-"""AlterConfigs (key 33): replace all settings of a resource.
-
-v2 is flexible.
-"""
+"""AlterConfigs (key 33), which IncrementalAlterConfigs replaces."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ from aiokafka_lite.protocol.schema import (
 
 
 class AlterConfigsResourceResponse(Struct):
-    """The outcome for one resource."""
-
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+")
     resource_type: int = int8("0+")
@@ -28,29 +23,23 @@ class AlterConfigsResourceResponse(Struct):
 
 
 class AlterConfigsResponse(Response):
-    """The outcome by resource."""
-
     throttle_time_ms: int = int32("0+")
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse, "0+")
 
 
 class AlterableConfig(Struct):
-    """A setting and its value."""
-
     name: str = string("0+")
     value: str | None = string("0+", nullable="0+")
 
 
 class AlterConfigsResource(Struct):
-    """A resource with all that is to be set for it: what is not named goes back to its default."""
-
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
     configs: list[AlterableConfig] = array(AlterableConfig, "0+")
 
 
 class AlterConfigsRequest(Request[AlterConfigsResponse], key=33, versions="0-2", flexible="2+"):
-    """Replace the settings of these resources."""
+    """Replace all settings of resources: a setting that is not named gets its default."""
 
     resources: list[AlterConfigsResource] = array(AlterConfigsResource, "0+")
     validate_only: bool = boolean("0+")

@@ -1,10 +1,4 @@
-"""ApiVersions (key 18): ask a broker what it speaks.
-
-v3 is flexible, but the answer's header is not: a client reads it before it knows the broker.
-A broker that does not know the version asked for answers in v0 with UNSUPPORTED_VERSION and its
-own range for this API (KIP-511). v4 allows features from level 0 on. In v5 the client says whom it
-means to reach, and another broker answers REBOOTSTRAP_REQUIRED (KIP-1242).
-"""
+"""ApiVersions (key 18): the APIs, versions and features of a broker."""
 
 from __future__ import annotations
 
@@ -22,31 +16,29 @@ from aiokafka_lite.protocol.schema import (
 
 
 class ApiVersion(Struct):
-    """One API with the versions that the broker speaks."""
-
     api_key: int = int16("0+")
     min_version: int = int16("0+")
     max_version: int = int16("0+")
 
 
 class SupportedFeatureKey(Struct):
-    """A feature that the broker could use, with its levels (KIP-584)."""
-
     name: str = string("3+")
     min_version: int = int16("3+")
     max_version: int = int16("3+")
 
 
 class FinalizedFeatureKey(Struct):
-    """A feature that the cluster uses, with its levels (KIP-584)."""
-
     name: str = string("3+")
     max_version_level: int = int16("3+")
     min_version_level: int = int16("3+")
 
 
 class ApiVersionsResponse(Response, has_plain_header=True):
-    """The APIs and features of a broker."""
+    """A broker that does not know the requested version answers in v0, with
+    UNSUPPORTED_VERSION and its own range for this API (KIP-511).
+
+    Features have levels (KIP-584), from 0 on in v4.
+    """
 
     error_code: int = int16("0+")
     api_keys: list[ApiVersion] = array(ApiVersion, "0+")
@@ -64,7 +56,7 @@ class ApiVersionsResponse(Response, has_plain_header=True):
 
 
 class ApiVersionsRequest(Request[ApiVersionsResponse], key=18, versions="0-5", flexible="3+"):
-    """Asks which APIs the broker has, in which versions."""
+    """In v5, the client names the broker that it expects; others answer REBOOTSTRAP_REQUIRED."""
 
     client_software_name: str = string("3+", ignorable=True)  # KIP-511
     client_software_version: str = string("3+", ignorable=True)  # KIP-511

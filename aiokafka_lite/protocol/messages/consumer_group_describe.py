@@ -1,7 +1,4 @@
-"""ConsumerGroupDescribe (key 69): state and members of groups of KIP-848.
-
-v1 tells classic members from consumer members (KIP-1099).
-"""
+"""ConsumerGroupDescribe (key 69): state and members of groups of KIP-848."""
 
 from __future__ import annotations
 
@@ -21,22 +18,16 @@ from aiokafka_lite.protocol.schema import (
 
 
 class TopicPartitions(Struct):
-    """Partitions of one topic."""
-
     topic_id: bytes = uuid("0+")  # KIP-516
     topic_name: str = string("0+")
     partitions: list[int] = array(int32, "0+")
 
 
 class Assignment(Struct):
-    """Partitions by topic."""
-
     topic_partitions: list[TopicPartitions] = array(TopicPartitions, "0+")
 
 
 class Member(Struct):
-    """A member, with its current and its target assignment."""
-
     member_id: str = string("0+")
     instance_id: str | None = string("0+", nullable="0+", default=None)
     rack_id: str | None = string("0+", nullable="0+", default=None)
@@ -51,8 +42,6 @@ class Member(Struct):
 
 
 class DescribedGroup(Struct):
-    """A group and its members."""
-
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+", default=None)  # KIP-1043
     group_id: str = string("0+")
@@ -65,8 +54,6 @@ class DescribedGroup(Struct):
 
 
 class ConsumerGroupDescribeResponse(Response):
-    """The groups described."""
-
     throttle_time_ms: int = int32("0+")
     groups: list[DescribedGroup] = array(DescribedGroup, "0+")
 
@@ -77,7 +64,5 @@ class ConsumerGroupDescribeRequest(
     versions="0-1",
     flexible="0+",
 ):
-    """Describe some groups."""
-
     group_ids: list[str] = array(string, "0+")
     include_authorized_operations: bool = boolean("0+")  # KIP-430

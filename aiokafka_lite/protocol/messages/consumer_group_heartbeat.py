@@ -1,8 +1,4 @@
-"""ConsumerGroupHeartbeat (key 68): the whole membership protocol of KIP-848 in one request.
-
-v1 subscriptions by a regular expression evaluated at the broker, and member ids made by the client
-(KIP-1082).
-"""
+"""ConsumerGroupHeartbeat (key 68): the membership protocol of KIP-848."""
 
 from __future__ import annotations
 
@@ -20,21 +16,15 @@ from aiokafka_lite.protocol.schema import (
 
 
 class TopicPartitions(Struct):
-    """Partitions of one topic."""
-
     topic_id: bytes = uuid("0+")  # KIP-516
     partitions: list[int] = array(int32, "0+")
 
 
 class Assignment(Struct):
-    """Partitions by topic."""
-
     topic_partitions: list[TopicPartitions] = array(TopicPartitions, "0+")
 
 
 class ConsumerGroupHeartbeatResponse(Response):
-    """The member's epoch, and its assignment if that changed."""
-
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+", default=None)
@@ -50,7 +40,10 @@ class ConsumerGroupHeartbeatRequest(
     versions="0-1",
     flexible="0+",
 ):
-    """Join (epoch 0), stay, or leave (epoch -1, static members -2). Null means unchanged."""
+    """Join (epoch 0), stay, or leave (epoch -1, static members -2). Null means unchanged.
+
+    From v1 on, the client generates the member id (KIP-1082).
+    """
 
     group_id: str = string("0+")
     member_id: str = string("0+")

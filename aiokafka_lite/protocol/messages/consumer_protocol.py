@@ -1,33 +1,20 @@
-"""The blobs in JoinGroup and SyncGroup that consumers write for each other.
+"""Blobs in JoinGroup and SyncGroup that consumers write for each other.
 
-v1 the partitions a member has (KIP-429); v2 the generation it had them in (KIP-792); v3 its rack
-(KIP-881). Each blob starts with its version: `encode_versioned`, `decode_versioned`.
+The subscription and the assignment start with their versions: `encode_versioned`,
+`decode_versioned`.
 """
 
 from __future__ import annotations
 
-from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
 from aiokafka_lite.protocol.schema import Blob, Struct, array, blob, int32, string
-
-__all__ = [
-    "ConsumerProtocolAssignment",
-    "ConsumerProtocolSubscription",
-    "TopicPartition",
-    "decode_versioned",
-    "encode_versioned",
-]
 
 
 class TopicPartition(Struct):
-    """Partitions of one topic."""
-
     topic: str = string("0+")
     partitions: list[int] = array(int32, "0+")
 
 
 class ConsumerProtocolSubscription(Blob, versions="0-3", is_forward_compatible=True):
-    """What a member subscribes to, and what it has."""
-
     topics: list[str] = array(string, "0+")
     user_data: bytes | None = blob("0+", nullable="0+", default=None)
     owned_partitions: list[TopicPartition] = array(TopicPartition, "1+", ignorable=True)  # KIP-429
@@ -36,7 +23,21 @@ class ConsumerProtocolSubscription(Blob, versions="0-3", is_forward_compatible=T
 
 
 class ConsumerProtocolAssignment(Blob, versions="0-3", is_forward_compatible=True):
-    """What a member gets."""
-
     assigned_partitions: list[TopicPartition] = array(TopicPartition, "0+")
     user_data: bytes | None = blob("0+", nullable="0+", default=None)
+
+
+class PreviousShare(Struct):
+    topic: str = string("0+")
+    partitions: list[int] = array(int32, "0+")
+
+
+class StickyUserData(Blob, versions="0-1"):
+    """The sticky assignor's user data: a member's last assignment and its generation (KIP-341).
+
+    It has no version in front and no definition file
+    (org.apache.kafka.clients.consumer.StickyAssignor).
+    """
+
+    previous_assignment: list[PreviousShare] = array(PreviousShare, "0+")
+    generation: int = int32("1+", default=-1, ignorable=True)

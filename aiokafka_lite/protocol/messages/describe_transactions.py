@@ -1,4 +1,4 @@
-"""DescribeTransactions (key 65): the state of transactional ids (KIP-664)."""
+"""Describe transactions and their producers (KIP-664)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from aiokafka_lite.protocol.schema import (
 )
 
 
+# --- DescribeTransactions (key 65) ------------------------------------------------------------
 class TopicData(Struct):
-    """Partitions of one topic."""
-
     topic: str = string("0+")
     partitions: list[int] = array(int32, "0+")
 
 
 class TransactionState(Struct):
-    """A transactional id; while a transaction ends, only partitions without a marker are listed."""
+    """While a transaction ends, only partitions without a marker are listed."""
 
     error_code: int = int16("0+")
     transactional_id: str = string("0+")
@@ -35,8 +34,6 @@ class TransactionState(Struct):
 
 
 class DescribeTransactionsResponse(Response):
-    """The states, in the order of the request."""
-
     throttle_time_ms: int = int32("0+")
     transaction_states: list[TransactionState] = array(TransactionState, "0+")
 
@@ -47,6 +44,48 @@ class DescribeTransactionsRequest(
     versions="0",
     flexible="0+",
 ):
-    """Ask the coordinator of transactional ids what they are doing."""
+    """Ask the coordinator for the states of transactional ids (KIP-664)."""
 
     transactional_ids: list[str] = array(string, "0+")
+
+
+# --- DescribeProducers (key 61) ---------------------------------------------------------------
+class ProducerState(Struct):
+    """A producer, and the offset at which its open transaction starts, or -1."""
+
+    producer_id: int = int64("0+")
+    producer_epoch: int = int32("0+")
+    last_sequence: int = int32("0+", default=-1)
+    last_timestamp: int = int64("0+", default=-1)
+    coordinator_epoch: int = int32("0+")
+    current_txn_start_offset: int = int64("0+", default=-1)
+
+
+class PartitionResponse(Struct):
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    active_producers: list[ProducerState] = array(ProducerState, "0+")
+
+
+class TopicResponse(Struct):
+    name: str = string("0+")
+    partitions: list[PartitionResponse] = array(PartitionResponse, "0+")
+
+
+class DescribeProducersResponse(Response):
+    throttle_time_ms: int = int32("0+")
+    topics: list[TopicResponse] = array(TopicResponse, "0+")
+
+
+class TopicRequest(Struct):
+    name: str = string("0+")
+    partition_indexes: list[int] = array(int32, "0+")
+
+
+class DescribeProducersRequest(
+    Request[DescribeProducersResponse], key=61, versions="0", flexible="0+"
+):
+    """Ask the leaders of partitions for active producers (KIP-664)."""
+
+    topics: list[TopicRequest] = array(TopicRequest, "0+")

@@ -1,10 +1,6 @@
-"""Fetch (key 1): read record sets from the leaders, or followers, of partitions.
+"""Fetch (key 1): read record sets from leaders or followers of partitions.
 
-v4 isolation levels (KIP-98); v5 log start offsets; v7 fetch sessions (KIP-227); v9 leader epochs
-(KIP-320); v10 allows zstd (KIP-110); v11 the rack, and the replica to prefer (KIP-392); v12 is
-flexible, with truncation detection (KIP-595); v13 names topics by id (KIP-516); v15 the state of
-a replica (KIP-903); v16 hints at the new leader (KIP-951); v17 the replica's directory (KIP-853);
-v18 its high watermark (KIP-1166).
+v10 allows zstd (KIP-110).
 """
 
 from __future__ import annotations
@@ -34,36 +30,32 @@ LAST_WITH_NAMES: Final = 12
 
 
 class EpochEndOffset(Struct):
-    """Where a leader epoch ends."""
-
     epoch: int = int32("12+", default=-1)
     end_offset: int = int64("12+", default=-1)
 
 
 class LeaderIdAndEpoch(Struct):
-    """The leader to turn to, if it is not the node that was asked (KIP-951)."""
+    """The new leader, if another node was asked (KIP-951)."""
 
     leader_id: int = int32("12+", default=-1)
     leader_epoch: int = int32("12+", default=-1)  # KIP-320
 
 
 class SnapshotId(Struct):
-    """The snapshot to load first; only for replicas of the metadata log (KIP-630)."""
+    """The snapshot to load first: only for replicas of the metadata log (KIP-630)."""
 
     end_offset: int = int64("0+", default=-1)
     epoch: int = int32("0+", default=-1)
 
 
 class AbortedTransaction(Struct):
-    """A producer whose records from this offset on, up to its marker, were aborted."""
+    """A producer whose records from this offset up to its marker were aborted."""
 
     producer_id: int = int64("4+")
     first_offset: int = int64("4+")
 
 
 class PartitionData(Struct):
-    """One partition: its offsets, and its record set."""
-
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
     high_watermark: int = int64("0+")
@@ -81,15 +73,13 @@ class PartitionData(Struct):
 
 
 class FetchableTopicResponse(Struct):
-    """A topic by name, from v13 on by id."""
-
     topic: str = string("0-12", ignorable=True)
     topic_id: bytes = uuid("13+", ignorable=True)  # KIP-516
     partitions: list[PartitionData] = array(PartitionData, "0+")
 
 
 class NodeEndpoint(Struct):
-    """Where to reach a leader that the answer hints at (KIP-951)."""
+    """The address of a new leader (KIP-951)."""
 
     node_id: int = int32("16+")
     host: str = string("16+")
@@ -98,7 +88,7 @@ class NodeEndpoint(Struct):
 
 
 class FetchResponse(Response):
-    """Record sets by partition; in a session only partitions with news (KIP-227)."""
+    """Record sets by partition; in a session only partitions that changed (KIP-227)."""
 
     throttle_time_ms: int = int32("1+", ignorable=True)
     error_code: int = int16("7+", ignorable=True)  # KIP-227
@@ -108,15 +98,13 @@ class FetchResponse(Response):
 
 
 class ReplicaState(Struct):
-    """Which follower asks (KIP-903); consumers are replica -1."""
+    """The follower that fetches (KIP-903); consumers are replica -1."""
 
     replica_id: int = int32("15+", default=-1)
     replica_epoch: int = int64("15+", default=-1)
 
 
 class FetchPartition(Struct):
-    """Where to go on in one partition."""
-
     partition: int = int32("0+")
     current_leader_epoch: int = int32("9+", default=-1, ignorable=True)  # KIP-320
     fetch_offset: int = int64("0+")
@@ -128,8 +116,6 @@ class FetchPartition(Struct):
 
 
 class FetchTopic(Struct):
-    """A topic by name, from v13 on by id."""
-
     topic: str = string("0-12", ignorable=True)
     topic_id: bytes = uuid("13+", ignorable=True)  # KIP-516
     partitions: list[FetchPartition] = array(FetchPartition, "0+")
@@ -144,8 +130,6 @@ class ForgottenTopic(Struct):
 
 
 class FetchRequest(Request[FetchResponse], key=1, versions="4-18", flexible="12+"):
-    """Read from partitions, waiting until there is enough."""
-
     # KIP-595
     cluster_id: str | None = string("12+", nullable="12+", default=None, tag=0, ignorable=True)
     replica_id: int = int32("0-14", default=-1)

@@ -1,8 +1,4 @@
-"""FindCoordinator (key 10): which broker coordinates a group or a transaction.
-
-v1 key types; v3 is flexible; v4 several keys at once (KIP-699), which moved every field of the
-answer into a list; v6 share groups (KIP-932).
-"""
+"""FindCoordinator (key 10): the coordinators of groups and transactions."""
 
 from __future__ import annotations
 
@@ -25,8 +21,6 @@ _FIRST_WITH_SEVERAL_KEYS: Final = 4
 
 
 class Coordinator(Struct):
-    """The coordinator of one key."""
-
     key: str = string("4+")
     node_id: int = int32("4+")
     host: str = string("4+")
@@ -36,8 +30,6 @@ class Coordinator(Struct):
 
 
 class FindCoordinatorResponse(Response):
-    """Coordinators by key."""
-
     throttle_time_ms: int = int32("1+", ignorable=True)
     error_code: int = int16("0-3")
     error_message: str | None = string("1-3", nullable="1-3", ignorable=True)
@@ -66,7 +58,7 @@ class FindCoordinatorResponse(Response):
 
     @override
     def from_version(self, version: int) -> Self:
-        """Make a list of the one coordinator; its key is empty, for these versions do not say."""
+        """Make a list of the one coordinator, without its key, which these versions lack."""
         if version >= _FIRST_WITH_SEVERAL_KEYS:
             return self
         coordinator = Coordinator(
@@ -82,7 +74,7 @@ class FindCoordinatorResponse(Response):
 class FindCoordinatorRequest(
     Request[FindCoordinatorResponse], key=10, versions="0-6", flexible="3+"
 ):
-    """Who coordinates these keys? Key types: 0 groups, 1 transactions, 2 share groups."""
+    """Key types: 0 groups, 1 transactions, from v6 on 2 share groups (KIP-932)."""
 
     key: str = string("0-3")
     key_type: int = int8("1+")  # KIP-98

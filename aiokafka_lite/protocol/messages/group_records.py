@@ -1,9 +1,7 @@
-"""Keys and values in ``__consumer_offsets``, and what the keys and values of markers hold.
+"""Keys and values in ``__consumer_offsets``, and those of control records.
 
 A key starts with the type of the record, a value with its version, two bytes each. The types are
-Kafka's ``CoordinatorRecordType``: 1 (before Kafka 0.9: 0) a committed offset, 2 a classic group,
-3 to 8 and 16 the groups of KIP-848 (consumer_group_records.py); the others belong to kinds of
-groups that are not known here.
+Kafka's ``CoordinatorRecordType``. A null value is a tombstone of its key.
 """
 
 from __future__ import annotations
@@ -14,40 +12,23 @@ from typing import ClassVar, Final
 
 from aiokafka_lite._compat import Buffer
 from aiokafka_lite.errors import KafkaProtocolError
-from aiokafka_lite.protocol.codec import decode, decode_versioned, encode, encode_versioned
-from aiokafka_lite.protocol.messages import consumer_group_records as consumer_groups
+from aiokafka_lite.protocol.codec import decode, encode
 from aiokafka_lite.protocol.schema import (
     Blob,
     Struct,
     array,
     blob,
+    int8,
     int16,
     int32,
     int64,
+    nested,
     string,
     uuid,
 )
 
-__all__ = [
-    "ControlRecordType",
-    "ControlRecordTypeSchema",
-    "EndTxnMarker",
-    "GroupMetadataKey",
-    "GroupMetadataValue",
-    "GroupRecordKey",
-    "MemberMetadata",
-    "OffsetCommitKey",
-    "OffsetCommitValue",
-    "decode_key",
-    "decode_versioned",
-    "encode_key",
-    "encode_versioned",
-]
-
 
 class OffsetCommitKey(Blob, versions="0"):
-    """Whose position in what."""
-
     record_type: ClassVar[int] = 1
 
     group: str = string("0")
@@ -56,8 +37,6 @@ class OffsetCommitKey(Blob, versions="0"):
 
 
 class OffsetCommitValue(Blob, versions="0-4", flexible="4+"):
-    """A position, as OffsetCommit brought it. No value: it expired or was deleted."""
-
     offset: int = int64("0+")
     leader_epoch: int = int32("3+", default=-1, ignorable=True)  # KIP-320
     metadata: str = string("0+")
@@ -67,16 +46,12 @@ class OffsetCommitValue(Blob, versions="0-4", flexible="4+"):
 
 
 class GroupMetadataKey(Blob, versions="0"):
-    """The key: a group."""
-
     record_type: ClassVar[int] = 2
 
     group: str = string("0")
 
 
 class MemberMetadata(Struct):
-    """A member of a stable generation."""
-
     member_id: str = string("0+")
     group_instance_id: str | None = string("3+", nullable="3+", default=None, ignorable=True)
     client_id: str = string("0+")
@@ -88,8 +63,6 @@ class MemberMetadata(Struct):
 
 
 class GroupMetadataValue(Blob, versions="0-4", flexible="4+"):
-    """A generation of a classic group. No value: the group is gone."""
-
     protocol_type: str = string("0+")
     generation: int = int32("0+")
     protocol: str | None = string("0+", nullable="0+")
@@ -98,13 +71,176 @@ class GroupMetadataValue(Blob, versions="0-4", flexible="4+"):
     members: list[MemberMetadata] = array(MemberMetadata, "0+")
 
 
-GroupRecordKey = OffsetCommitKey | GroupMetadataKey | consumer_groups.ConsumerGroupKey
+# --- Groups of KIP-848 ------------------------------------------------------------------------
+class ConsumerGroupMetadataKey(Blob, versions="0"):
+    record_type: ClassVar[int] = 3
+
+    group_id: str = string("0")
+
+
+class ConsumerGroupMetadataValue(Blob, versions="0", flexible="0+"):
+    epoch: int = int32("0+")
+    metadata_hash: int = int64("0+", default=0, tag=0)  # KIP-1101
+
+
+class ConsumerGroupPartitionMetadataKey(Blob, versions="0"):
+    """Only written as a tombstone: a hash in the group's own record replaces it (KIP-1101)."""
+
+    record_type: ClassVar[int] = 4
+
+    group_id: str = string("0")
+
+
+class PartitionMetadata(Struct):
+    partition: int = int32("0+")
+    racks: list[str] = array(string, "0+")
+
+
+class TopicMetadata(Struct):
+    topic_id: bytes = uuid("0+")
+    topic_name: str = string("0+")
+    num_partitions: int = int32("0+")
+    partition_metadata: list[PartitionMetadata] = array(PartitionMetadata, "0+")
+
+
+class ConsumerGroupPartitionMetadataValue(Blob, versions="0", flexible="0+"):
+    topics: list[TopicMetadata] = array(TopicMetadata, "0+")
+
+
+class ConsumerGroupMemberMetadataKey(Blob, versions="0"):
+    record_type: ClassVar[int] = 5
+
+    group_id: str = string("0")
+    member_id: str = string("0")
+
+
+class ClassicProtocol(Struct):
+    name: str = string("0+")
+    metadata: bytes = blob("0+")
+
+
+class ClassicMemberMetadata(Struct):
+    session_timeout_ms: int = int32("0+")
+    supported_protocols: list[ClassicProtocol] = array(ClassicProtocol, "0+")
+
+
+class ConsumerGroupMemberMetadataValue(Blob, versions="0", flexible="0+"):
+    instance_id: str | None = string("0+", nullable="0+")
+    rack_id: str | None = string("0+", nullable="0+")
+    client_id: str = string("0+")
+    client_host: str = string("0+")
+    subscribed_topic_names: list[str] = array(string, "0+")
+    subscribed_topic_regex: str | None = string("0+", nullable="0+")
+    rebalance_timeout_ms: int = int32("0+", default=-1)
+    server_assignor: str | None = string("0+", nullable="0+")
+    classic_member_metadata: ClassicMemberMetadata | None = nested(
+        ClassicMemberMetadata, "0+", nullable="0+", default=None, tag=0, writes_null=True
+    )
+
+
+class ConsumerGroupTargetAssignmentMetadataKey(Blob, versions="0"):
+    record_type: ClassVar[int] = 6
+
+    group_id: str = string("0")
+
+
+class ConsumerGroupTargetAssignmentMetadataValue(Blob, versions="0", flexible="0+"):
+    assignment_epoch: int = int32("0+")
+    assignment_timestamp: int = int64("0+", default=0, tag=0, ignorable=True)  # KIP-1263
+
+
+class ConsumerGroupTargetAssignmentMemberKey(Blob, versions="0"):
+    record_type: ClassVar[int] = 7
+
+    group_id: str = string("0")
+    member_id: str = string("0")
+
+
+class TopicPartition(Struct):
+    topic_id: bytes = uuid("0+")
+    partitions: list[int] = array(int32, "0+")
+
+
+class ConsumerGroupTargetAssignmentMemberValue(Blob, versions="0", flexible="0+"):
+    topic_partitions: list[TopicPartition] = array(TopicPartition, "0+")
+
+
+class ConsumerGroupCurrentMemberAssignmentKey(Blob, versions="0"):
+    record_type: ClassVar[int] = 8
+
+    group_id: str = string("0")
+    member_id: str = string("0")
+
+
+class TopicPartitions(Struct):
+    """Partitions of one topic, each with the epoch in which it was assigned (KIP-1251)."""
+
+    topic_id: bytes = uuid("0+")
+    partitions: list[int] = array(int32, "0+")
+    assignment_epochs: list[int] | None = array(
+        int32, "0+", nullable="0+", default=None, tag=0, writes_null=True
+    )
+
+
+class ConsumerGroupCurrentMemberAssignmentValue(Blob, versions="0", flexible="0+"):
+    member_epoch: int = int32("0+")
+    previous_member_epoch: int = int32("0+")
+    state: int = int8("0+")
+    assigned_partitions: list[TopicPartitions] = array(TopicPartitions, "0+")
+    partitions_pending_revocation: list[TopicPartitions] = array(TopicPartitions, "0+")
+
+
+class ConsumerGroupRegularExpressionKey(Blob, versions="0"):
+    record_type: ClassVar[int] = 16
+
+    group_id: str = string("0")
+    regular_expression: str = string("0")
+
+
+class ConsumerGroupRegularExpressionValue(Blob, versions="0", flexible="0+"):
+    """The topics that match in a version of the metadata."""
+
+    topics: list[str] = array(string, "0+")
+    version: int = int64("0+")
+    timestamp: int = int64("0+")
+
+
+ConsumerGroupKey = (
+    ConsumerGroupMetadataKey
+    | ConsumerGroupPartitionMetadataKey
+    | ConsumerGroupMemberMetadataKey
+    | ConsumerGroupTargetAssignmentMetadataKey
+    | ConsumerGroupTargetAssignmentMemberKey
+    | ConsumerGroupCurrentMemberAssignmentKey
+    | ConsumerGroupRegularExpressionKey
+)
+ConsumerGroupValue = (
+    ConsumerGroupMetadataValue
+    | ConsumerGroupPartitionMetadataValue
+    | ConsumerGroupMemberMetadataValue
+    | ConsumerGroupTargetAssignmentMetadataValue
+    | ConsumerGroupTargetAssignmentMemberValue
+    | ConsumerGroupCurrentMemberAssignmentValue
+    | ConsumerGroupRegularExpressionValue
+)
+VALUE_OF: dict[type[ConsumerGroupKey], type[ConsumerGroupValue]] = {
+    ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey: ConsumerGroupPartitionMetadataValue,
+    ConsumerGroupMemberMetadataKey: ConsumerGroupMemberMetadataValue,
+    ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
+    ConsumerGroupTargetAssignmentMemberKey: ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupRegularExpressionKey: ConsumerGroupRegularExpressionValue,
+}
+
+
+GroupRecordKey = OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey
 _INT16: Final = struct.Struct(">h")
 _KEYS: Final[dict[int, type[GroupRecordKey]]] = {
     0: OffsetCommitKey,
     OffsetCommitKey.record_type: OffsetCommitKey,
     GroupMetadataKey.record_type: GroupMetadataKey,
-    **{key.record_type: key for key in consumer_groups.VALUE_OF},
+    **{key.record_type: key for key in VALUE_OF},
 }
 
 
@@ -114,10 +250,10 @@ def encode_key(key: GroupRecordKey) -> bytes:
 
 
 def decode_key(data: Buffer) -> GroupRecordKey | None:
-    """Decode the key of a group record; None for types that are not known here.
+    """Decode the key of a group record; None for unknown types.
 
     Raises:
-        KafkaProtocolError: The bytes are no such key.
+        KafkaProtocolError: The bytes are not such a key.
     """
     view = memoryview(data)
     if len(view) < _INT16.size:
@@ -131,8 +267,6 @@ def decode_key(data: Buffer) -> GroupRecordKey | None:
 
 # --- Control records -------------------------------------------------------------------------
 class ControlRecordType(enum.IntEnum):
-    """The type of a control record (Java: ControlRecordType)."""
-
     ABORT = 0
     COMMIT = 1
     LEADER_CHANGE = 2
@@ -143,12 +277,8 @@ class ControlRecordType(enum.IntEnum):
 
 
 class ControlRecordTypeSchema(Blob, versions="0"):
-    """The key of a control record."""
-
     type: int = int16("0+")
 
 
 class EndTxnMarker(Blob, versions="0"):
-    """The value of a transaction's marker."""
-
     coordinator_epoch: int = int32("0+")

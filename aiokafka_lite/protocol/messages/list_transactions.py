@@ -1,7 +1,4 @@
-"""ListTransactions (key 66): the transactional ids that a broker coordinates (KIP-664).
-
-v1 those that run for longer than a time (KIP-994); v2 those that match a pattern (KIP-1152).
-"""
+"""ListTransactions (key 66): the transactional ids that a broker coordinates (KIP-664)."""
 
 from __future__ import annotations
 
@@ -18,16 +15,12 @@ from aiokafka_lite.protocol.schema import (
 
 
 class TransactionState(Struct):
-    """A transactional id."""
-
     transactional_id: str = string("0+")
     producer_id: int = int64("0+")
     transaction_state: str = string("0+")
 
 
 class ListTransactionsResponse(Response):
-    """What matched, and the states asked for that do not exist."""
-
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
     unknown_state_filters: list[str] = array(string, "0+")
@@ -37,7 +30,7 @@ class ListTransactionsResponse(Response):
 class ListTransactionsRequest(
     Request[ListTransactionsResponse], key=66, versions="0-2", flexible="0+"
 ):
-    """List transactional ids; an empty filter lets all pass."""
+    """An empty filter matches all."""
 
     state_filters: list[str] = array(string, "0+")
     producer_id_filters: list[int] = array(int64, "0+")

@@ -1,9 +1,4 @@
-"""Metadata (key 3): brokers, topics, partitions and their leaders.
-
-v1 tells null (all topics) from empty (none); v4 automatic creation; v5 offline replicas;
-v7 leader epochs (KIP-320); v8 to v10 authorized operations of the cluster; v9 is flexible;
-v10 topic ids in answers, v12 also in requests (KIP-516); v13 an error for the whole answer.
-"""
+"""Metadata (key 3): brokers, topics, partitions and their leaders."""
 
 from __future__ import annotations
 
@@ -27,8 +22,6 @@ _FIRST_TO_TELL_NONE_FROM_ALL: Final = 1
 
 
 class MetadataResponseBroker(Struct):
-    """A broker and where to reach it."""
-
     node_id: int = int32("0+")
     host: str = string("0+")
     port: int = int32("0+")
@@ -36,8 +29,6 @@ class MetadataResponseBroker(Struct):
 
 
 class MetadataResponsePartition(Struct):
-    """A partition, its leader and its replicas."""
-
     error_code: int = int16("0+")
     partition_index: int = int32("0+")
     leader_id: int = int32("0+")
@@ -48,8 +39,6 @@ class MetadataResponsePartition(Struct):
 
 
 class MetadataResponseTopic(Struct):
-    """A topic and its partitions."""
-
     error_code: int = int16("0+")
     name: str | None = string("0+", nullable="12+")
     topic_id: bytes = uuid("10+", ignorable=True)  # KIP-516
@@ -59,8 +48,6 @@ class MetadataResponseTopic(Struct):
 
 
 class MetadataResponse(Response):
-    """The cluster as one broker sees it."""
-
     throttle_time_ms: int = int32("3+", ignorable=True)
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker, "0+")
     cluster_id: str | None = string("2+", nullable="2+", default=None, ignorable=True)  # KIP-78

@@ -1,8 +1,4 @@
-"""Produce (key 0): append record batches to partitions.
-
-v3 is the first with record format v2; v7 allows zstd (KIP-110); v8 names the records at fault
-(KIP-467); v9 is flexible; v10 hints at the new leader (KIP-951); v13 names topics by id (KIP-516).
-"""
+"""Produce (key 0): append record batches."""
 
 from __future__ import annotations
 
@@ -37,15 +33,13 @@ class BatchIndexAndErrorMessage(Struct):
 
 
 class LeaderIdAndEpoch(Struct):
-    """The leader to turn to, if it is not the node that was asked (KIP-951)."""
+    """The new leader, if another node was asked (KIP-951)."""
 
     leader_id: int = int32("10+", default=-1)
     leader_epoch: int = int32("10+", default=-1)  # KIP-320
 
 
 class PartitionProduceResponse(Struct):
-    """The outcome for one partition."""
-
     index: int = int32("0+")
     error_code: int = int16("0+")
     base_offset: int = int64("0+")
@@ -60,15 +54,13 @@ class PartitionProduceResponse(Struct):
 
 
 class TopicProduceResponse(Struct):
-    """A topic by name, from v13 on by id."""
-
     name: str = string("0-12", ignorable=True)
     topic_id: bytes = uuid("13+", ignorable=True)  # KIP-516
     partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse, "0+")
 
 
 class NodeEndpoint(Struct):
-    """Where to reach a leader that the answer hints at (KIP-951)."""
+    """The address of a new leader (KIP-951)."""
 
     node_id: int = int32("10+")
     host: str = string("10+")
@@ -77,30 +69,24 @@ class NodeEndpoint(Struct):
 
 
 class ProduceResponse(Response):
-    """Where the batches were put."""
-
     responses: list[TopicProduceResponse] = array(TopicProduceResponse, "0+")
     throttle_time_ms: int = int32("1+", ignorable=True)
     node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "10+", tag=0)  # KIP-951
 
 
 class PartitionProduceData(Struct):
-    """The batches for one partition."""
-
     index: int = int32("0+")
     records: Records | None = record_set("0+", nullable="0+")
 
 
 class TopicProduceData(Struct):
-    """A topic by name, from v13 on by id."""
-
     name: str = string("0-12", ignorable=True)
     topic_id: bytes = uuid("13+", ignorable=True)  # KIP-516
     partition_data: list[PartitionProduceData] = array(PartitionProduceData, "0+")
 
 
 class ProduceRequest(Request[ProduceResponse], key=0, versions="3-13", flexible="9+"):
-    """Append record batches; with acks=0 no answer comes."""
+    """With acks=0, brokers send no response. v7 allows zstd (KIP-110)."""
 
     transactional_id: str | None = string("3+", nullable="3+", default=None)  # KIP-98
     acks: int = int16("0+")  # 0, 1, or -1: all in-sync replicas

@@ -1,7 +1,7 @@
 """Keys and values in ``__transaction_state``.
 
-As in the offsets topic, a key starts with the type of the record, a value with its version, two
-bytes each. There is one type: 0, a transactional id.
+A key starts with the type of the record, which is always 0, a value with its version, two bytes
+each. A null value is a tombstone: the transactional id expired.
 """
 
 from __future__ import annotations
@@ -18,23 +18,17 @@ _INT16: Final = struct.Struct(">h")
 
 
 class TransactionLogKey(Blob, versions="0"):
-    """Which transactional id."""
-
     record_type: ClassVar[int] = 0
 
     transactional_id: str = string("0")
 
 
 class PartitionsSchema(Struct):
-    """Partitions of one topic."""
-
     topic: str = string("0+")
     partition_ids: list[int] = array(int32, "0+")
 
 
 class TransactionLogValue(Blob, versions="0-1", flexible="1+"):
-    """What a transactional id is doing. No value: it expired."""
-
     producer_id: int = int64("0+")
     previous_producer_id: int = int64("1+", default=-1, tag=0)  # KIP-890
     next_producer_id: int = int64("1+", default=-1, tag=1)  # KIP-890
@@ -56,10 +50,10 @@ def encode_key(key: TransactionLogKey) -> bytes:
 
 
 def decode_key(data: Buffer) -> TransactionLogKey | None:
-    """Decode a key; None for a type that only a newer Kafka knows.
+    """Decode a key; None for unknown types.
 
     Raises:
-        KafkaProtocolError: The bytes are no such key.
+        KafkaProtocolError: The bytes are not such a key.
     """
     view = memoryview(data)
     if len(view) < _INT16.size:

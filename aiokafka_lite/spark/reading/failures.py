@@ -226,7 +226,7 @@ class FetchFailures:
             progress.position = progress.end
 
     def _offset(self, progress: RangeProgress, at: int) -> int:
-        from aiokafka_lite.protocol.messages.list_offsets import (  # seldom needed
+        from aiokafka_lite.protocol.messages.log_offsets import (  # seldom needed
             ListOffsetsPartition,
             ListOffsetsRequest,
             ListOffsetsTopic,

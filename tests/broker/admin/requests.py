@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from aiokafka_lite.broker.configs.settings import ResourceType
 from aiokafka_lite.broker.handlers.config_changes import Operation
-from aiokafka_lite.protocol.messages import alter_configs, describe_configs
-from aiokafka_lite.protocol.messages import incremental_alter_configs as incremental
+from aiokafka_lite.protocol.messages import alter_configs, configs
 
 # What there is of a request and its answer: one resource, one result.
-Described = describe_configs.DescribeConfigsResourceResult
+Described = configs.DescribeConfigsResourceResult
 
 
 def describing(
@@ -20,36 +19,34 @@ def describing(
     *,
     synonyms: bool = True,
     documentation: bool = False,
-) -> describe_configs.DescribeConfigsRequest:
+) -> configs.DescribeConfigsRequest:
     """Ask for the settings of one resource."""
-    resource = describe_configs.DescribeConfigsResource(
+    resource = configs.DescribeConfigsResource(
         resource_type=kind,
         resource_name=name,
         configuration_keys=None if keys is None else list(keys),
     )
-    return describe_configs.DescribeConfigsRequest(
+    return configs.DescribeConfigsRequest(
         resources=[resource], include_synonyms=synonyms, include_documentation=documentation
     )
 
 
 def changing(
     kind: int, name: str, *changes: tuple[str, int, str | None], validate_only: bool = False
-) -> incremental.IncrementalAlterConfigsRequest:
+) -> configs.IncrementalAlterConfigsRequest:
     """Change settings of one resource: (name, operation, value)."""
-    resource = incremental.AlterConfigsResource(
+    resource = configs.AlterConfigsResource(
         resource_type=kind,
         resource_name=name,
         configs=[
-            incremental.AlterableConfig(name=config, config_operation=operation, value=value)
+            configs.AlterableConfig(name=config, config_operation=operation, value=value)
             for config, operation, value in changes
         ],
     )
-    return incremental.IncrementalAlterConfigsRequest(
-        resources=[resource], validate_only=validate_only
-    )
+    return configs.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
 
 
-def setting(kind: int, name: str, **values: str) -> incremental.IncrementalAlterConfigsRequest:
+def setting(kind: int, name: str, **values: str) -> configs.IncrementalAlterConfigsRequest:
     """Set values: underscores in names stand for dots."""
     changes = [(key.replace("_", "."), int(Operation.SET), value) for key, value in values.items()]
     return changing(kind, name, *changes)

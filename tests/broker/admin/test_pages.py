@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.protocol.messages.describe_topic_partitions import (
+from aiokafka_lite.protocol.messages.cluster import (
     Cursor,
     DescribeTopicPartitionsRequest,
 )

@@ -18,12 +18,8 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.configs.settings import ALL_NODES, ResourceType
 from aiokafka_lite.broker.handlers.config_changes import Operation
-from aiokafka_lite.protocol.messages import (
-    create_partitions,
-    create_topics,
-    delete_topics,
-)
-from aiokafka_lite.protocol.messages import describe_topic_partitions as by_pages
+from aiokafka_lite.protocol.messages import cluster as by_pages
+from aiokafka_lite.protocol.messages import topics as topic_messages
 from aiokafka_lite.protocol.schema import Message, Request, Response
 from tests.broker.admin.requests import BROKER, TOPIC, changing, describing, replacing
 from tests.support.cluster import KafkaHandle, unique
@@ -56,21 +52,21 @@ def creating(
     *,
     assigned: Sequence[tuple[int, list[int]]] = (),
     **configs: str | None,
-) -> create_topics.CreateTopicsRequest:
-    topic = create_topics.CreatableTopic(
+) -> topic_messages.CreateTopicsRequest:
+    topic = topic_messages.CreatableTopic(
         name=name,
         num_partitions=count,
         replication_factor=replication,
         assignments=[
-            create_topics.CreatableReplicaAssignment(partition_index=index, broker_ids=nodes)
+            topic_messages.CreatableReplicaAssignment(partition_index=index, broker_ids=nodes)
             for index, nodes in assigned
         ],
         configs=[
-            create_topics.CreatableTopicConfig(name=key.replace("_", "."), value=value)
+            topic_messages.CreatableTopicConfig(name=key.replace("_", "."), value=value)
             for key, value in configs.items()
         ],
     )
-    return create_topics.CreateTopicsRequest(topics=[topic], validate_only=True)
+    return topic_messages.CreateTopicsRequest(topics=[topic], validate_only=True)
 
 
 def creations(topic: str) -> Cases:
@@ -114,15 +110,15 @@ def creations(topic: str) -> Cases:
 
 def growing(
     name: str, count: int, assigned: Sequence[list[int]] | None = None
-) -> create_partitions.CreatePartitionsRequest:
-    topic = create_partitions.CreatePartitionsTopic(
+) -> topic_messages.CreatePartitionsRequest:
+    topic = topic_messages.CreatePartitionsTopic(
         name=name,
         count=count,
         assignments=None
         if assigned is None
-        else [create_partitions.CreatePartitionsAssignment(broker_ids=nodes) for nodes in assigned],
+        else [topic_messages.CreatePartitionsAssignment(broker_ids=nodes) for nodes in assigned],
     )
-    return create_partitions.CreatePartitionsRequest(
+    return topic_messages.CreatePartitionsRequest(
         topics=[topic], timeout_ms=10_000, validate_only=True
     )
 
@@ -146,7 +142,7 @@ def growth(topic: str) -> Cases:
 
 
 def deletions(topic: str) -> Cases:
-    state = delete_topics.DeleteTopicState
+    state = topic_messages.DeleteTopicState
     wanted = {
         "unknown": [state(name="nope")],
         "unknown id": [state(name=None, topic_id=UNKNOWN_ID)],
@@ -157,7 +153,7 @@ def deletions(topic: str) -> Cases:
         "blank": [state(name="a b")],
     }
     return {
-        name: delete_topics.DeleteTopicsRequest(topics=topics, timeout_ms=10_000)
+        name: topic_messages.DeleteTopicsRequest(topics=topics, timeout_ms=10_000)
         for name, topics in wanted.items()
     }
 

@@ -24,23 +24,23 @@ from aiokafka_lite.errors import (
     OffsetOutOfRangeError,
     UnknownLeaderEpochError,
 )
-from aiokafka_lite.protocol.messages.create_topics import CreatableReplicaAssignment as Assignment
-from aiokafka_lite.protocol.messages.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
+from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
+from aiokafka_lite.protocol.messages.log_offsets import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from aiokafka_lite.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from aiokafka_lite.protocol.messages.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
+from aiokafka_lite.protocol.messages.topics import CreatableReplicaAssignment as Assignment
+from aiokafka_lite.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
 )
 from tests.broker.cluster.conftest import TP, get, only, put, values_in
 from tests.broker.wire import topic_metadata

@@ -15,11 +15,11 @@ from aiokafka_lite.errors import (
     NotCoordinatorError,
     UnknownMemberIdError,
 )
+from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
 from aiokafka_lite.protocol.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
 )
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
 from tests.broker.cluster.conftest import node_client
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import GroupRequests

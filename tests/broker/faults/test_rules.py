@@ -30,17 +30,17 @@ from aiokafka_lite.errors import (
     TopicAuthorizationFailedError,
 )
 from aiokafka_lite.protocol import framing
-from aiokafka_lite.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
-from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
-from aiokafka_lite.protocol.messages.offset_fetch import (
+from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.cluster import DescribeLogDirsRequest
+from aiokafka_lite.protocol.messages.committed_offsets import (
+    OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse
+from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,

@@ -14,7 +14,7 @@ from aiokafka_lite.errors import (
     NotLeaderForPartitionError,
     RebalanceInProgressError,
 )
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest
+from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest
 from tests.support.wire import RawClient
 
 COUNT = 50

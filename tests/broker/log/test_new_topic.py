@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.protocol.messages.alter_user_scram_credentials import (
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.protocol.messages.sasl import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
-from aiokafka_lite.protocol.messages.create_partitions import (
+from aiokafka_lite.protocol.messages.topics import (
+    CreatableTopic,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
-)
-from aiokafka_lite.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from aiokafka_lite.protocol.messages.delete_records import (
+    CreateTopicsRequest,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicState,
 )
-from aiokafka_lite.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.protocol.schema import Request, Response
 from tests.broker.admin.requests import TOPIC, changing, replacing
 from tests.broker.batches import batch

@@ -17,16 +17,14 @@ from aiokafka_lite.errors import (
     UnsupportedSaslMechanismError,
 )
 from aiokafka_lite.protocol import framing
-from aiokafka_lite.protocol.messages.alter_user_scram_credentials import (
-    AlterUserScramCredentialsRequest,
-    ScramCredentialUpsertion,
-)
 from aiokafka_lite.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from aiokafka_lite.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from aiokafka_lite.protocol.messages.sasl_handshake import (
+from aiokafka_lite.protocol.messages.sasl import (
+    AlterUserScramCredentialsRequest,
+    SaslAuthenticateRequest,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
+    ScramCredentialUpsertion,
 )
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.sasl import scram

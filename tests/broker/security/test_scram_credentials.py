@@ -23,14 +23,12 @@ from aiokafka_lite.errors import (
     UnacceptableCredentialError,
     UnsupportedSaslMechanismError,
 )
-from aiokafka_lite.protocol.messages.alter_user_scram_credentials import (
+from aiokafka_lite.protocol.messages.sasl import (
     AlterUserScramCredentialsRequest,
-    ScramCredentialDeletion,
-    ScramCredentialUpsertion,
-)
-from aiokafka_lite.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResult,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
     UserName,
 )
 from aiokafka_lite.sasl import scram

@@ -14,32 +14,29 @@ from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     NotCoordinatorError,
 )
-from aiokafka_lite.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from aiokafka_lite.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
-)
-from aiokafka_lite.protocol.messages.describe_producers import (
+from aiokafka_lite.protocol.messages.describe_transactions import (
     DescribeProducersRequest,
+    DescribeTransactionsRequest,
     PartitionResponse,
     TopicRequest,
-)
-from aiokafka_lite.protocol.messages.describe_transactions import (
-    DescribeTransactionsRequest,
     TransactionState,
 )
-from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.init_producer_id import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     TopicProduceData,
+)
+from aiokafka_lite.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
 )
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.wire import RawClient

@@ -13,8 +13,8 @@ from aiokafka_lite.errors import (
     NotCoordinatorError,
     NotEnoughReplicasError,
 )
-from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
+from aiokafka_lite.protocol.messages.transactions import EndTxnRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.broker.transactions.offsets import commit, settled
 from tests.broker.transactions.requests import TRANSACTION, VERSION_2, Producer

@@ -17,11 +17,11 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from aiokafka_lite.protocol.messages.offset_fetch import (
+from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
-from aiokafka_lite.protocol.messages.txn_offset_commit import (
+from aiokafka_lite.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

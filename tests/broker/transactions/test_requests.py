@@ -25,21 +25,19 @@ from aiokafka_lite.errors import (
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
-)
 from aiokafka_lite.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
 from aiokafka_lite.protocol.messages.list_transactions import ListTransactionsRequest
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
-from aiokafka_lite.protocol.messages.write_txn_markers import (
+from aiokafka_lite.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+    InitProducerIdRequest,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

@@ -16,7 +16,7 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import CoordinatorNotAvailableError, UnstableOffsetCommitError
-from aiokafka_lite.protocol.messages.end_txn import EndTxnRequest
+from aiokafka_lite.protocol.messages.transactions import EndTxnRequest
 from aiokafka_lite.records import RecordSet
 from tests.broker.transactions.offsets import commit as commit_offset
 from tests.broker.transactions.offsets import fetched, settled

@@ -16,7 +16,7 @@ from aiokafka_lite.protocol.messages.fetch import (
     FetchResponse,
     FetchTopic,
 )
-from aiokafka_lite.protocol.messages.list_offsets import (
+from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,

@@ -10,8 +10,7 @@ from aiokafka_lite.client.blocking import BlockingConnection
 from aiokafka_lite.client.blocking_sasl import authenticate
 from aiokafka_lite.client.sasl import mechanism_of
 from aiokafka_lite.errors import KafkaConnectionError, KafkaError, RequestTimedOutError
-from aiokafka_lite.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
-from aiokafka_lite.protocol.messages.sasl_handshake import SaslHandshakeResponse
+from aiokafka_lite.protocol.messages.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from aiokafka_lite.protocol.schema import Response
 
 

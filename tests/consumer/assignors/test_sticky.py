@@ -29,9 +29,11 @@ from aiokafka_lite.consumer.assignors.sticky import (
     share_out,
 )
 from aiokafka_lite.protocol.codec import decode, decode_versioned
-from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
-from aiokafka_lite.protocol.messages.sticky_user_data import StickyUserData
+from aiokafka_lite.protocol.messages.classic_group import JoinGroupRequest
+from aiokafka_lite.protocol.messages.consumer_protocol import (
+    ConsumerProtocolSubscription,
+    StickyUserData,
+)
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.assignors.groups import (
     TOPIC_NAMES,

@@ -22,7 +22,7 @@ from aiokafka_lite.consumer.membership.group_task import GroupTask, Surroundings
 from aiokafka_lite.consumer.membership.protocol import Identity, LastCommits
 from aiokafka_lite.consumer.membership.stand_in import Outcome, StandIn
 from aiokafka_lite.errors import KafkaError
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from tests.support.pulses import Thread
 from tests.support.states import NotedGate, State
 from tests.support.virtual_time import VirtualTimeLoop

@@ -33,17 +33,16 @@ from aiokafka_lite.consumer.membership.classic.rebalance import (
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.errors import KafkaError, for_code
-from aiokafka_lite.protocol.messages.join_group import (
+from aiokafka_lite.protocol.messages.classic_group import (
     JoinGroupRequest,
     JoinGroupResponse,
     JoinGroupResponseMember,
-)
-from aiokafka_lite.protocol.messages.leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
 )
-from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 from tests.support.rows import tps

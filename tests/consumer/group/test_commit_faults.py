@@ -18,8 +18,8 @@ from aiokafka_lite.errors import (
     KafkaTimeoutError,
     MaxPollIntervalError,
 )
+from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
 from aiokafka_lite.protocol.schema import Message, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support import inside

@@ -33,14 +33,14 @@ from aiokafka_lite.errors import (
     KafkaError,
     KafkaTimeoutError,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
-from aiokafka_lite.protocol.messages.offset_fetch import (
+from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from aiokafka_lite.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.events import events_so_far
 from tests.support.plain_group import (

@@ -21,15 +21,20 @@ from aiokafka_lite.errors import (
     IllegalStateError,
     KafkaTimeoutError,
 )
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest
-from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
-from aiokafka_lite.protocol.messages.offset_fetch import (
+from aiokafka_lite.protocol.messages.classic_group import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from aiokafka_lite.protocol.messages.committed_offsets import (
+    OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from aiokafka_lite.protocol.schema import Message, Request, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.listeners import Calls

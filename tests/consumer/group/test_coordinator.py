@@ -15,7 +15,7 @@ from aiokafka_lite.consumer.events.kinds import CoordinatorChanged
 from aiokafka_lite.consumer.events.stream import Events
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 from tests.support.events import events_so_far
 
 pytestmark = pytest.mark.virtual_time

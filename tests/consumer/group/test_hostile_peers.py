@@ -17,14 +17,15 @@ from aiokafka_lite.consumer.assignors.blobs import decode_assignment, encode_sub
 from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
 from aiokafka_lite.errors import MemberIdRequired
 from aiokafka_lite.protocol.codec import encode
-from aiokafka_lite.protocol.messages.join_group import (
+from aiokafka_lite.protocol.messages.classic_group import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
 )
-from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from aiokafka_lite.protocol.messages.sticky_user_data import PreviousShare, StickyUserData
-from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest
+from aiokafka_lite.protocol.messages.consumer_protocol import PreviousShare, StickyUserData
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.rows import tps

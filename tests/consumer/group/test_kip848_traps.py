@@ -50,16 +50,15 @@ from aiokafka_lite.errors import (
     KafkaError,
 )
 from aiokafka_lite.events import GroupProtocolChanged
+from aiokafka_lite.protocol.messages.classic_group import JoinGroupRequest, LeaveGroupRequest
+from aiokafka_lite.protocol.messages.committed_offsets import (
+    OffsetCommitRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-)
-from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
-from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest
-from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
-from aiokafka_lite.protocol.messages.offset_fetch import (
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
 )
 from aiokafka_lite.protocol.schema import Message
 from aiokafka_lite.structs import TopicPartition

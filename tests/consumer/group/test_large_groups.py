@@ -30,8 +30,9 @@ from aiokafka_lite.consumer.membership.classic.leader import (
     read_members,
     share_out,
 )
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from aiokafka_lite.protocol.messages.join_group import (
+from aiokafka_lite.protocol.messages.classic_group import (
+    HeartbeatRequest,
+    HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
     JoinGroupResponseMember,

@@ -14,7 +14,7 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.membership.classic.member import MemberState
 from aiokafka_lite.errors import CommitFailedError, FencedInstanceIdError
-from aiokafka_lite.protocol.messages.describe_groups import DescribeGroupsRequest
+from aiokafka_lite.protocol.messages.groups import DescribeGroupsRequest
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.listeners import Calls

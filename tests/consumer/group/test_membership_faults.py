@@ -30,17 +30,21 @@ from aiokafka_lite.errors import (
     GroupAuthorizationFailedError,
     MaxPollIntervalError,
 )
-from aiokafka_lite.protocol.messages.consumer_protocol import (
-    ConsumerProtocolSubscription,
-    decode_versioned,
+from aiokafka_lite.protocol.codec import decode_versioned
+from aiokafka_lite.protocol.messages.classic_group import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
 )
+from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitRequest
+from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
-from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
-from aiokafka_lite.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from aiokafka_lite.protocol.schema import Message, Response
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.events import events_so_far

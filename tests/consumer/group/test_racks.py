@@ -26,13 +26,13 @@ from aiokafka_lite.consumer.assignors.sticky import StickyPartitionAssignor
 from aiokafka_lite.consumer.membership.classic.leader import do_racks_count
 from aiokafka_lite.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
 from aiokafka_lite.protocol.codec import decode_versioned
+from aiokafka_lite.protocol.messages.classic_group import JoinGroupRequest
 from aiokafka_lite.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from aiokafka_lite.protocol.messages.create_topics import (
+from aiokafka_lite.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreateTopicsRequest,
 )
-from aiokafka_lite.protocol.messages.join_group import JoinGroupRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique

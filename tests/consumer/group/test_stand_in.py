@@ -51,13 +51,13 @@ from aiokafka_lite.errors import (
     RequestTimedOutError,
     UnknownMemberIdError,
 )
+from aiokafka_lite.protocol.messages.classic_group import HeartbeatResponse
 from aiokafka_lite.protocol.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatResponse
 from aiokafka_lite.protocol.schema import Request, Response
 from tests.support.pulses import Topics
 from tests.support.sasl_consumer import Tokens

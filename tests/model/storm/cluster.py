@@ -13,12 +13,12 @@ from aiokafka_lite import records
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker.groups.coordinator_log import partition_for
 from aiokafka_lite.errors import DuplicateSequenceNumber, KafkaError, for_code
-from aiokafka_lite.protocol.messages.init_producer_id import InitProducerIdRequest
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
+from aiokafka_lite.protocol.messages.transactions import InitProducerIdRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.model.clusters import AFTERMATH_S, RealCommits, value_of
 from tests.model.ledger import Fault, Ledger

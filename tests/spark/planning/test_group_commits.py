@@ -18,7 +18,7 @@ from aiokafka_lite.errors import (
     NotCoordinatorError,
     TopicAuthorizationFailedError,
 )
-from aiokafka_lite.protocol.messages.offset_commit import OffsetCommitRequest
+from aiokafka_lite.protocol.messages.committed_offsets import OffsetCommitRequest
 from aiokafka_lite.spark.planning.group_commits import COMMITTED_AGAIN_AFTER_S, GroupCommits
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique

@@ -24,7 +24,7 @@ from aiokafka_lite.errors import (
     TopicAuthorizationFailedError,
     UnknownLeaderEpochError,
 )
-from aiokafka_lite.protocol.messages.list_offsets import (
+from aiokafka_lite.protocol.messages.log_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,

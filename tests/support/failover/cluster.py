@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from aiokafka_lite.errors import KafkaError, for_code
-from aiokafka_lite.protocol.messages.create_topics import (
+from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from aiokafka_lite.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreateTopicsRequest,
 )
-from aiokafka_lite.protocol.messages.find_coordinator import FindCoordinatorRequest
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from aiokafka_lite.protocol.schema import Request, Response
 from tests.support.failover.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

@@ -37,7 +37,7 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
     UnsupportedVersionError,
 )
-from aiokafka_lite.protocol.messages.consumer_group_records import (
+from aiokafka_lite.protocol.messages.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupKey,

@@ -31,16 +31,14 @@ from aiokafka_lite.broker.groups.kip848.topic_hash import Topics, metadata_hash
 from aiokafka_lite.broker.groups.values import CONSUMER_PROTOCOL_TYPE, Protocols
 from aiokafka_lite.errors import GroupIdNotFound, KafkaError
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
-from aiokafka_lite.protocol.messages.consumer_group_records import (
-    ConsumerGroupKey,
-    ConsumerGroupValue,
-)
 from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
 )
 from aiokafka_lite.protocol.messages.group_records import (
+    ConsumerGroupKey,
+    ConsumerGroupValue,
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,

@@ -8,7 +8,7 @@ from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848.assignors import Assignment
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, ResolvedRegex
 from aiokafka_lite.broker.groups.kip848.member import ConsumerGroupMember, PartitionEpochs
-from aiokafka_lite.protocol.messages.consumer_group_records import (
+from aiokafka_lite.protocol.messages.group_records import (
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,

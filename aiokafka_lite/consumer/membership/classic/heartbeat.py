@@ -20,7 +20,7 @@ from aiokafka_lite.consumer.membership.protocol import Identity
 from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.consumer.membership.stand_in import Outcome, Send
 from aiokafka_lite.errors import KafkaError, for_code
-from aiokafka_lite.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from aiokafka_lite.protocol.messages.classic_group import HeartbeatRequest, HeartbeatResponse
 
 # How late an answer's timer may be, as a part of the session, without the loop having been blocked.
 BLOCKED_SHARE: Final = 0.1

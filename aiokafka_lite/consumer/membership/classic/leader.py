@@ -14,7 +14,7 @@ from aiokafka_lite._threads import compute
 from aiokafka_lite.client import ClusterView, TopicsOfCluster
 from aiokafka_lite.consumer.assignors import Assignor, ConsumerProtocolMemberMetadata
 from aiokafka_lite.consumer.assignors.blobs import decode_subscriptions, encode_assignments
-from aiokafka_lite.protocol.messages.join_group import JoinGroupResponseMember
+from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponseMember
 
 # About what it takes for each partition that is shared out, more where members are in racks, and
 # for each byte that members said.

@@ -34,13 +34,12 @@ from aiokafka_lite.consumer.membership.classic.member import Member, interruptio
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, Identity
 from aiokafka_lite.errors import InconsistentGroupProtocolError, KafkaError, MemberIdRequired
-from aiokafka_lite.protocol.messages.join_group import (
+from aiokafka_lite.protocol.messages.classic_group import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
-)
-from aiokafka_lite.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from aiokafka_lite.protocol.messages.sync_group import (
+    LeaveGroupRequest,
+    MemberIdentity,
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )

@@ -8,12 +8,11 @@ from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.machine import Beat, BeatReply, ConsumerGroupSettings
 from aiokafka_lite.broker.groups.values import ErrorType, Join, Joined, Sync, Synced
+from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
-    decode_versioned,
-    encode_versioned,
 )
 from tests.broker.groups.fakes import Services, elect_all
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from aiokafka_lite.protocol.messages.describe_groups import DescribeGroupsRequest
-from aiokafka_lite.protocol.messages.list_groups import ListGroupsRequest
-from aiokafka_lite.protocol.messages.offset_delete import (
+from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
-)
-from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from aiokafka_lite.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
 from tests.broker.groups.kip848.requests import ConsumerGroupRequests
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.group_requests import GroupRequests

@@ -9,12 +9,11 @@ from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember
 from aiokafka_lite.broker.groups.kip848.migration import encode_assignment, owned_by, upgraded
 from aiokafka_lite.broker.groups.values import GroupSettings
 from aiokafka_lite.errors import GroupIdNotFound
+from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
 from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
-    decode_versioned,
-    encode_versioned,
 )
 from tests.broker.groups.fakes import FakeTopics
 

@@ -8,7 +8,7 @@ import pytest
 
 from aiokafka_lite import errors
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.protocol.messages.create_partitions import (
+from aiokafka_lite.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )

@@ -9,13 +9,12 @@ import pytest
 from aiokafka_lite import errors
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
+from aiokafka_lite.protocol.messages.classic_group import JoinGroupResponse
 from aiokafka_lite.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     TopicPartition,
-    decode_versioned,
-    encode_versioned,
 )
-from aiokafka_lite.protocol.messages.join_group import JoinGroupResponse
 from tests.broker.groups.kip848.requests import ConsumerGroupRequests
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import MemberOf, await_coordinator, subscription

@@ -20,7 +20,7 @@ from aiokafka_lite.broker.groups.coordinator_log import (
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.member import NOT_OWNED, ConsumerGroupMember
 from aiokafka_lite.broker.groups.kip848.records import member_record, member_tombstones
-from aiokafka_lite.protocol.messages.consumer_group_records import (
+from aiokafka_lite.protocol.messages.group_records import (
     VALUE_OF,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -32,13 +32,11 @@ from aiokafka_lite.protocol.messages.consumer_group_records import (
     ConsumerGroupRegularExpressionValue,
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataValue,
-    TopicPartitions,
-)
-from aiokafka_lite.protocol.messages.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
+    TopicPartitions,
 )
 from aiokafka_lite.records import RecordSet
 from tests.broker.groups.kip848.driven import Driven

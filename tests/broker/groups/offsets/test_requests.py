@@ -7,23 +7,19 @@ import asyncio
 import pytest
 
 from aiokafka_lite import errors
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from aiokafka_lite.protocol.messages.offset_commit import (
+from aiokafka_lite.protocol.messages.committed_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-)
-from aiokafka_lite.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
-)
-from aiokafka_lite.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.group_requests import GroupRequests, MemberOf, subscription
 

@@ -1,8 +1,4 @@
-"""DescribeConfigs (key 32): the settings of topics, brokers and groups.
-
-v1 synonyms and where a value comes from (KIP-226); v3 types and documentation (KIP-569); v4 is
-flexible.
-"""
+"""Describe and change settings of topics, brokers and groups."""
 
 from __future__ import annotations
 
@@ -19,8 +15,9 @@ from aiokafka_lite.protocol.schema import (
 )
 
 
+# --- DescribeConfigs (key 32) -----------------------------------------------------------------
 class DescribeConfigsSynonym(Struct):
-    """A setting of another place or name that the value may come from; the first one wins."""
+    """A source of the value, such as another setting; the first source wins (KIP-226)."""
 
     name: str = string("1+")
     value: str | None = string("1+", nullable="0+")
@@ -28,8 +25,6 @@ class DescribeConfigsSynonym(Struct):
 
 
 class DescribeConfigsResourceResult(Struct):
-    """One setting; the value of a sensitive one is null."""
-
     name: str = string("0+")
     value: str | None = string("0+", nullable="0+")
     read_only: bool = boolean("0+")
@@ -41,8 +36,6 @@ class DescribeConfigsResourceResult(Struct):
 
 
 class DescribeConfigsResult(Struct):
-    """The settings of one resource."""
-
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+")
     resource_type: int = int8("0+")
@@ -51,14 +44,12 @@ class DescribeConfigsResult(Struct):
 
 
 class DescribeConfigsResponse(Response):
-    """Settings by resource."""
-
     throttle_time_ms: int = int32("0+")
     results: list[DescribeConfigsResult] = array(DescribeConfigsResult, "0+")
 
 
 class DescribeConfigsResource(Struct):
-    """A resource, and which of its settings are asked for: null for all."""
+    """A resource and the names of settings: null for all."""
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
@@ -68,8 +59,45 @@ class DescribeConfigsResource(Struct):
 class DescribeConfigsRequest(
     Request[DescribeConfigsResponse], key=32, versions="1-4", flexible="4+"
 ):
-    """What are the settings of these resources?"""
-
     resources: list[DescribeConfigsResource] = array(DescribeConfigsResource, "0+")
     include_synonyms: bool = boolean("1+")
     include_documentation: bool = boolean("3+")
+
+
+# --- IncrementalAlterConfigs (key 44) ---------------------------------------------------------
+class AlterConfigsResourceResponse(Struct):
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+")
+    resource_type: int = int8("0+")
+    resource_name: str = string("0+")
+
+
+class IncrementalAlterConfigsResponse(Response):
+    throttle_time_ms: int = int32("0+")
+    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse, "0+")
+
+
+class AlterableConfig(Struct):
+    """`config_operation`: 0 sets, 1 deletes, 2 appends to a list, 3 subtracts from it."""
+
+    name: str = string("0+")
+    config_operation: int = int8("0+")
+    value: str | None = string("0+", nullable="0+")
+
+
+class AlterConfigsResource(Struct):
+    resource_type: int = int8("0+")
+    resource_name: str = string("0+")
+    configs: list[AlterableConfig] = array(AlterableConfig, "0+")
+
+
+class IncrementalAlterConfigsRequest(
+    Request[IncrementalAlterConfigsResponse],
+    key=44,
+    versions="0-1",
+    flexible="1+",
+):
+    """Change single settings (KIP-339); a resource's changes are applied all or not at all."""
+
+    resources: list[AlterConfigsResource] = array(AlterConfigsResource, "0+")
+    validate_only: bool = boolean("0+")

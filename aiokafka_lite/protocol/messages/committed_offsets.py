@@ -1,9 +1,4 @@
-"""OffsetFetch (key 9): read a group's stored positions.
-
-v2 null for all topics, and an error for the whole group; v5 leader epochs (KIP-320); v6 is
-flexible; v7 stable offsets only (KIP-447); v8 several groups at once (KIP-709), which moved the
-group's fields into a list; v9 members of KIP-848; v10 names topics by id (KIP-848).
-"""
+"""The committed offsets of groups."""
 
 from __future__ import annotations
 
@@ -26,14 +21,65 @@ from aiokafka_lite.protocol.schema import (
 )
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps, run_to_end
 
-_FIRST_WITH_REQUIRE_STABLE: Final = 7
-_FIRST_WITH_SEVERAL_GROUPS: Final = 8
-_FIRST_WITH_GROUP_ERROR: Final = 2
+# --- OffsetCommit (key 8) ---------------------------------------------------------------------
 _FIRST_WITHOUT_NAMES: Final = 10
 
 
+class OffsetCommitResponsePartition(Struct):
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+
+
+class OffsetCommitResponseTopic(Struct):
+    name: str = string("0-9", ignorable=True)
+    topic_id: bytes = uuid("10+", ignorable=True)  # KIP-516
+    partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition, "0+")
+
+
+class OffsetCommitResponse(Response):
+    throttle_time_ms: int = int32("3+", ignorable=True)
+    topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic, "0+")
+
+
+class OffsetCommitRequestPartition(Struct):
+    partition_index: int = int32("0+")
+    committed_offset: int = int64("0+")
+    committed_leader_epoch: int = int32("6+", default=-1, ignorable=True)  # KIP-320
+    committed_metadata: str | None = string("0+", nullable="0+")
+
+
+class OffsetCommitRequestTopic(Struct):
+    name: str = string("0-9", ignorable=True)
+    topic_id: bytes = uuid("10+", ignorable=True)  # KIP-516
+    partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition, "0+")
+
+
+class OffsetCommitRequest(Request[OffsetCommitResponse], key=8, versions="2-10", flexible="8+"):
+    """Store positions, if the member is of this generation or epoch; members of KIP-848 need v9."""
+
+    group_id: str = string("0+")
+    generation_id_or_member_epoch: int = int32("1+", default=-1, ignorable=True)
+    member_id: str = string("1+", ignorable=True)
+    group_instance_id: str | None = string("7+", nullable="7+", default=None)  # KIP-345
+    retention_time_ms: int = int64("2-4", default=-1, ignorable=True)
+    topics: list[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic, "0+")
+
+    @property
+    @override
+    def usable_max_version(self) -> int:
+        if any(topic.topic_id == ZERO_UUID for topic in self.topics):
+            return _FIRST_WITHOUT_NAMES - 1
+        return self.max_version
+
+
+# --- OffsetFetch (key 9) ----------------------------------------------------------------------
+_FIRST_WITH_REQUIRE_STABLE: Final = 7
+_FIRST_WITH_SEVERAL_GROUPS: Final = 8
+_FIRST_WITH_GROUP_ERROR: Final = 2
+
+
 class OffsetFetchResponsePartition(Struct):
-    """The position in one partition, -1 if there is none (up to v7)."""
+    """Up to v7. The offset is -1 if none is committed."""
 
     partition_index: int = int32("0-7")
     committed_offset: int = int64("0-7")
@@ -43,14 +89,12 @@ class OffsetFetchResponsePartition(Struct):
 
 
 class OffsetFetchResponseTopic(Struct):
-    """A topic of the only group (up to v7)."""
-
     name: str = string("0-7")
     partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition, "0-7")
 
 
 class OffsetFetchResponsePartitions(Struct):
-    """The position in one partition, -1 if there is none."""
+    """The offset is -1 if none is committed."""
 
     partition_index: int = int32("8+")
     committed_offset: int = int64("8+")
@@ -60,24 +104,18 @@ class OffsetFetchResponsePartitions(Struct):
 
 
 class OffsetFetchResponseTopics(Struct):
-    """A topic by name, from v10 on by id."""
-
     name: str = string("8-9", ignorable=True)
     topic_id: bytes = uuid("10+", ignorable=True)  # KIP-516
     partitions: list[OffsetFetchResponsePartitions] = array(OffsetFetchResponsePartitions, "8+")
 
 
 class OffsetFetchResponseGroup(Struct):
-    """A group and its topics (KIP-709)."""
-
     group_id: str = string("8+")
     topics: list[OffsetFetchResponseTopics] = array(OffsetFetchResponseTopics, "8+")
     error_code: int = int16("8+")
 
 
 class OffsetFetchResponse(Response):
-    """Positions by group."""
-
     throttle_time_ms: int = int32("3+", ignorable=True)
     topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, "0-7")
     error_code: int = int16("2-7", ignorable=True)
@@ -112,7 +150,7 @@ class OffsetFetchResponse(Response):
 
     @override
     def from_version(self, version: int) -> Self:
-        """Make a list of the one group; its id is empty, for these versions do not say."""
+        """Make a list of the one group, without its id, which these versions lack."""
         if version >= _FIRST_WITH_SEVERAL_GROUPS:
             return self
         group = OffsetFetchResponseGroup(
@@ -130,7 +168,7 @@ class OffsetFetchResponse(Response):
 def _lower(
     partition: OffsetFetchResponsePartitions, group: OffsetFetchResponseGroup, version: int
 ) -> OffsetFetchResponsePartition:
-    """Without a place for the group's error, each partition reports it."""
+    """Copy the group's error into each partition if the version has no error of a group."""
     is_group_error_lost = version < _FIRST_WITH_GROUP_ERROR and group.error_code
     return OffsetFetchResponsePartition(
         partition_index=partition.partition_index,
@@ -152,23 +190,17 @@ def _lift(partition: OffsetFetchResponsePartition) -> OffsetFetchResponsePartiti
 
 
 class OffsetFetchRequestTopic(Struct):
-    """A topic of the only group (up to v7)."""
-
     name: str = string("0-7")
     partition_indexes: list[int] = array(int32, "0-7")
 
 
 class OffsetFetchRequestTopics(Struct):
-    """A topic by name, from v10 on by id."""
-
     name: str = string("8-9", ignorable=True)
     topic_id: bytes = uuid("10+", ignorable=True)  # KIP-516
     partition_indexes: list[int] = array(int32, "8+")
 
 
 class OffsetFetchRequestGroup(Struct):
-    """A group and its topics (KIP-709)."""
-
     group_id: str = string("8+")
     member_id: str | None = string("9+", nullable="9+", default=None, ignorable=True)  # KIP-848
     member_epoch: int = int32("9+", default=-1, ignorable=True)  # KIP-848
@@ -178,7 +210,7 @@ class OffsetFetchRequestGroup(Struct):
 
 
 class OffsetFetchRequest(Request[OffsetFetchResponse], key=9, versions="1-10", flexible="6+"):
-    """Read positions of groups; with null topics all that are stored."""
+    """Read committed offsets; null topics mean all. v7 can require stable offsets (KIP-447)."""
 
     group_id: str = string("0-7")
     topics: list[OffsetFetchRequestTopic] | None = array(
@@ -236,3 +268,36 @@ class OffsetFetchRequest(Request[OffsetFetchResponse], key=9, versions="1-10", f
         if any(topic.topic_id == ZERO_UUID for topic in topics):
             return _FIRST_WITHOUT_NAMES - 1
         return self.max_version
+
+
+# --- OffsetDelete (key 47) --------------------------------------------------------------------
+class OffsetDeleteResponsePartition(Struct):
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+
+
+class OffsetDeleteResponseTopic(Struct):
+    name: str = string("0+")
+    partitions: list[OffsetDeleteResponsePartition] = array(OffsetDeleteResponsePartition, "0+")
+
+
+class OffsetDeleteResponse(Response):
+    error_code: int = int16("0+")
+    throttle_time_ms: int = int32("0+", ignorable=True)
+    topics: list[OffsetDeleteResponseTopic] = array(OffsetDeleteResponseTopic, "0+")
+
+
+class OffsetDeleteRequestPartition(Struct):
+    partition_index: int = int32("0+")
+
+
+class OffsetDeleteRequestTopic(Struct):
+    name: str = string("0+")
+    partitions: list[OffsetDeleteRequestPartition] = array(OffsetDeleteRequestPartition, "0+")
+
+
+class OffsetDeleteRequest(Request[OffsetDeleteResponse], key=47, versions="0"):
+    """Delete offsets of topics to which no member of the group subscribes (KIP-496)."""
+
+    group_id: str = string("0+")
+    topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic, "0+")

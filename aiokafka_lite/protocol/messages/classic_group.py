@@ -1,0 +1,167 @@
+"""Membership in a classic group."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiokafka_lite._compat import Self, override
+from aiokafka_lite.errors import UnsupportedVersionError
+from aiokafka_lite.protocol.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    blob,
+    boolean,
+    int16,
+    int32,
+    string,
+)
+
+# --- JoinGroup (key 11) -----------------------------------------------------------------------
+_FIRST_WITH_REBALANCE_TIMEOUT: Final = 1
+
+
+class JoinGroupResponseMember(Struct):
+    member_id: str = string("0+")
+    # KIP-345
+    group_instance_id: str | None = string("5+", nullable="5+", default=None, ignorable=True)
+    metadata: bytes = blob("0+")
+
+
+class JoinGroupResponse(Response):
+    throttle_time_ms: int = int32("2+", ignorable=True)
+    error_code: int = int16("0+")
+    generation_id: int = int32("0+", default=-1)
+    protocol_type: str | None = string("7+", nullable="7+", default=None, ignorable=True)  # KIP-559
+    protocol_name: str | None = string("0+", nullable="7+")
+    leader: str = string("0+")
+    skip_assignment: bool = boolean("9+")  # KIP-814
+    member_id: str = string("0+")
+    members: list[JoinGroupResponseMember] = array(JoinGroupResponseMember, "0+")
+
+
+class JoinGroupRequestProtocol(Struct):
+    name: str = string("0+")
+    metadata: bytes = blob("0+")
+
+
+class JoinGroupRequest(Request[JoinGroupResponse], key=11, versions="0-9", flexible="6+"):
+    """Join or rejoin a classic group; the response to the leader contains all subscriptions.
+
+    From v4 on, a member without an id joins in two steps (KIP-394).
+    """
+
+    group_id: str = string("0+")
+    session_timeout_ms: int = int32("0+")
+    rebalance_timeout_ms: int = int32("1+", default=-1, ignorable=True)  # KIP-62
+    member_id: str = string("0+")
+    group_instance_id: str | None = string("5+", nullable="5+", default=None)  # KIP-345
+    protocol_type: str = string("0+")
+    protocols: list[JoinGroupRequestProtocol] = array(JoinGroupRequestProtocol, "0+")
+    reason: str | None = string("8+", nullable="8+", default=None, ignorable=True)  # KIP-800
+
+    @override
+    def from_version(self, version: int) -> Self:
+        if version < _FIRST_WITH_REBALANCE_TIMEOUT:
+            self.rebalance_timeout_ms = self.session_timeout_ms
+        return self
+
+
+# --- SyncGroup (key 14) -----------------------------------------------------------------------
+class SyncGroupResponse(Response):
+    throttle_time_ms: int = int32("1+", ignorable=True)
+    error_code: int = int16("0+")
+    protocol_type: str | None = string("5+", nullable="5+", default=None, ignorable=True)  # KIP-559
+    protocol_name: str | None = string("5+", nullable="5+", default=None, ignorable=True)  # KIP-559
+    assignment: bytes = blob("0+")
+
+
+class SyncGroupRequestAssignment(Struct):
+    member_id: str = string("0+")
+    assignment: bytes = blob("0+")
+
+
+class SyncGroupRequest(Request[SyncGroupResponse], key=14, versions="0-5", flexible="4+"):
+    """Return the member's assignment; the leader sends the assignments of all."""
+
+    group_id: str = string("0+")
+    generation_id: int = int32("0+")
+    member_id: str = string("0+")
+    group_instance_id: str | None = string("3+", nullable="3+", default=None)  # KIP-345
+    protocol_type: str | None = string("5+", nullable="5+", default=None, ignorable=True)  # KIP-559
+    protocol_name: str | None = string("5+", nullable="5+", default=None, ignorable=True)  # KIP-559
+    assignments: list[SyncGroupRequestAssignment] = array(SyncGroupRequestAssignment, "0+")
+
+
+# --- Heartbeat (key 12) -----------------------------------------------------------------------
+class HeartbeatResponse(Response):
+    throttle_time_ms: int = int32("1+", ignorable=True)
+    error_code: int = int16("0+")
+
+
+class HeartbeatRequest(Request[HeartbeatResponse], key=12, versions="0-4", flexible="4+"):
+    group_id: str = string("0+")
+    generation_id: int = int32("0+")
+    member_id: str = string("0+")
+    group_instance_id: str | None = string("3+", nullable="3+", default=None)  # KIP-345
+
+
+# --- LeaveGroup (key 13) ----------------------------------------------------------------------
+_FIRST_WITH_SEVERAL_MEMBERS: Final = 3
+
+
+class MemberResponse(Struct):
+    member_id: str = string("3+")
+    group_instance_id: str | None = string("3+", nullable="3+")  # KIP-345
+    error_code: int = int16("3+")
+
+
+class LeaveGroupResponse(Response):
+    throttle_time_ms: int = int32("1+", ignorable=True)
+    error_code: int = int16("0+")
+    members: list[MemberResponse] = array(MemberResponse, "3+")  # KIP-345
+
+    @override
+    def for_version(self, version: int) -> Self:
+        """Versions without a list of members return the one member's error as their own."""
+        if version >= _FIRST_WITH_SEVERAL_MEMBERS or not self.members:
+            return self
+        if len(self.members) > 1:
+            raise UnsupportedVersionError(
+                f"a LeaveGroup v{version} response can contain only one member"
+            )
+        return type(self)(
+            throttle_time_ms=self.throttle_time_ms,
+            error_code=self.error_code or self.members[0].error_code,
+        )
+
+
+class MemberIdentity(Struct):
+    member_id: str = string("3+")
+    group_instance_id: str | None = string("3+", nullable="3+", default=None)  # KIP-345
+    reason: str | None = string("5+", nullable="5+", default=None, ignorable=True)  # KIP-800
+
+
+class LeaveGroupRequest(Request[LeaveGroupResponse], key=13, versions="0-5", flexible="4+"):
+    group_id: str = string("0+")
+    member_id: str = string("0-2")
+    members: list[MemberIdentity] = array(MemberIdentity, "3+")  # KIP-345
+
+    @override
+    def for_version(self, version: int) -> Self:
+        if version >= _FIRST_WITH_SEVERAL_MEMBERS or not self.members:
+            return self
+        if len(self.members) > 1 or self.members[0].group_instance_id is not None:
+            raise UnsupportedVersionError(
+                f"a LeaveGroup v{version} request can contain only one member, "
+                "which must not be static"
+            )
+        return type(self)(group_id=self.group_id, member_id=self.members[0].member_id)
+
+    @override
+    def from_version(self, version: int) -> Self:
+        if version >= _FIRST_WITH_SEVERAL_MEMBERS:
+            return self
+        member = MemberIdentity(member_id=self.member_id)
+        return type(self)(group_id=self.group_id, members=[member])

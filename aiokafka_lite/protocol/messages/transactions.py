@@ -1,0 +1,326 @@
+"""Idempotent producers and transactions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiokafka_lite._compat import Self, override
+from aiokafka_lite.errors import UnsupportedVersionError
+from aiokafka_lite.protocol.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    uuid,
+)
+
+
+# --- InitProducerId (key 22) ------------------------------------------------------------------
+class InitProducerIdResponse(Response):
+    throttle_time_ms: int = int32("0+", ignorable=True)
+    error_code: int = int16("0+")
+    producer_id: int = int64("0+", default=-1)
+    producer_epoch: int = int16("0+")
+    ongoing_txn_producer_id: int = int64("6+", default=-1)  # KIP-939
+    ongoing_txn_producer_epoch: int = int16("6+", default=-1)  # KIP-939
+
+
+class InitProducerIdRequest(
+    Request[InitProducerIdResponse],
+    key=22,
+    versions="0-6",
+    flexible="2+",
+    is_newest_unstable=True,
+):
+    """Return a producer id, and fence earlier producers of the transactional id.
+
+    With a null transactional id, the producer is only idempotent. v6 (KIP-939) is unstable.
+    """
+
+    transactional_id: str | None = string("0+", nullable="0+")
+    transaction_timeout_ms: int = int32("0+")
+    producer_id: int = int64("3+", default=-1)  # KIP-360
+    producer_epoch: int = int16("3+", default=-1)  # KIP-360
+    enable2_pc: bool = boolean("6+")  # KIP-939
+    keep_prepared_txn: bool = boolean("6+")  # KIP-939
+
+
+# --- AddPartitionsToTxn (key 24) --------------------------------------------------------------
+_FIRST_FOR_BROKERS: Final = 4
+
+
+class AddPartitionsToTxnPartitionResult(Struct):
+    partition_index: int = int32("0+")
+    partition_error_code: int = int16("0+")
+
+
+class AddPartitionsToTxnTopicResult(Struct):
+    name: str = string("0+")
+    results_by_partition: list[AddPartitionsToTxnPartitionResult] = array(
+        AddPartitionsToTxnPartitionResult, "0+"
+    )
+
+
+class AddPartitionsToTxnResult(Struct):
+    transactional_id: str = string("4+")
+    topic_results: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult, "4+")
+
+
+class AddPartitionsToTxnResponse(Response):
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("4+", ignorable=True)
+    # KIP-890
+    results_by_transaction: list[AddPartitionsToTxnResult] = array(AddPartitionsToTxnResult, "4+")
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = array(
+        AddPartitionsToTxnTopicResult, "0-3"
+    )
+
+    @override
+    def for_version(self, version: int) -> Self:
+        if version >= _FIRST_FOR_BROKERS or not self.results_by_transaction:
+            return self
+        if len(self.results_by_transaction) > 1:
+            raise UnsupportedVersionError(
+                f"an AddPartitionsToTxn v{version} response can contain only one transaction"
+            )
+        return type(self)(
+            throttle_time_ms=self.throttle_time_ms,
+            error_code=self.error_code,
+            results_by_topic_v3_and_below=self.results_by_transaction[0].topic_results,
+        )
+
+    @override
+    def from_version(self, version: int) -> Self:
+        """Make a list of the one transaction, without its id, which these versions lack."""
+        if version >= _FIRST_FOR_BROKERS:
+            return self
+        result = AddPartitionsToTxnResult(topic_results=self.results_by_topic_v3_and_below)
+        return type(self)(throttle_time_ms=self.throttle_time_ms, results_by_transaction=[result])
+
+
+class AddPartitionsToTxnTopic(Struct):
+    name: str = string("0+")
+    partitions: list[int] = array(int32, "0+")
+
+
+class AddPartitionsToTxnTransaction(Struct):
+    transactional_id: str = string("4+")
+    producer_id: int = int64("4+")
+    producer_epoch: int = int16("4+")
+    verify_only: bool = boolean("4+")
+    topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic, "4+")
+
+
+class AddPartitionsToTxnRequest(
+    Request[AddPartitionsToTxnResponse],
+    key=24,
+    versions="0-5",
+    flexible="3+",
+):
+    """Add partitions to a transaction (KIP-98).
+
+    Clients use v3 at most. From v4 on, brokers add partitions for several transactions (KIP-890).
+    """
+
+    # KIP-890
+    transactions: list[AddPartitionsToTxnTransaction] = array(AddPartitionsToTxnTransaction, "4+")
+    v3_and_below_transactional_id: str = string("0-3")
+    v3_and_below_producer_id: int = int64("0-3")
+    v3_and_below_producer_epoch: int = int16("0-3")
+    v3_and_below_topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic, "0-3")
+
+    @override
+    def for_version(self, version: int) -> Self:
+        if version >= _FIRST_FOR_BROKERS or not self.transactions:
+            return self
+        if len(self.transactions) > 1 or self.transactions[0].verify_only:
+            raise UnsupportedVersionError(
+                "verify_only or several transactions require AddPartitionsToTxn "
+                f"v{_FIRST_FOR_BROKERS} or newer, not v{version}"
+            )
+        (transaction,) = self.transactions
+        return type(self)(
+            v3_and_below_transactional_id=transaction.transactional_id,
+            v3_and_below_producer_id=transaction.producer_id,
+            v3_and_below_producer_epoch=transaction.producer_epoch,
+            v3_and_below_topics=transaction.topics,
+        )
+
+    @override
+    def from_version(self, version: int) -> Self:
+        if version >= _FIRST_FOR_BROKERS:
+            return self
+        transaction = AddPartitionsToTxnTransaction(
+            transactional_id=self.v3_and_below_transactional_id,
+            producer_id=self.v3_and_below_producer_id,
+            producer_epoch=self.v3_and_below_producer_epoch,
+            topics=self.v3_and_below_topics,
+        )
+        return type(self)(transactions=[transaction])
+
+    @property
+    @override
+    def usable_max_version(self) -> int:
+        return _FIRST_FOR_BROKERS - 1
+
+
+# --- AddOffsetsToTxn (key 25) -----------------------------------------------------------------
+class AddOffsetsToTxnResponse(Response):
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+
+
+class AddOffsetsToTxnRequest(
+    Request[AddOffsetsToTxnResponse], key=25, versions="0-4", flexible="3+"
+):
+    """Add a group's partition of the offsets topic to a transaction (KIP-98).
+
+    From v4 on, errors may be abortable (KIP-890).
+    """
+
+    transactional_id: str = string("0+")
+    producer_id: int = int64("0+")
+    producer_epoch: int = int16("0+")
+    group_id: str = string("0+")
+
+
+# --- TxnOffsetCommit (key 28) -----------------------------------------------------------------
+_FIRST_TO_ADD_GROUP: Final = 5  # to the transaction, in transactions of version 2 (KIP-890)
+FIRST_BY_TOPIC_ID: Final = 6
+
+
+class TxnOffsetCommitResponsePartition(Struct):
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+
+
+class TxnOffsetCommitResponseTopic(Struct):
+    name: str = string("0-5", ignorable=True)
+    topic_id: bytes = uuid("6+", ignorable=True)  # KIP-1319
+    partitions: list[TxnOffsetCommitResponsePartition] = array(
+        TxnOffsetCommitResponsePartition, "0+"
+    )
+
+
+class TxnOffsetCommitResponse(Response):
+    throttle_time_ms: int = int32("0+")
+    topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic, "0+")
+
+
+class TxnOffsetCommitRequestPartition(Struct):
+    partition_index: int = int32("0+")
+    committed_offset: int = int64("0+")
+    committed_leader_epoch: int = int32("2+", default=-1, ignorable=True)  # KIP-320
+    committed_metadata: str | None = string("0+", nullable="0+")
+
+
+class TxnOffsetCommitRequestTopic(Struct):
+    name: str = string("0-5", ignorable=True)
+    topic_id: bytes = uuid("6+", ignorable=True)  # KIP-1319
+    partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition, "0+")
+
+
+class TxnOffsetCommitRequest(
+    Request[TxnOffsetCommitResponse], key=28, versions="0-6", flexible="3+"
+):
+    """Commit a group's offsets as part of a transaction (KIP-98), fencing old members (KIP-447).
+
+    From v4 on, errors may be abortable; v5 also adds the group to the transaction (KIP-890).
+    """
+
+    transactional_id: str = string("0+")
+    group_id: str = string("0+")
+    producer_id: int = int64("0+")
+    producer_epoch: int = int16("0+")
+    generation_id: int = int32("3+", default=-1)  # KIP-447
+    member_id: str = string("3+")  # KIP-447
+    group_instance_id: str | None = string("3+", nullable="3+", default=None)  # KIP-345
+    topics: list[TxnOffsetCommitRequestTopic] = array(TxnOffsetCommitRequestTopic, "0+")
+
+    @property
+    @override
+    def usable_max_version(self) -> int:
+        return _FIRST_TO_ADD_GROUP - 1
+
+
+# --- EndTxn (key 26) --------------------------------------------------------------------------
+_FIRST_TO_BUMP_EPOCH: Final = 5  # in transactions of version 2 (KIP-890)
+
+
+class EndTxnResponse(Response):
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    producer_id: int = int64("5+", default=-1, ignorable=True)  # KIP-890
+    producer_epoch: int = int16("5+", default=-1, ignorable=True)  # KIP-890
+
+
+class EndTxnRequest(Request[EndTxnResponse], key=26, versions="0-5", flexible="3+"):
+    """Commit or abort a transaction (KIP-98).
+
+    From v4 on, errors may be abortable; from v5 on, every transaction has a new epoch (KIP-890).
+    """
+
+    transactional_id: str = string("0+")
+    producer_id: int = int64("0+")
+    producer_epoch: int = int16("0+")
+    committed: bool = boolean("0+")
+
+    @property
+    @override
+    def usable_max_version(self) -> int:
+        return _FIRST_TO_BUMP_EPOCH - 1
+
+
+# --- WriteTxnMarkers (key 27) -----------------------------------------------------------------
+class WritableTxnMarkerPartitionResult(Struct):
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+
+
+class WritableTxnMarkerTopicResult(Struct):
+    name: str = string("0+")
+    partitions: list[WritableTxnMarkerPartitionResult] = array(
+        WritableTxnMarkerPartitionResult, "0+"
+    )
+
+
+class WritableTxnMarkerResult(Struct):
+    producer_id: int = int64("0+")
+    topics: list[WritableTxnMarkerTopicResult] = array(WritableTxnMarkerTopicResult, "0+")
+
+
+class WriteTxnMarkersResponse(Response):
+    markers: list[WritableTxnMarkerResult] = array(WritableTxnMarkerResult, "0+")
+
+
+class WritableTxnMarkerTopic(Struct):
+    name: str = string("0+")
+    partition_indexes: list[int] = array(int32, "0+")
+
+
+class WritableTxnMarker(Struct):
+    """A `transaction_result` of true commits."""
+
+    producer_id: int = int64("0+")
+    producer_epoch: int = int16("0+")
+    transaction_result: bool = boolean("0+")
+    topics: list[WritableTxnMarkerTopic] = array(WritableTxnMarkerTopic, "0+")
+    coordinator_epoch: int = int32("0+")
+    transaction_version: int = int8("2+", default=0, ignorable=True)  # KIP-1228
+
+
+class WriteTxnMarkersRequest(
+    Request[WriteTxnMarkersResponse], key=27, versions="1-2", flexible="1+"
+):
+    """Write transaction markers to partitions that the broker leads.
+
+    From v2 on, the version of the transaction decides which epochs are valid (KIP-1228).
+    """
+
+    markers: list[WritableTxnMarker] = array(WritableTxnMarker, "0+")
